@@ -1,0 +1,76 @@
+# Every verb a person types; `make` alone lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+COMPOSE = docker compose --env-file .env --file compose/compose.yaml
+CLI = .venv/bin/mlplatform
+ONLY ?=
+
+help:  ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- Try it: one machine, no Docker ---
+
+demo: .venv/train  ## Train a real model on a local platform and show what is kept of it
+	$(CLI) local demo
+
+# --- Run it: the stack of containers ---
+
+env: .venv/cli  ## Write .env and secrets/, once; never overwrites
+	@$(CLI) stack env
+
+build: env  ## Build the images
+	$(COMPOSE) --profile '*' build storage-init minio ray-head
+	$(COMPOSE) --profile '*' build notebook
+
+up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for a half)
+	@$(CLI) stack up --only "$(ONLY)"
+
+down:  ## Stop the stack; data stays
+	$(COMPOSE) --profile '*' down --remove-orphans
+
+status: .venv/cli  ## Show the state of each container and the addresses
+	@$(COMPOSE) --profile '*' ps --all --format 'table {{.Name}}\t{{.Status}}'
+	@$(CLI) stack status
+
+logs:  ## Follow the last lines of every service (SERVICE=name for one)
+	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
+
+smoke:  ## Train the main job on the running stack, submitted from the notebook
+	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py
+
+destroy:  ## Remove the stack with all of its data, after asking
+	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to go on: " answer && [ "$$answer" = destroy ]
+	$(COMPOSE) --profile '*' down --volumes --remove-orphans
+
+# --- Work on it ---
+
+lint: .venv/dev  ## Check style and types
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+test: lint  ## Lint, then unit and embedded tests; no Docker needed
+	.venv/bin/pytest tests/unit tests/embedded
+
+test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
+	tests/stack/run.sh
+
+lock: .venv/cli  ## Pin the newest versions that the *.in files allow
+	tests/lock.sh
+
+# --- Set-up: one virtual environment that grows as verbs need it ---
+
+.venv/cli: platform/requirements.txt platform/pyproject.toml
+	python3 -c 'import sys; sys.exit("Python 3.11 or later is needed; this is " + sys.version if sys.version_info < (3, 11) else 0)'
+	test -x .venv/bin/pip || python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
+	@touch $@
+
+.venv/train: images/ray/requirements.txt .venv/cli
+	.venv/bin/uv pip install --python .venv --require-hashes --requirement $<
+	@touch $@
+
+.venv/dev: tests/requirements.txt images/platform/requirements.txt .venv/train
+	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
+	@touch $@
+
+.PHONY: help demo env build up down status logs smoke destroy lint test test-stack lock

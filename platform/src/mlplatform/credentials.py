@@ -1,0 +1,153 @@
+"""The stack's secrets: which files there are, what is in each, and how they are generated.
+
+Every secret is a file in `secrets/` (folder 0700) in the format that its reader knows, so that no password
+passes through a variable or a command line. The files are 0444, because Compose mounts them with the mode
+they have on the host and the services run under different users; the folder is what keeps others out.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from mlplatform.errors import SettingsError
+
+# A token outlives the stack; deleting its file and running `make env` makes another.
+_TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
+
+
+def password() -> str:
+    """192 random bits in URL-safe letters, so that it fits into any file format without quoting."""
+    return secrets.token_urlsafe(24)
+
+
+def mlflow_account(user: str, path: Path) -> None:
+    """Write the file in which MLflow's client looks for its account (`~/.mlflow/credentials`)."""
+    path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {password()}\n")
+
+
+def read_mlflow_account(path: Path) -> tuple[str, str]:
+    """User and password of a file that `mlflow_account` wrote."""
+    section = _read_ini(path)["mlflow"]
+    return section["mlflow_tracking_username"], section["mlflow_tracking_password"]
+
+
+def s3_account(user: str, path: Path) -> None:
+    """Write an AWS credentials file; boto3 and pyarrow read it where AWS_SHARED_CREDENTIALS_FILE names it."""
+    path.write_text(f"[default]\naws_access_key_id = {user}\naws_secret_access_key = {password()}\n")
+
+
+def read_s3_account(path: Path) -> tuple[str, str]:
+    """Access key and secret key of a file that `s3_account` wrote."""
+    section = _read_ini(path)["default"]
+    return section["aws_access_key_id"], section["aws_secret_access_key"]
+
+
+def postgres_service(user: str, path: Path) -> None:
+    """Write a libpq service file (`PGSERVICEFILE`): address and account in one.
+
+    A service file, because libpq ignores a password file that others may read.
+    """
+    path.write_text(f"[{user}]\nhost=postgres\nport=5432\nuser={user}\npassword={password()}\n")
+
+
+def read_postgres_service(path: Path) -> tuple[str, str]:
+    """User and password of a file that `postgres_service` wrote."""
+    config = _read_ini(path)
+    section = config[config.sections()[0]]
+    return section["user"], section["password"]
+
+
+def minio_metrics_token(account: Path, path: Path) -> None:
+    """Write the bearer token with which `account` may read MinIO's metrics.
+
+    A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
+    """
+    access_key, secret_key = read_s3_account(account)
+    header = _base64url(json.dumps({"alg": "HS512", "typ": "JWT"}).encode())
+    claims = _base64url(json.dumps({"exp": _TOKEN_EXPIRES, "sub": access_key, "iss": "prometheus"}).encode())
+    signature = hmac.new(secret_key.encode(), f"{header}.{claims}".encode(), hashlib.sha512).digest()
+    path.write_text(f"{header}.{claims}.{_base64url(signature)}")
+
+
+def prometheus_web(password_file: Path, path: Path) -> None:
+    """Write Prometheus' web configuration: one user, with the bcrypt hash of the password in `password_file`."""
+    import bcrypt
+
+    hashed = bcrypt.hashpw(password_file.read_bytes(), bcrypt.gensalt(10)).decode()
+    path.write_text(f"basic_auth_users:\n  prometheus: {hashed}\n")
+
+
+def _plain(path: Path) -> None:
+    path.write_text(password())
+
+
+def _root_user(path: Path) -> None:
+    path.write_text("root")
+
+
+_Write = Callable[[Path], None]
+
+# In the order of writing: what is derived comes after what it is derived from.
+FILES: dict[str, _Write] = {
+    "postgres_password": _plain,
+    "postgres_mlflow": lambda path: postgres_service("mlflow", path),
+    "postgres_exporter_password": _plain,
+    "minio_root_user": _root_user,
+    "minio_root_password": _plain,
+    "minio_mlflow": lambda path: s3_account("mlflow", path),
+    "minio_job": lambda path: s3_account("job", path),
+    "minio_person": lambda path: s3_account("person", path),
+    "minio_prometheus": lambda path: s3_account("prometheus", path),
+    "minio_prometheus_token": lambda path: minio_metrics_token(path.with_name("minio_prometheus"), path),
+    "mlflow_admin": lambda path: mlflow_account("admin", path),
+    "mlflow_job": lambda path: mlflow_account("job", path),
+    "mlflow_person": lambda path: mlflow_account("person", path),
+    "mlflow_prometheus_password": _plain,
+    "mlflow_flask_key": _plain,
+    "ray_token": _plain,
+    "notebook_token": _plain,
+    "prometheus_password": _plain,
+    "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
+    "grafana_password": _plain,
+}
+
+
+def write_missing(folder: Path) -> list[str]:
+    """Generate the secrets that `folder` lacks; the ones that are there stay as they are.
+
+    Returns:
+        The names of the files that were written.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    written = []
+    for name, write in FILES.items():
+        path = folder / name
+        if path.exists():
+            continue
+        # Written beside and renamed: a run that is interrupted leaves no half of a secret behind.
+        draft = folder / f".{name}"
+        draft.unlink(missing_ok=True)
+        write(draft)
+        draft.chmod(0o444)
+        draft.rename(path)
+        written.append(name)
+    return written
+
+
+def _read_ini(path: Path) -> configparser.ConfigParser:
+    config = configparser.ConfigParser(interpolation=None)
+    if not config.read(path):
+        raise SettingsError(f"There is no secret {path}; run `make env` to generate the ones that are missing.")
+    return config
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,0 +1,189 @@
+"""Every setting of the platform, and the only module that reads the environment.
+
+`Settings` is what a job, a notebook or a laptop needs to reach a platform; containers of the stack and
+the embedded platform carry it as environment variables, so user code sets nothing. `StackSettings` is
+what the host's `.env` says about the stack itself; `.env.example` explains each variable.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mlplatform.errors import SettingsError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_Model = TypeVar("_Model", bound=BaseSettings)
+
+
+class Settings(BaseSettings):
+    """Addresses, paths and identity of the process at hand; secrets stay in the files that the paths name."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
+
+    tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""
+
+    ray_address: str = Field("http://127.0.0.1:8265", validation_alias="RAY_ADDRESS")
+    """Ray's Jobs API."""
+
+    ray_auth_token_path: Path | None = Field(None, validation_alias="RAY_AUTH_TOKEN_PATH")
+    """File that holds the token for `ray_address`."""
+
+    storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
+    """Where checkpoints go: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
+
+    s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    """S3 server when it is not Amazon's."""
+
+    job_id: str | None = Field(None, validation_alias="MLPLATFORM_JOB_ID")
+    """Submission id of the job that this process belongs to; None outside of jobs."""
+
+    attempt: int = Field(1, ge=1, validation_alias="MLPLATFORM_ATTEMPT")
+    """Which start of the job this is, from 1."""
+
+    user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")
+    """Person on whose behalf jobs are submitted."""
+
+    image: str | None = Field(None, validation_alias="MLPLATFORM_IMAGE")
+    """Container image of this process, recorded with each run; None on the embedded platform."""
+
+    home: Path = Field(Path("~/.local/share/mlplatform"), validation_alias="MLPLATFORM_HOME")
+    """Folder of the embedded platform."""
+
+    mlflow_key_file: Path = Field(
+        Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE"
+    )
+    """File with the key that signs the MLflow server's forms; read in the server's container only."""
+
+    @field_validator("home")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _job_id_of_ray(cls, values: Any) -> Any:
+        """Take the job's id from Ray's own job metadata where the gateway has not set it.
+
+        Ray puts the job's configuration into every driver's environment as JSON
+        (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`).
+        """
+        if not values.get("MLPLATFORM_JOB_ID") and not values.get("job_id"):
+            config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+            submission_id = (config.get("metadata") or {}).get("job_submission_id")
+            if submission_id:
+                values["MLPLATFORM_JOB_ID"] = submission_id
+        return values
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment; `overrides` are fields by name.
+
+        Raises:
+            SettingsError: a variable has a value that is not valid; all of them are named at once.
+        """
+        return _load(cls, overrides)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that bring these settings to another process, a shell or a laptop."""
+        values = {
+            str(field.validation_alias): getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if name not in {"job_id", "attempt", "user", "image", "mlflow_key_file"}
+        }
+        if self.ray_auth_token_path:
+            values["RAY_AUTH_MODE"] = "token"
+        return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+class StackSettings(BaseSettings):
+    """What `.env` says about the stack on this host."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
+
+    version: str = Field(validation_alias="MLPLATFORM_VERSION")
+    """Tag of the images that we build."""
+
+    accelerator: Literal["cpu", "cuda", "rocm"] = Field("cpu", validation_alias="ACCELERATOR")
+    """Picks the workers' devices and the exporters."""
+
+    worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
+    """One worker with everything, two with a GPU each, or the generated file for other counts."""
+
+    prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
+    """Put before every container, so that two stacks fit on a host."""
+
+    bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
+    """Address that the ports are published on."""
+
+    profiles: str = Field("", validation_alias="COMPOSE_PROFILES")
+    """Optional services, comma-separated."""
+
+    disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
+    """Free space on Docker's disk, in GB, under which the stack is not started."""
+
+    mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
+    minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
+    minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")
+    ray_port: int = Field(8265, ge=1, le=65535, validation_alias="RAY_PORT")
+    notebook_port: int = Field(8888, ge=1, le=65535, validation_alias="NOTEBOOK_PORT")
+    prometheus_port: int = Field(9090, ge=1, le=65535, validation_alias="PROMETHEUS_PORT")
+    grafana_port: int = Field(3000, ge=1, le=65535, validation_alias="GRAFANA_PORT")
+
+    @field_validator("bind_address")
+    @classmethod
+    def _only_loopback(cls, value: str) -> str:
+        if value not in LOOPBACK:
+            raise ValueError(
+                "the stack listens on loopback only, because its pages speak plain HTTP; keep 127.0.0.1 and reach it "
+                "with the `ssh -L` line that `make status` prints"
+            )
+        return value
+
+    @classmethod
+    def load(cls, env_file: Path, **overrides: Any) -> Self:
+        """Read `env_file`; variables of the environment win over it, as they do in Compose.
+
+        Raises:
+            SettingsError: the file is missing, or a variable has a value that is not valid.
+        """
+        if not env_file.is_file():
+            raise SettingsError(f"There is no {env_file}; run `make env` to write it.")
+        return _load(cls, {"_env_file": env_file, **overrides})
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings.load()
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process, for the ones that are started from it."""
+    return dict(os.environ)
+
+
+def provide_secret(variable: str, file: Path) -> None:
+    """Set a variable of this process from a file, for a library that takes a secret from nowhere else."""
+    os.environ[variable] = file.read_text().strip()
+
+
+def _load(model: type[_Model], values: dict[str, Any]) -> _Model:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        problems = (
+            f"{'.'.join(map(str, problem['loc'])) or 'The settings'}={problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
+        raise SettingsError("\n".join(problems)) from error

@@ -1,0 +1,67 @@
+"""`mlplatform stack ...`: what the Makefile's verbs run on the host of a stack."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Set up and look at the stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
+
+Root = Annotated[Path, typer.Option(help="Folder of the checkout.", show_default="here")]
+Only = Annotated[str, typer.Option(help="Half of the stack to start: tracking or ray; empty for all of it.")]
+
+
+@app.command()
+def env(root: Root = Path()) -> None:
+    """Write .env and the secrets that are missing; nothing is overwritten."""
+    from mlplatform import stack
+
+    written = stack.write_env(root.absolute())
+    for line in written or ["nothing: .env and secrets/ are complete"]:
+        print(f"wrote {line}")
+
+
+@app.command()
+def check(root: Root = Path(), only: Only = "") -> None:
+    """Check that the stack can start on this host."""
+    from mlplatform import doctor
+
+    doctor.check_host(root.absolute(), only)
+
+
+@app.command()
+def up(root: Root = Path(), only: Only = "") -> None:
+    """Check the host, start the stack, wait until it is healthy and show its addresses."""
+    from mlplatform import doctor, stack
+
+    doctor.check_host(root.absolute(), only)
+    stack.up(root.absolute(), only)
+    status(root)
+
+
+@app.command()
+def status(root: Root = Path()) -> None:
+    """Show the addresses of what runs, how to log in, and how to reach it from a laptop."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from mlplatform import stack
+    from mlplatform.settings import StackSettings
+
+    settings = StackSettings.load(root.absolute() / ".env")
+    running = stack.running(root.absolute())
+    table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
+    for page in stack.pages(settings):
+        if page.service in running:
+            table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
+    console = Console()
+    console.print(table if table.rows else "Nothing runs; `make up` starts the stack.")
+    if table.rows:
+        host = f"{getpass.getuser()}@{socket.gethostname()}"
+        console.print("\nFrom a laptop, this brings every page to the same addresses there:")
+        # On one line whatever the terminal's width, so that it can be copied.
+        console.print(f"  {stack.ssh_line(settings, host)}", soft_wrap=True)

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Makes sure that this host has a Docker engine with Compose v2 and buildx; where it has, nothing is touched.
+#   engine.sh           install from Debian's packages and start, as far as either is missing
+#   engine.sh restart   stop and start the engine, as a reboot of the host would
+set -euo pipefail
+. "$(dirname "$0")/debian.sh"
+
+LOG=/var/log/dockerd-mlplatform.log
+PIDFILE=/run/docker.pid
+START_BOUND_S=60
+# Above the longest grace period of the stack: the engine waits for its containers when it stops.
+STOP_BOUND_S=180
+PLUGINS=/usr/local/lib/docker/cli-plugins
+
+answers() { docker info >/dev/null 2>&1; }
+has_plugins() { docker compose version >/dev/null 2>&1 && docker buildx version >/dev/null 2>&1; }
+on_systemd() { [ -d /run/systemd/system ] && systemctl cat docker.service >/dev/null 2>&1; }
+running_pid() {
+  local pid
+  pid=$(cat "$PIDFILE" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] && echo "$pid"
+}
+
+install_packages() {
+  require_debian_root "install Docker"
+  local packages=(docker.io docker-cli docker-compose docker-buildx containerd)
+  if [ "$(host_release)" = bookworm ]; then
+    # Bookworm has neither Compose v2 nor buildx. Priority 100 keeps every other package of the host as it is.
+    debian_sources trixie >/etc/apt/sources.list.d/mlplatform-trixie.sources
+    printf 'Package: *\nPin: release n=trixie*\nPin-Priority: 100\n' >/etc/apt/preferences.d/mlplatform-trixie
+    packages=("${packages[@]/%//trixie}")
+  fi
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${packages[@]}" iptables tini >/dev/null
+}
+
+# A client that did not come from Debian may not look where Debian's plugins are; this folder every client looks at.
+link_plugins() {
+  local plugin
+  mkdir -p "$PLUGINS"
+  for plugin in /usr/libexec/docker/cli-plugins/docker-* /usr/lib/docker/cli-plugins/docker-*; do
+    if [ -x "$plugin" ]; then ln -sfn "$plugin" "$PLUGINS/"; fi
+  done
+}
+
+wait_until() {
+  local bound=$1 deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] || return 1
+    sleep 0.5
+  done
+}
+
+start() {
+  if on_systemd; then
+    systemctl start docker || fail "docker.service does not start; see 'journalctl -u docker'"
+  elif ! running_pid >/dev/null; then
+    require_debian_root "start dockerd"
+    rm -f "$PIDFILE"
+    setsid nohup dockerd >>"$LOG" 2>&1 </dev/null &
+  fi
+  wait_until "$START_BOUND_S" answers && return
+  tail -n 20 "$LOG" >&2 2>/dev/null || true
+  fail "the engine did not answer 'docker info' within $START_BOUND_S s; the last lines of $LOG, if any, are above"
+}
+
+stopped() { ! running_pid >/dev/null; }
+
+stop() {
+  local pid
+  pid=$(running_pid) || return 0
+  kill -TERM "$pid"
+  wait_until "$STOP_BOUND_S" stopped || fail "dockerd (process $pid) did not stop within $STOP_BOUND_S s; see $LOG"
+}
+
+case "${1:-ensure}" in
+  ensure)
+    answers && has_plugins && exit 0
+    command -v dockerd >/dev/null && has_plugins || install_packages
+    has_plugins || link_plugins
+    has_plugins || fail "$(command -v docker) finds no Compose v2 or no buildx; put the plugins into $PLUGINS"
+    answers || start
+    ;;
+  restart)
+    if on_systemd; then
+      systemctl restart docker || fail "docker.service does not restart; see 'journalctl -u docker'"
+    else
+      stop
+    fi
+    start
+    ;;
+  *) fail "knows only 'restart', not '$1'" ;;
+esac
