@@ -19,11 +19,11 @@ host_release() {
 }
 
 # Sources (deb822) of the Debian release $1, with its updates and security where the host has those. Asking apt, rather
-# than reading its files, covers both formats of the host's own list.
+# than reading its files, covers both formats of the host's own list; --print-uris downloads nothing.
 debian_sources() {
   local host uri suite
   host=$(host_release)
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | sort -u |
+  apt-get update --print-uris | sed -nE "s|^'(.*/)dists/([^/]+)/InRelease'.*|\1 \2|p" | sort -u |
     while read -r uri suite; do
       case "$suite" in
         "$host" | "$host-updates" | "$host-security")

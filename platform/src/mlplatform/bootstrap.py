@@ -8,15 +8,17 @@ Each step is declared as data and may be repeated: what is there already is brou
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.settings import Settings
+
+if TYPE_CHECKING:
+    from minio.minioadmin import MinioAdmin
 
 SECRETS = Path("/run/secrets")
 
@@ -76,12 +78,12 @@ def make_buckets() -> None:
 
     endpoint = (Settings.load().s3_endpoint or "").removeprefix("http://")
     root = ((SECRETS / "minio_root_user").read_text(), (SECRETS / "minio_root_password").read_text())
-    client = Minio(endpoint, *root, secure=False)
-    admin = MinioAdmin(endpoint, StaticProvider(*root), secure=False)
+    client = Minio(endpoint=endpoint, access_key=root[0], secret_key=root[1], secure=False)
+    admin = MinioAdmin(endpoint=endpoint, credentials=StaticProvider(*root), secure=False)
 
     for bucket in BUCKETS:
-        if not client.bucket_exists(bucket):
-            client.make_bucket(bucket)
+        if not client.bucket_exists(bucket_name=bucket):
+            client.make_bucket(bucket_name=bucket)
     for account, rights in RIGHTS.items():
         _grant(admin, account, [statement for bucket in rights for statement in _statements(bucket, rights[bucket])])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
@@ -96,15 +98,12 @@ def _statements(bucket: str, actions: tuple[str, ...]) -> list[dict[str, object]
     ]
 
 
-def _grant(admin: object, account: str, statements: list[dict[str, object]]) -> None:
+def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
     access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as policy:
-        json.dump({"Version": "2012-10-17", "Statement": statements}, policy)
-        policy.flush()
-        admin.policy_add(account, policy.name)  # type: ignore[attr-defined]
-    admin.user_add(access_key, secret_key)  # type: ignore[attr-defined]
+    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": statements})
+    admin.user_add(access_key, secret_key)
     # The older call, because attaching a policy that is attached already is an error.
-    admin.policy_set(account, user=access_key)  # type: ignore[attr-defined]
+    admin.policy_set(account, user=access_key)
 
 
 def tracking() -> None:

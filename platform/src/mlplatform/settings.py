@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     image: str | None = Field(None, validation_alias="MLPLATFORM_IMAGE")
     """Container image of this process, recorded with each run; None on the embedded platform."""
 
+    git_commit: str | None = Field(None, validation_alias="MLPLATFORM_GIT_COMMIT")
+    """Commit of the submitted folder; None where it was not under git."""
+
+    driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
+    """`key=value` of the nodes that run entry points (the stack: role=worker); None means any node."""
+
     home: Path = Field(Path("~/.local/share/mlplatform"), validation_alias="MLPLATFORM_HOME")
     """Folder of the embedded platform."""
 
@@ -72,17 +78,21 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _job_id_of_ray(cls, values: Any) -> Any:
-        """Take the job's id from Ray's own job metadata where the gateway has not set it.
+    def _identity_of_ray(cls, values: Any) -> Any:
+        """Take the job's id, user and commit from Ray's own job metadata where nothing else has set them.
 
         Ray puts the job's configuration into every driver's environment as JSON
         (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`).
         """
-        if not values.get("MLPLATFORM_JOB_ID") and not values.get("job_id"):
-            config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
-            submission_id = (config.get("metadata") or {}).get("job_submission_id")
-            if submission_id:
-                values["MLPLATFORM_JOB_ID"] = submission_id
+        config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+        metadata = config.get("metadata") or {}
+        for field, variable, key in (
+            ("job_id", "MLPLATFORM_JOB_ID", "job_submission_id"),
+            ("user", "MLPLATFORM_USER", "user"),
+            ("git_commit", "MLPLATFORM_GIT_COMMIT", "git_commit"),
+        ):
+            if metadata.get(key) and not values.get(variable) and not values.get(field):
+                values[variable] = metadata[key]
         return values
 
     @classmethod
@@ -176,6 +186,12 @@ def environment() -> Mapping[str, str]:
 def provide_secret(variable: str, file: Path) -> None:
     """Set a variable of this process from a file, for a library that takes a secret from nowhere else."""
     os.environ[variable] = file.read_text().strip()
+
+
+def set_default_environment(variables: Mapping[str, str]) -> None:
+    """Set variables that a library reads only from the environment, where the user has not set them."""
+    for variable, value in variables.items():
+        os.environ.setdefault(variable, value)
 
 
 def _load(model: type[_Model], values: dict[str, Any]) -> _Model:

@@ -60,7 +60,7 @@ def write_env(root: Path) -> list[str]:
     written = []
     env_file = root / ".env"
     if not env_file.exists():
-        found = detect(root)
+        found = detect()
         draft = root / ".env.draft"
         draft.write_text(_filled((root / ".env.example").read_text(), found))
         draft.rename(env_file)
@@ -74,7 +74,7 @@ def write_env(root: Path) -> list[str]:
     return written
 
 
-def detect(root: Path) -> dict[str, str]:
+def detect() -> dict[str, str]:
     """Settings that follow from this host's hardware."""
     accelerator = next((name for name in ("cuda", "rocm") if _gpus(name)), "cpu")
     count = len(_gpus(accelerator))
@@ -83,7 +83,7 @@ def detect(root: Path) -> dict[str, str]:
         "ACCELERATOR": accelerator,
         "WORKER_LAYOUT": layout,
         "WORKER_GPUS": str(count if layout == "host" else min(count, 1)),
-        "NOTEBOOK_GPUS": "",
+        "OPEN_FILES": str(_open_files()),
         "RENDER_GID": _render_gid() if accelerator == "rocm" else "",
     }
     if accelerator != "cpu":
@@ -183,6 +183,16 @@ def _gpus(accelerator: str) -> list[str]:
         nodes = Path("/sys/class/kfd/kfd/topology/nodes").glob("*/properties")
         return [str(node.parent) for node in nodes if re.search(r"^simd_count [1-9]", node.read_text(), re.M)]
     return []
+
+
+def _open_files(wanted: int = 65536) -> int:
+    """Open files that a container can have: a container cannot be given more than the engine has itself."""
+    try:
+        pid = Path("/var/run/docker.pid").read_text().strip()
+        limit = re.search(r"^Max open files +\d+ +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)
+    except OSError:  # an engine that runs elsewhere, or not yet
+        return wanted
+    return min(wanted, int(limit[1])) if limit else wanted
 
 
 def _render_gid() -> str:

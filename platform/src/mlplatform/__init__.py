@@ -1,0 +1,67 @@
+"""Wires Ray jobs to tracking, checkpoints and a model registry.
+
+Public names are imported on first use, so that `import mlplatform` and `mlplatform --help` load neither
+torch nor ray nor mlflow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlplatform.errors import PlatformError as PlatformError
+    from mlplatform.errors import RegistryError as RegistryError
+    from mlplatform.jobs import Jobs as Jobs
+    from mlplatform.jobs import submit as submit
+    from mlplatform.registry import best_run as best_run
+    from mlplatform.registry import download as download
+    from mlplatform.registry import promote as promote
+    from mlplatform.registry import register as register
+    from mlplatform.settings import settings as settings
+    from mlplatform.storage import checkpoint_uri as checkpoint_uri
+    from mlplatform.tracking import job_run as job_run
+    from mlplatform.tracking import run_url as run_url
+    from mlplatform.training import run_config as run_config
+
+_HOME = {
+    "Jobs": "jobs",
+    "PlatformError": "errors",
+    "RegistryError": "errors",
+    "best_run": "registry",
+    "checkpoint_uri": "storage",
+    "download": "registry",
+    "job_run": "tracking",
+    "promote": "registry",
+    "register": "registry",
+    "run_config": "training",
+    "run_url": "tracking",
+    "settings": "settings",
+    "submit": "jobs",
+}
+
+__all__ = [  # noqa: F822 - they come from __getattr__
+    "Jobs",
+    "PlatformError",
+    "RegistryError",
+    "best_run",
+    "checkpoint_uri",
+    "download",
+    "job_run",
+    "promote",
+    "register",
+    "run_config",
+    "run_url",
+    "settings",
+    "submit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,207 @@
+"""The command line; a table of contents, each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlplatform.errors import JobError, PlatformError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Submit training jobs, follow them, and handle the models they make.",
+)
+local_app = typer.Typer(no_args_is_help=True, help="The embedded platform: Ray and MLflow on this machine, no Docker.")
+app.add_typer(local_app, name="local")
+
+JobId = Annotated[str, typer.Argument(help="The job's id, as `submit` and `jobs` print it.")]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def submit(
+    script: Annotated[Path, typer.Argument(help="Python file; its folder goes with it.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to the script (after --).")] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs that the entry point itself reserves.")] = 0,
+    gpus: Annotated[float, typer.Option(help="GPUs that the entry point itself reserves.")] = 0,
+    wait: Annotated[bool, typer.Option(help="Follow the log, and exit as the job does.")] = True,
+) -> None:
+    """Run a Python file as a job; its folder is uploaded."""
+    from mlplatform.jobs import Jobs, Resources
+
+    if not script.is_file():
+        raise JobError(f"There is no file {script}; name the Python file to run.")
+    with Jobs() as jobs:
+        command = ["python", script.name, *(arguments or [])]
+        job_id = jobs.submit(command, script.parent, name=script.stem, resources=Resources(cpus, gpus))
+        print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
+        if wait:
+            _follow(job_id)
+
+
+@app.command()
+def jobs() -> None:
+    """List jobs, the latest first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from mlplatform.jobs import Jobs
+
+    table = Table("Job", "Status", "User", "Started", "Command", box=None)
+    with Jobs() as client:
+        for job in client.list():
+            started = f"{job.started.astimezone():%Y-%m-%d %H:%M:%S}" if job.started else ""
+            table.add_row(job.id, job.status, job.user, started, job.entrypoint)
+    Console().print(table)
+
+
+@app.command()
+def logs(job_id: JobId, follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it ends.")] = False) -> None:
+    """Print what a job has written."""
+    from mlplatform.jobs import Jobs
+
+    with Jobs() as client:
+        if not follow:
+            print(client.logs(job_id), end="")
+            return
+        for line in client.follow(job_id):
+            print(line, flush=True)
+
+
+@app.command()
+def wait(
+    job_id: JobId, timeout: Annotated[float | None, typer.Option(help="Seconds; without it, as long as it takes.")] = None
+) -> None:
+    """Wait until a job has ended; exit 0 if it succeeded."""
+    from mlplatform.jobs import Jobs
+
+    with Jobs() as client:
+        _exit_as(client.wait(job_id, timeout))
+
+
+@app.command()
+def stop(job_id: JobId) -> None:
+    """End a job; its checkpoints and its run stay."""
+    from mlplatform.jobs import Jobs
+
+    with Jobs() as client:
+        print(f"Job {job_id} is being stopped." if client.stop(job_id) else f"Job {job_id} had already ended.")
+
+
+@app.command()
+def models() -> None:
+    """List registered models with their aliases."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from mlplatform.registry import models as registered
+
+    table = Table("Model", "Latest version", "Aliases", box=None)
+    for name, latest, aliases in registered():
+        table.add_row(name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
+    Console().print(table)
+
+
+@app.command()
+def env() -> None:
+    """Print the exports that a shell needs to use the same platform as this process."""
+    from mlplatform.settings import settings
+
+    print(_exports(settings().environment()))
+
+
+@local_app.command("up")
+def local_up() -> None:
+    """Start the embedded platform and leave it running."""
+    from mlplatform.local import Local
+
+    reached = Local().up()
+    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+    print('Use it in this shell: eval "$(mlplatform local env)"')
+
+
+@local_app.command("down")
+def local_down() -> None:
+    """Stop the embedded platform; runs, models and checkpoints stay."""
+    from mlplatform.local import Local
+
+    print("Stopped." if Local().down() else "It was not running.")
+
+
+@local_app.command("status")
+def local_status() -> None:
+    """Say whether the embedded platform answers; exit 1 if it does not."""
+    from mlplatform.local import Local
+
+    reached = Local().status()
+    if reached is None:
+        print("The embedded platform is not running; start it with `mlplatform local up`.")
+        raise typer.Exit(1)
+    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+
+
+@local_app.command("env")
+def local_env() -> None:
+    """Print the exports that bring a shell to the embedded platform."""
+    from mlplatform.errors import UnreachableError
+    from mlplatform.local import Local
+
+    reached = Local().status()
+    if reached is None:
+        raise UnreachableError("The embedded platform is not running; start it with `mlplatform local up`.")
+    print(_exports(reached.environment()))
+
+
+@local_app.command("demo")
+def local_demo(
+    script: Annotated[Path, typer.Argument(help="The job to run.")] = Path("jobs/digits.py"),
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to the script (after --).")] = None,
+) -> None:
+    """Start the platform, train a model on it, show everything, and stop it again."""
+    from mlplatform.demo import run
+
+    run(script, arguments or [])
+
+
+def main() -> None:
+    """Entry point: an error of ours is one sentence on stderr, anything else is a defect and keeps its traceback."""
+    try:
+        app()
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def _follow(job_id: str) -> None:
+    from mlplatform.jobs import Jobs
+
+    with Jobs() as client:
+        try:
+            for line in client.follow(job_id):
+                print(line, flush=True)
+        except KeyboardInterrupt:
+            print(
+                f"\nJob {job_id} goes on; `mlplatform logs -f {job_id}` follows it, `mlplatform stop {job_id}` ends it.",
+                file=sys.stderr,
+            )
+            raise SystemExit(130) from None
+        _exit_as(client.get(job_id))
+
+
+def _exit_as(job: object) -> None:
+    from mlplatform.jobs import Job
+
+    assert isinstance(job, Job)
+    if job.status != "SUCCEEDED":
+        raise JobError(f"Job {job.id} ended {job.status}: {(job.message.strip().splitlines() or ['no reason'])[-1]}")
+    print(f"Job {job.id} succeeded.")
+
+
+def _exports(variables: dict[str, str]) -> str:
+    import shlex
+
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))

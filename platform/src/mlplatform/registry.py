@@ -1,0 +1,158 @@
+"""Models by name: register, promote, find the best run, download. Thin over MLflow's registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from mlplatform import tracking
+from mlplatform.errors import RegistryError, SettingsError
+from mlplatform.settings import settings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
+
+
+def register(model_uri: str, name: str) -> ModelVersion:
+    """Make a logged model a version of the registered model `name`; the same model again gives the same version.
+
+    Args:
+        model_uri: as `mlflow.<flavor>.log_model(...).model_uri` gives it (`models:/<model id>`).
+
+    Raises:
+        RegistryError: there is no such model, or the name is not valid.
+    """
+    import mlflow
+
+    client = _client()
+    with _registry_errors(f"Model {model_uri} cannot be registered as {name!r}"):
+        known = [found for found in client.search_model_versions(f"name = '{name}'") if found.source == model_uri]
+        return known[0] if known else mlflow.register_model(model_uri, name)
+
+
+def promote(
+    name: str,
+    version: str | int,
+    alias: str = "champion",
+    *,
+    metric: str | None = None,
+    mode: Literal["min", "max"] = "max",
+) -> ModelVersion:
+    """Point an alias at a version, if it is no worse than the version that the alias points at now.
+
+    Args:
+        metric: compared between the runs of the two versions; None promotes without a comparison.
+        mode: whether a higher or a lower `metric` is better.
+
+    Raises:
+        RegistryError: there is no such model or version, the metric is missing, or the present one is better.
+    """
+    client = _client()
+    with _registry_errors(f"Version {version} of model {name!r} cannot become {alias!r}"):
+        challenger = client.get_model_version(name, str(version))
+        champion = version_of(name, alias)
+        if metric and champion and champion.version != challenger.version:
+            _refuse_if_worse(client, challenger, champion, metric, mode, alias)
+        client.set_registered_model_alias(name, alias, challenger.version)
+    return challenger
+
+
+def version_of(name: str, alias: str) -> ModelVersion | None:
+    """The version that an alias points at; None when the model has no such alias."""
+    client = _client()
+    with _registry_errors(f"Model {name!r} cannot be looked up"):
+        models = client.search_registered_models(f"name = '{name}'")
+        number = models[0].aliases.get(alias) if models else None
+        return client.get_model_version(name, number) if number else None
+
+
+def models() -> list[tuple[str, str, dict[str, str]]]:
+    """Every registered model: name, latest version, and the version that each alias points at."""
+    client = _client()
+    with _registry_errors("The registered models cannot be listed"):
+        return [
+            (model.name, str(max((int(v.version) for v in client.search_model_versions(f"name = '{model.name}'")), default=0)),
+             {alias: str(version) for alias, version in model.aliases.items()})
+            for model in client.search_registered_models()
+        ]
+
+
+def best_run(experiment: str, metric: str, mode: Literal["min", "max"] = "max") -> Run:
+    """The finished run of an experiment with the best last value of a metric.
+
+    Raises:
+        RegistryError: there is no such experiment, or none of its finished runs has the metric.
+    """
+    client = _client()
+    with _registry_errors(f"Experiment {experiment!r} cannot be searched"):
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            names = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
+            raise RegistryError(f"There is no experiment {experiment!r}; there are: {names}.")
+        order = "DESC" if mode == "max" else "ASC"
+        runs = client.search_runs(
+            [found.experiment_id], "attributes.status = 'FINISHED'", order_by=[f"metrics.`{metric}` {order}"]
+        )
+    runs = [run for run in runs if metric in run.data.metrics]
+    if not runs:
+        raise RegistryError(f"No finished run of experiment {experiment!r} has a metric {metric!r}; check its name.")
+    return runs[0]
+
+
+def download(model: str, destination: Path | str) -> Path:
+    """Fetch a model's files into a folder, which is made if it is missing.
+
+    Args:
+        model: `name@alias`, or `name/version`.
+
+    Raises:
+        RegistryError: there is no such model, version or alias, or the form is not one of the two.
+    """
+    import mlflow
+
+    if ("@" in model) == ("/" in model):
+        raise RegistryError(f"Model {model!r} is neither name@alias nor name/version; write for example digits@champion.")
+    _client()
+    with _registry_errors(f"Model {model!r} cannot be downloaded"):
+        Path(destination).mkdir(parents=True, exist_ok=True)
+        return Path(mlflow.artifacts.download_artifacts(f"models:/{model}", dst_path=str(destination)))
+
+
+def _refuse_if_worse(
+    client: MlflowClient, challenger: ModelVersion, champion: ModelVersion, metric: str, mode: str, alias: str
+) -> None:
+    new, old = (client.get_run(version.run_id).data.metrics.get(metric) for version in (challenger, champion))
+    if new is None:
+        raise RegistryError(
+            f"Version {challenger.version} of model {challenger.name!r} has no metric {metric!r}; "
+            "log it to the version's run before promoting."
+        )
+    if old is not None and (new < old if mode == "max" else new > old):
+        raise RegistryError(
+            f"Version {challenger.version} of model {challenger.name!r} stays without alias {alias!r}: its {metric} of "
+            f"{new:.4f} is worse than the {old:.4f} of version {champion.version}."
+        )
+
+
+def _client() -> MlflowClient:
+    from mlflow import MlflowClient
+
+    uri = settings().tracking_uri
+    if uri is None:
+        raise SettingsError("MLFLOW_TRACKING_URI is not set, so there is no model registry; set it to your MLflow server.")
+    tracking.check(uri)
+    return MlflowClient()
+
+
+@contextmanager
+def _registry_errors(what: str) -> Iterator[None]:
+    from mlflow import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise RegistryError(f"{what}: {error.message.splitlines()[0]}") from error

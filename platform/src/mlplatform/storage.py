@@ -1,0 +1,132 @@
+"""Where checkpoints lie: an S3 bucket or a folder, one sub-folder a job."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
+from mlplatform.settings import settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_CONNECT_SECONDS = 3
+_READ_SECONDS = 10
+
+
+def checkpoint_uri(name: str = "") -> str:
+    """Address of a job's checkpoints: `<storage>/<job id>/<name>`, an `s3://` URI or an absolute folder.
+
+    Args:
+        name: a training run within the job; empty for the job's own folder.
+
+    Raises:
+        SettingsError: MLPLATFORM_STORAGE is neither an S3 URI nor an absolute folder.
+    """
+    root = settings().storage.rstrip("/")
+    if not (urlsplit(root).scheme == "s3" and urlsplit(root).netloc) and not Path(root).is_absolute():
+        raise SettingsError(f"MLPLATFORM_STORAGE={root!r} is neither s3://bucket nor an absolute folder; set it to one.")
+    return "/".join(part for part in (root, settings().job_id or _outside_of_jobs(), name) if part)
+
+
+def check_writable(uri: str) -> None:
+    """Write, and remove, a small object below `uri`, so that a job fails before its training and not after.
+
+    Raises:
+        UnreachableError: no S3 server answers.
+        AccessError: the server refuses the credentials.
+        StorageError: the bucket is missing, or the folder cannot be written.
+    """
+    probe = f".probe-{uuid.uuid4().hex}"
+    if uri.startswith("s3://"):
+        bucket, prefix = _split(uri)
+        with _s3_errors(uri):
+            client = _s3()
+            client.put_object(Bucket=bucket, Key=f"{prefix}{probe}", Body=b"")
+            client.delete_object(Bucket=bucket, Key=f"{prefix}{probe}")
+        return
+    try:
+        Path(uri).mkdir(parents=True, exist_ok=True)
+        (Path(uri) / probe).touch()
+        (Path(uri) / probe).unlink()
+    except OSError as error:
+        raise StorageError(
+            f"The storage folder {uri} cannot be written ({error.strerror}); make it writable or set MLPLATFORM_STORAGE."
+        ) from error
+
+
+def list_files(uri: str) -> list[str]:
+    """Addresses of all files below `uri`, sorted; empty when there are none.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: as `check_writable`.
+    """
+    if not uri.startswith("s3://"):
+        return sorted(str(path) for path in Path(uri).rglob("*") if path.is_file())
+    bucket, prefix = _split(uri)
+    with _s3_errors(uri):
+        pages = _s3().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return sorted(f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", []))
+
+
+@cache
+def _outside_of_jobs() -> str:
+    """Stands in for the job's id in a process that is no job (a notebook, a terminal); one a process."""
+    return f"{settings().user}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Bucket and key prefix, the prefix ending in a slash unless it is empty."""
+    parts = urlsplit(uri)
+    prefix = parts.path.strip("/")
+    return parts.netloc, f"{prefix}/" if prefix else ""
+
+
+def _s3() -> S3Client:
+    import boto3
+    from botocore.config import Config
+
+    # The endpoint, the region and the path of the credentials file come from the AWS_* variables.
+    return boto3.client(
+        "s3",
+        config=Config(
+            connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}
+        ),
+    )
+
+
+@contextmanager
+def _s3_errors(uri: str) -> Iterator[None]:
+    from botocore import exceptions
+
+    server = settings().s3_endpoint or "Amazon S3"
+    try:
+        yield
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        raise AccessError(
+            f"There are no credentials for {uri}; let AWS_SHARED_CREDENTIALS_FILE name a file with a key for {server}."
+        ) from error
+    except exceptions.ClientError as error:
+        raise _refusal(uri, server, error.response) from error
+    except exceptions.BotoCoreError as error:
+        raise UnreachableError(
+            f"The storage at {server} does not answer ({error}); start it or correct AWS_ENDPOINT_URL."
+        ) from error
+
+
+def _refusal(uri: str, server: str, response: Any) -> Exception:
+    code = str(response.get("Error", {}).get("Code", "unknown"))
+    if code == "NoSuchBucket":
+        return StorageError(f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE.")
+    if response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
+        return AccessError(
+            f"{server} refuses access to {uri} ({code}); check the key in the file that AWS_SHARED_CREDENTIALS_FILE names."
+        )
+    return StorageError(f"{server} cannot use {uri} ({code}); see the server's log.")

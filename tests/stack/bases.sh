@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds, where they are missing, the base images that a host without an image registry cannot pull, under the very tags
+# that the Dockerfiles and compose files name. See bases/README.md.
+#   bases.sh [IMAGE...]   for these images instead of those of the compose files
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+. "$here/debian.sh"
+cd "$here/../.."
+
+exists() { docker image inspect "$1" >/dev/null 2>&1; }
+
+compose_images() {
+  local env=.env.example
+  if [ -e .env ]; then env=.env; fi
+  docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
+}
+
+# An image's folder in bases/ has the last part of its name; images without one are not ours to build.
+build() {
+  local image=$1 name tag
+  name=${image%:*}
+  name=${name##*/}
+  tag=${image##*:}
+  tag=${tag#v}
+  [ -e "$here/bases/$name/Dockerfile" ] && ! exists "$image" || return 0
+  echo "building $image" >&2
+  docker build --quiet --build-arg "MAJOR=${tag%%[.-]*}" --tag "$image" "$here/bases/$name" >/dev/null ||
+    fail "could not build $image from tests/stack/bases/$name; the reason is above"
+}
+
+base=$(sed -nE 's/^FROM (debian:\S+).*/\1/p' images/*/Dockerfile "$here"/bases/*/Dockerfile | sort -u)
+[ "$(wc -l <<<"$base")" = 1 ] || fail "the Dockerfiles name several Debian images, let them agree on one:" $base
+if ! exists "$base"; then
+  echo "building $base" >&2
+  "$here/bases/debian/build.sh" "$base"
+fi
+
+images=("$@")
+[ $# -gt 0 ] || mapfile -t images < <(compose_images)
+[ "${#images[@]}" -gt 0 ] || fail "the compose files name no image; see the error above"
+pids=()
+for image in "${images[@]}"; do
+  build "$image" &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do
+  wait "$pid"
+done

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What the official image documents for its first start: a cluster in $PGDATA with the user, password and database that
+# the environment names, then the files of /docker-entrypoint-initdb.d, once. Later starts only start the server.
+set -euo pipefail
+shopt -s nullglob
+
+fail() {
+  echo "postgres: $*" >&2
+  exit 1
+}
+
+# $1 from the environment, or from the file that ${1}_FILE names, or $2.
+setting() {
+  local file=${1}_FILE
+  [ -z "${!1:-}" ] || [ -z "${!file:-}" ] || fail "both $1 and $file are set; set one of them"
+  if [ -n "${!file:-}" ]; then
+    printf -v "$1" '%s' "$(<"${!file}")"
+  else
+    printf -v "$1" '%s' "${!1:-$2}"
+  fi
+  export "${1?}"
+  unset "$file"
+}
+
+# Init scripts connect by the socket only, so nobody reaches the server before they are done.
+temporary_server() {
+  PGUSER=$POSTGRES_USER pg_ctl --pgdata "$PGDATA" --wait --options "-c listen_addresses=''" "$@" >/dev/null
+}
+
+sql() {
+  psql --set ON_ERROR_STOP=1 --no-password --no-psqlrc --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" "$@"
+}
+
+initialise() {
+  local file
+  setting POSTGRES_PASSWORD ''
+  setting POSTGRES_USER postgres
+  setting POSTGRES_DB "$POSTGRES_USER"
+  setting POSTGRES_INITDB_ARGS ''
+  : "${POSTGRES_HOST_AUTH_METHOD:=scram-sha-256}"
+  [ -n "$POSTGRES_PASSWORD" ] || [ "$POSTGRES_HOST_AUTH_METHOD" = trust ] ||
+    fail "no password for the superuser: set POSTGRES_PASSWORD_FILE (or POSTGRES_PASSWORD) to a non-empty value"
+
+  # initdb reads the password from a file, which a pipe is too, so it is neither on disk nor on a command line.
+  # shellcheck disable=SC2086 # several arguments in one variable, as documented
+  eval 'initdb --username="$POSTGRES_USER" --pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")' $POSTGRES_INITDB_ARGS
+  printf '\nhost all all all %s\n' "$POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
+
+  temporary_server start
+  [ "$POSTGRES_DB" = postgres ] ||
+    POSTGRES_DB=postgres sql --set db="$POSTGRES_DB" <<<'CREATE DATABASE :"db";'
+  for file in /docker-entrypoint-initdb.d/*; do
+    echo "postgres: $file"
+    case "$file" in
+      *.sh) if [ -x "$file" ]; then "$file"; else . "$file"; fi ;;
+      *.sql) sql --file "$file" ;;
+      *.sql.gz) gunzip -c "$file" | sql ;;
+      *) echo "postgres: ignored, neither .sh nor .sql nor .sql.gz" ;;
+    esac
+  done
+  temporary_server --mode fast stop
+  unset POSTGRES_PASSWORD
+  echo "postgres: initialised, starting"
+}
+
+case "${1:-}" in -*) set -- postgres "$@" ;; esac
+if [ "${1:-}" = postgres ]; then
+  mkdir -p "$PGDATA"
+  if [ "$(id -u)" = 0 ]; then
+    find "$PGDATA" /var/run/postgresql \! -user postgres -exec chown postgres {} +
+    exec setpriv --reuid=postgres --regid=postgres --init-groups -- "$0" "$@"
+  fi
+  chmod 700 "$PGDATA" || true
+  [ -s "$PGDATA/PG_VERSION" ] || initialise
+fi
+exec "$@"
