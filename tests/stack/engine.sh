@@ -36,14 +36,16 @@ install_packages() {
 # A client that did not come from Debian may not look where Debian's plugins are; this folder every client looks at.
 link_plugins() {
   local plugin
+  require_debian_root "install Docker"
   mkdir -p "$PLUGINS"
   for plugin in /usr/libexec/docker/cli-plugins/docker-* /usr/lib/docker/cli-plugins/docker-*; do
     if [ -x "$plugin" ]; then ln -sfn "$plugin" "$PLUGINS/"; fi
   done
 }
 
+# wait_until SECONDS COMMAND...
 wait_until() {
-  local bound=$1 deadline=$((SECONDS + $1))
+  local deadline=$((SECONDS + $1))
   shift
   until "$@"; do
     [ "$SECONDS" -lt "$deadline" ] || return 1
@@ -52,17 +54,22 @@ wait_until() {
 }
 
 start() {
+  local pid=
   if on_systemd; then
     systemctl start docker || fail "docker.service does not start; see 'journalctl -u docker'"
   elif ! running_pid >/dev/null; then
     require_debian_root "start dockerd"
     rm -f "$PIDFILE"
     setsid nohup dockerd >>"$LOG" 2>&1 </dev/null &
+    pid=$!
   fi
-  wait_until "$START_BOUND_S" answers && return
+  wait_until "$START_BOUND_S" answers_or_died "$pid" || true
+  answers && return
   tail -n 20 "$LOG" >&2 2>/dev/null || true
-  fail "the engine did not answer 'docker info' within $START_BOUND_S s; the last lines of $LOG, if any, are above"
+  fail "the engine does not answer 'docker info' (waited up to $START_BOUND_S s); its log $LOG, if any, ends as above"
 }
+
+answers_or_died() { answers || { [ -n "$1" ] && ! kill -0 "$1" 2>/dev/null; }; }
 
 stopped() { ! running_pid >/dev/null; }
 
@@ -76,8 +83,11 @@ stop() {
 case "${1:-ensure}" in
   ensure)
     answers && has_plugins && exit 0
-    command -v dockerd >/dev/null && has_plugins || install_packages
     has_plugins || link_plugins
+    if ! command -v dockerd >/dev/null || ! has_plugins; then
+      install_packages
+      has_plugins || link_plugins
+    fi
     has_plugins || fail "$(command -v docker) finds no Compose v2 or no buildx; put the plugins into $PLUGINS"
     answers || start
     ;;

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mlplatform import stack_commands
 from mlplatform.errors import JobError, PlatformError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 local_app = typer.Typer(no_args_is_help=True, help="The embedded platform: Ray and MLflow on this machine, no Docker.")
 app.add_typer(local_app, name="local")
+app.add_typer(stack_commands.app, name="stack")
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `submit` and `jobs` print it.")]
 

@@ -42,15 +42,16 @@ initialise() {
     fail "no password for the superuser: set POSTGRES_PASSWORD_FILE (or POSTGRES_PASSWORD) to a non-empty value"
 
   # initdb reads the password from a file, which a pipe is too, so it is neither on disk nor on a command line.
-  # shellcheck disable=SC2086 # several arguments in one variable, as documented
-  eval 'initdb --username="$POSTGRES_USER" --pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")' $POSTGRES_INITDB_ARGS
+  # eval, because the official image lets POSTGRES_INITDB_ARGS hold several, quoted arguments.
+  eval 'initdb --username="$POSTGRES_USER" --pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")' "$POSTGRES_INITDB_ARGS"
   printf '\nhost all all all %s\n' "$POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
 
   temporary_server start
   [ "$POSTGRES_DB" = postgres ] ||
-    POSTGRES_DB=postgres sql --set db="$POSTGRES_DB" <<<'CREATE DATABASE :"db";'
+    sql --dbname postgres --set db="$POSTGRES_DB" <<<'CREATE DATABASE :"db";'
   for file in /docker-entrypoint-initdb.d/*; do
     echo "postgres: $file"
+    # shellcheck disable=SC1090 # which files there are is known at run time only
     case "$file" in
       *.sh) if [ -x "$file" ]; then "$file"; else . "$file"; fi ;;
       *.sql) sql --file "$file" ;;

@@ -1,0 +1,209 @@
+"""The stack under test: a fresh copy of the checkout, brought up by the verbs that a person types."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from mlplatform.credentials import read_mlflow_account, read_s3_account
+from mlplatform.settings import StackSettings
+
+CHECKOUT = Path(__file__).parents[2]
+
+# Differs from .env.example in nothing else: another prefix and other ports, so that a stack of the developer's may run
+# beside it; a GPU that each worker only declares; no Grafana, whose image no package holds.
+ENV = {
+    "STACK_PREFIX": "test-",
+    "WORKER_GPUS": "1",
+    "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
+    "WORKER_MEMORY": "5g",
+    "WORKER_SHM": "2g",
+    "RAY_HEAD_MEMORY": "3g",
+    "DISK_NEEDED_GB": "5",
+    "MLFLOW_PORT": "18000",
+    "MINIO_PORT": "19000",
+    "MINIO_CONSOLE_PORT": "19001",
+    "RAY_PORT": "18265",
+    "NOTEBOOK_PORT": "18888",
+    "GRAFANA_PORT": "13000",
+    "PROMETHEUS_PORT": "19090",
+}
+
+_T = TypeVar("_T")
+
+
+def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command; when it fails and `check` is set, what it printed is in the error."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if check and result.returncode:
+        raise AssertionError(f"{' '.join(command)} exited {result.returncode}:\n{result.stdout}\n{result.stderr}")
+    return result
+
+
+def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T:
+    """The first true value that `condition` gives within `seconds`; errors of connections count as not yet."""
+    deadline = time.monotonic() + seconds
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (httpx.HTTPError, AssertionError) as error:
+            last = error
+        time.sleep(0.5)
+    raise AssertionError(f"{what} did not come within {seconds} s; last seen: {last}")
+
+
+class Stack:
+    """A stack of this machine, in `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def checked_out(cls, root: Path) -> Stack:
+        """What `git clone` would give, with this working tree's changes, and the tests' `.env`."""
+        files = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=CHECKOUT).stdout
+        for name in filter(None, files.split("\0")):
+            if (CHECKOUT / name).is_file():
+                target = root / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(CHECKOUT / name, target)
+        stack = cls(root)
+        stack.make("env")
+        stack.set_env(**ENV)
+        return stack
+
+    @property
+    def settings(self) -> StackSettings:
+        return StackSettings.load(self.root / ".env")
+
+    def set_env(self, **values: str) -> None:
+        """Change lines of `.env`, as a person would with an editor."""
+        lines = (self.root / ".env").read_text().splitlines()
+        kept = [line for line in lines if line.split("=")[0] not in values]
+        (self.root / ".env").write_text("\n".join(kept + [f"{key}={value}" for key, value in values.items()]) + "\n")
+
+    def make(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return run("make", *arguments, cwd=self.root, check=check)
+
+    def compose(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*")
+        return run(*command, *arguments, cwd=self.root, **options)
+
+    def container(self, service: str) -> str:
+        return f"{ENV['STACK_PREFIX']}{service}"
+
+    def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command in a service's container, as the user that the image names."""
+        return run("docker", "exec", self.container(service), *command, check=check)
+
+    def write(self, service: str, path: str, text: str) -> None:
+        """Write a file in a service's container."""
+        run("docker", "exec", "-i", self.container(service), "sh", "-c", f"mkdir -p $(dirname {path}) && cat >{path}", input=text)
+
+    def containers(self) -> list[dict[str, Any]]:
+        """What `docker inspect` says of each container of the stack."""
+        ids = self.compose("ps", "--all", "--quiet").stdout.split()
+        return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
+
+    def unhealthy(self) -> list[str]:
+        """Containers that are neither running in good health nor one-shots that ended well."""
+
+        def well(state: dict[str, Any]) -> bool:
+            if state["Status"] == "exited":
+                return state["ExitCode"] == 0
+            return state["Status"] == "running" and state.get("Health", {}).get("Status", "healthy") == "healthy"
+
+        return [entry["Name"] for entry in self.containers() if not well(entry["State"])]
+
+    def secret(self, name: str) -> str:
+        return (self.root / "secrets" / name).read_text().strip()
+
+    # --- Clients, each with a person's account ---
+
+    @property
+    def ray(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{self.settings.ray_port}",
+            headers={"Authorization": f"Bearer {self.secret('ray_token')}"},
+            timeout=30,
+        )
+
+    @property
+    def mlflow(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{self.settings.mlflow_port}/api/2.0/mlflow",
+            auth=read_mlflow_account(self.root / "secrets" / "mlflow_person"),
+            timeout=30,
+        )
+
+    @property
+    def s3(self) -> Any:
+        import boto3
+
+        key, secret = read_s3_account(self.root / "secrets" / "minio_person")
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.settings.minio_port}",
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            region_name="us-east-1",
+        )
+
+    def prometheus(self, query: str) -> list[dict[str, Any]]:
+        """The result of an instant query."""
+        answer = httpx.get(
+            f"http://127.0.0.1:{self.settings.prometheus_port}/api/v1/query",
+            params={"query": query},
+            auth=("prometheus", self.secret("prometheus_password")),
+        )
+        answer.raise_for_status()
+        return answer.json()["data"]["result"]
+
+    def alive_nodes(self) -> list[dict[str, Any]]:
+        answer = self.ray.get("/nodes", params={"view": "summary"})
+        answer.raise_for_status()
+        return [node for node in answer.json()["data"]["summary"] if node["raylet"]["state"] == "ALIVE"]
+
+    def runs_of(self, job_id: str) -> list[dict[str, Any]]:
+        """Every MLflow run that carries the job's id, whatever its experiment."""
+        with self.mlflow as client:
+            experiments = client.post("/experiments/search", json={"max_results": 100}).json()["experiments"]
+            answer = client.post(
+                "/runs/search",
+                json={
+                    "experiment_ids": [experiment["experiment_id"] for experiment in experiments],
+                    "filter": f"tags.`mlplatform.job_id` = '{job_id}'",
+                    "max_results": 100,
+                },
+            )
+        answer.raise_for_status()
+        return answer.json().get("runs", [])
+
+    def objects(self, bucket: str, prefix: str = "") -> list[str]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+    # --- Ends ---
+
+    def report(self) -> str:
+        """Each container's state and last lines, for the log of a failed run."""
+        parts = []
+        for entry in self.containers():
+            name = entry["Name"].strip("/")
+            state = {key: entry["State"][key] for key in ("Status", "ExitCode", "OOMKilled")}
+            logs = run("docker", "logs", "--tail", "25", name, check=False)
+            parts.append(f"=== {name} {state}\n{logs.stdout}{logs.stderr}")
+        return "\n".join(parts)
+
+    def remove(self) -> None:
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)

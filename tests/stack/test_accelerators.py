@@ -1,0 +1,47 @@
+"""Every accelerator and layout is a valid stack, and the one torch image serves cpu and cuda."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from host import CHECKOUT, Stack, wait_for
+
+LAYOUTS = [(accelerator, layout) for accelerator in ("cpu", "cuda", "rocm") for layout in ("host", "gpu")]
+
+
+@pytest.mark.parametrize(("accelerator", "layout"), LAYOUTS)
+def test_compose_accepts_accelerator_and_layout(checkout: Stack, accelerator: str, layout: str) -> None:
+    variables = {"ACCELERATOR": accelerator, "WORKER_LAYOUT": layout, "RENDER_GID": "109"}
+    config = json.loads(checkout.compose("config", "--format", "json", env={**_environment(), **variables}).stdout)
+    workers = sorted(name for name in config["services"] if name.startswith("ray-worker-"))
+    assert workers == (["ray-worker-0"] if layout == "host" else ["ray-worker-0", "ray-worker-1"])
+    for worker in workers:
+        service = config["services"][worker]
+        if accelerator == "cuda":
+            device = service["deploy"]["resources"]["reservations"]["devices"][0]
+            assert device["driver"] == "nvidia"
+            assert device.get("count") == -1 if layout == "host" else device["device_ids"] == [worker[-1]]
+        if accelerator == "rocm":
+            sources = {device["source"] for device in service["devices"]}
+            assert sources == {"/dev/kfd", "/dev/dri" if layout == "host" else f"/dev/dri/renderD{128 + int(worker[-1])}"}
+    assert {"prometheus", "grafana", "alertmanager", "mlflow", "minio", "postgres", "notebook"} <= set(config["services"])
+
+
+def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
+    before = stack.ray.get("/api/version").status_code
+    assert before == 200
+    override = ("--file", str(CHECKOUT / "tests/stack/no-devices.yaml"))
+    arguments = ("up", "--detach", "--no-build", "--wait", "--wait-timeout", "200")
+    environment = {**_environment(), "ACCELERATOR": "cuda"}
+    stack.compose(*override, *arguments, "ray-worker-0", "ray-worker-1", env=environment)
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the workers of the cuda files")
+    printed = stack.execute("notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py").stdout
+    assert "succeeded" in printed, printed[-3000:]
+    assert "Test accuracy: 0.9" in printed
+
+
+def _environment() -> dict[str, str]:
+    from mlplatform.settings import environment
+
+    return dict(environment())

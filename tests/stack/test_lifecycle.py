@@ -1,0 +1,62 @@
+"""What a stack goes through: workers that come and go, halves of it, a new start, a restart of the engine."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+from host import Stack, run, wait_for
+
+
+def still_there(stack: Stack, job_id: str) -> None:
+    """The job's run, its model and its checkpoints, and Ray's memory of the job."""
+    runs = stack.runs_of(job_id)
+    assert [entry["info"]["status"] for entry in runs] == ["FINISHED"]
+    alias = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
+    assert alias.status_code == httpx.codes.OK, alias.text
+    assert stack.objects("ray", f"{job_id}/")
+    assert stack.ray.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED"
+
+
+def test_stopped_worker_leaves_and_started_worker_rejoins(stack: Stack) -> None:
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "a head and two workers")
+    run("docker", "stop", stack.container("ray-worker-0"))
+    wait_for(lambda: len(stack.alive_nodes()) == 2, "one node fewer")
+    run("docker", "start", stack.container("ray-worker-0"))
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the worker back")
+    wait_for(lambda: not stack.unhealthy(), "every service healthy")
+
+
+def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: str) -> None:
+    stack.make("down")
+    assert not stack.containers()
+
+    stack.make("up", "ONLY=tracking")
+    services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
+    assert "mlflow" in services
+    assert not any(service.startswith("ray") for service in services)
+    assert len(stack.runs_of(trained)) == 1
+
+    stack.make("down")
+    stack.make("up", "ONLY=ray")
+    services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
+    assert "ray-head" in services
+    assert "mlflow" not in services
+    printed = stack.execute("notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py", "--epochs=1").stdout
+    assert "othing is tracked" in printed, printed[-2000:]
+    job_id = printed.split("Job '")[1].split("'")[0]
+    assert stack.objects("ray", f"{job_id}/"), "an untracked job checkpoints all the same"
+
+    stack.make("up")
+    still_there(stack, trained)
+
+
+def test_restart_of_the_engine_brings_everything_back(stack: Stack, trained: str) -> None:
+    started = time.monotonic()
+    run(str(stack.root / "tests/stack/engine.sh"), "restart")
+    wait_for(lambda: not stack.unhealthy(), "every service healthy after the engine's restart", 240)
+    print(f"\nhealthy {time.monotonic() - started:.0f} s after the engine was told to restart")
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the whole cluster")
+    still_there(stack, trained)
+    # One-shots stay ended, and what they made is there.
+    stack.s3.head_bucket(Bucket="jobs")

@@ -1,0 +1,78 @@
+"""The main job on the stack: what `make smoke` leaves in MLflow, Postgres, MinIO and Ray."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from host import Stack
+
+
+@pytest.fixture
+def job_run(stack: Stack, trained: str) -> dict:
+    """The job's one run, as MLflow's API gives it."""
+    runs = stack.runs_of(trained)
+    assert len(runs) == 1, f"one job is one run, but {trained} has {len(runs)}"
+    return runs[0]
+
+
+def test_job_succeeded_with_its_log(stack: Stack, trained: str) -> None:
+    job = stack.ray.get(f"/api/jobs/{trained}").json()
+    assert job["status"] == "SUCCEEDED", job
+    assert "Test accuracy" in stack.ray.get(f"/api/jobs/{trained}/logs").json()["logs"]
+
+
+def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_run: dict) -> None:
+    info, data = job_run["info"], job_run["data"]
+    assert info["status"] == "FINISHED"
+    metrics = {metric["key"]: metric["value"] for metric in data["metrics"]}
+    assert metrics["test_accuracy"] >= 0.95
+    assert any(name.startswith("system/") for name in metrics), sorted(metrics)
+    assert {"epochs", "lr", "workers"} <= {parameter["key"] for parameter in data["params"]}
+    files = stack.mlflow.get("/artifacts/list", params={"run_id": info["run_id"]}).json()["files"]
+    assert "confusion_matrix.png" in {file["path"] for file in files}
+
+
+def test_each_epoch_is_one_point(stack: Stack, job_run: dict) -> None:
+    answer = stack.mlflow.get(
+        "/metrics/get-history", params={"run_id": job_run["info"]["run_id"], "metric_key": "val_accuracy"}
+    )
+    steps = [point["step"] for point in answer.json()["metrics"]]
+    assert len(steps) == len(set(steps)) == 8, steps
+
+
+def test_run_lies_in_postgres(stack: Stack, job_run: dict) -> None:
+    query = f"SELECT status FROM runs WHERE run_uuid = '{job_run['info']['run_id']}'"
+    found = stack.execute("postgres", "psql", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
+    assert found.stdout.strip() == "FINISHED"
+
+
+def test_checkpoints_and_artifacts_lie_in_minio(stack: Stack, trained: str, job_run: dict) -> None:
+    checkpoints = [key for key in stack.objects("ray", f"{trained}/") if key.endswith("checkpoint.ckpt")]
+    assert checkpoints
+    artifacts = stack.objects("mlflow-artifacts")
+    assert any(job_run["info"]["run_id"] in key and key.endswith("confusion_matrix.png") for key in artifacts)
+    assert any("/models/" in key for key in artifacts), "the model is an artifact too"
+
+
+def test_model_is_the_champion_and_predicts_as_the_run_says(stack: Stack, job_run: dict) -> None:
+    answer = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
+    assert answer.status_code == httpx.codes.OK, answer.text
+    check = """
+import mlflow, sklearn.datasets, torch
+model = mlflow.pytorch.load_model("models:/digits@champion")
+import sys; sys.path.insert(0, "/home/jovyan/work")
+from digits import digits
+images, labels = digits()["test"].tensors
+with torch.inference_mode():
+    guesses = torch.cat([model(batch) for batch in images.split(4)]).argmax(1)
+print("accuracy", (guesses == labels).float().mean().item())
+"""
+    printed = stack.execute("notebook", "python", "-c", check).stdout
+    accuracy = float(printed.split("accuracy")[-1])
+    run_accuracy = next(m["value"] for m in job_run["data"]["metrics"] if m["key"] == "test_accuracy")
+    assert accuracy == pytest.approx(run_accuracy, abs=1e-6)
+
+
+def test_promised_buckets_are_there(stack: Stack) -> None:
+    for bucket in ("mlflow-artifacts", "ray", "datasets", "jobs"):
+        stack.s3.head_bucket(Bucket=bucket)

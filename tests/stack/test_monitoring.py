@@ -1,0 +1,60 @@
+"""Prometheus sees every part of the stack; Grafana's provisioning and dashboards fit it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import yaml
+from host import Stack, run, wait_for
+
+
+def test_every_target_is_up(stack: Stack) -> None:
+    def all_up() -> bool:
+        up = {sample["metric"]["job"]: float(sample["value"][1]) for sample in stack.prometheus("min by (job) (up)")}
+        assert set(up) == {"alertmanager", "minio", "mlflow", "postgres", "prometheus", "ray"}, up
+        assert all(up.values()), up
+        # A target for each node at least.
+        return float(stack.prometheus('count(up{job="ray"})')[0]["value"][1]) >= 3
+
+    wait_for(all_up, "every target up")
+
+
+def test_alert_rules_load_and_no_alert_is_about_a_missing_metric(stack: Stack) -> None:
+    rules = stack.execute("prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yml").stdout
+    assert "SUCCESS" in rules
+    alerts = yaml.safe_load((stack.root / "docker/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    for alert in alerts:
+        for metric in re.findall(r"\b(?:ray|minio|mlflow|pg)_\w+", alert["expr"]):
+            wait_for(lambda metric=metric: stack.prometheus(metric), f"{metric}, which {alert['alert']} watches")
+
+
+def test_grafana_is_given_the_data_source_and_rays_dashboards(stack: Stack) -> None:
+    # Grafana itself has no package; its files and the queries in them are what can be checked.
+    provisioning = stack.root / "docker/grafana/provisioning"
+    source = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    folder = yaml.safe_load((provisioning / "dashboards/ray.yaml").read_text())["providers"][0]["options"]["path"]
+    config = json.loads(stack.compose("config", "--format", "json").stdout)
+    mounts = {mount["target"]: mount["source"] for mount in config["services"]["grafana"]["volumes"]}
+    assert mounts[folder] == "grafana-dashboards"
+
+    stack.compose("run", "--rm", "--no-deps", "grafana-dashboards")
+    volume = config["volumes"]["grafana-dashboards"]["name"]
+    image = f"mlplatform-ray:{stack.settings.version}"
+    printed = run("docker", "run", "--rm", "--network=none", f"--volume={volume}:/d", image, "sh", "-c", "cat /d/ray-core.json").stdout
+    dashboard = json.loads(printed)
+    assert dashboard["title"]
+    assert dashboard["uid"]
+    panels = [panel for row in dashboard["panels"] for panel in (row, *row.get("panels", []))]
+    expressions = [target["expr"] for panel in panels for target in panel.get("targets", []) if "expr" in target]
+    assert len(expressions) > 20
+
+    answered = 0
+    for expression in expressions:
+        # As Grafana fills its variables in.
+        query = re.sub(r"\$\{?(?:__rate_interval|__interval)\}?", "1m", expression)
+        query = re.sub(r"=~?\"\$\w+\"", '=~".*"', query)
+        query = re.sub(r"\$\{?\w+(?::\w+)?\}?", ".*", query)
+        answered += bool(stack.prometheus(query))  # raises where Prometheus does not understand the query
+    assert answered >= 10, f"only {answered} of {len(expressions)} queries have data"

@@ -1,0 +1,212 @@
+"""What the stack keeps to itself: addresses, pages and secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+from host import Stack, run
+
+# Answer without credentials by design: health, login and static pages. Nothing of a job, a run or an object is in them.
+OPEN = {
+    "ray-head": ["/", "/api/authentication_mode", "/api/gcs_healthz"],
+    "mlflow": ["/health"],
+    "minio": ["/minio/health/live"],
+    "notebook": ["/api", "/login"],
+}
+
+# Return data or act: every one must be refused without credentials, and with wrong ones.
+CLOSED = {
+    "ray-head": [
+        ("GET", "/api/version"),
+        ("GET", "/api/jobs/"),
+        ("POST", "/api/jobs/"),
+        ("GET", "/api/packages/gcs/x.zip"),
+        ("PUT", "/api/packages/gcs/x.zip"),
+        ("GET", "/nodes?view=summary"),
+        ("GET", "/logical/actors"),
+        ("GET", "/api/cluster_status"),
+        ("GET", "/api/cluster_metadata"),
+        ("GET", "/api/v0/tasks"),
+        ("GET", "/api/v0/logs"),
+        ("GET", "/api/v0/logs/file?node_ip=127.0.0.1&filename=raylet.out"),
+        ("GET", "/api/prometheus/sd"),
+        ("GET", "/api/prometheus_health"),
+        ("GET", "/api/grafana_health"),
+        ("GET", "/api/train/v2/runs/v1"),
+        ("GET", "/api/serve/applications/"),
+        ("PUT", "/api/serve/applications/"),
+        ("GET", "/worker/traceback?pid=1&ip=127.0.0.1"),
+        ("GET", "/events"),
+        ("GET", "/timezone"),
+    ],
+    "mlflow": [
+        ("GET", "/"),
+        ("GET", "/metrics"),
+        ("GET", "/version"),
+        ("POST", "/api/2.0/mlflow/experiments/search"),
+        ("POST", "/ajax-api/2.0/mlflow/runs/search"),
+        ("POST", "/api/2.0/mlflow/runs/create"),
+        ("GET", "/api/2.0/mlflow-artifacts/artifacts"),
+        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/x"),
+        ("GET", "/get-artifact?path=x&run_uuid=x"),
+        ("GET", "/graphql"),
+        ("POST", "/graphql"),
+        ("GET", "/signup"),
+        ("GET", "/api/2.0/mlflow/users/get?username=admin"),
+        ("POST", "/v1/traces"),
+    ],
+    "minio": [
+        ("GET", "/"),
+        ("GET", "/mlflow-artifacts/"),
+        ("PUT", "/ray/x"),
+        ("GET", "/minio/v2/metrics/cluster"),
+        ("GET", "/minio/admin/v3/info"),
+    ],
+    "notebook": [
+        ("GET", "/api/contents"),
+        ("GET", "/api/kernels"),
+        ("POST", "/api/terminals"),
+        ("GET", "/api/sessions"),
+        ("GET", "/api/status"),
+        ("GET", "/files/digits.py"),
+    ],
+    "prometheus": [
+        ("GET", "/"),
+        ("GET", "/metrics"),
+        ("GET", "/api/v1/targets"),
+        ("GET", "/api/v1/query?query=up"),
+        ("GET", "/api/v1/status/config"),
+        ("POST", "/-/reload"),
+    ],
+}
+
+
+def base_url(stack: Stack, service: str) -> str:
+    settings = stack.settings
+    ports = {
+        "ray-head": settings.ray_port,
+        "mlflow": settings.mlflow_port,
+        "minio": settings.minio_port,
+        "notebook": settings.notebook_port,
+        "prometheus": settings.prometheus_port,
+    }
+    return f"http://127.0.0.1:{ports[service]}"
+
+
+@pytest.mark.parametrize("service", CLOSED)
+@pytest.mark.parametrize("credentials", ["none", "wrong token", "wrong password"])
+def test_paths_with_data_or_effect_are_refused(stack: Stack, service: str, credentials: str) -> None:
+    headers = {"none": {}, "wrong token": {"Authorization": "Bearer wrong"}, "wrong password": {}}[credentials]
+    auth = ("admin", "wrong") if credentials == "wrong password" else None
+    answers = {}
+    with httpx.Client(base_url=base_url(stack, service), headers=headers, auth=auth, timeout=20) as client:
+        for method, path in CLOSED[service]:
+            answers[f"{method} {path}"] = client.request(method, path).status_code
+    # MinIO calls a malformed Authorization header a bad request (400); a name that is not a user is as refused as a password.
+    allowed = {400, 401, 403} if service == "minio" and credentials != "none" else {401, 403}
+    # JupyterLab sends a browser to its login page.
+    served = {path: status for path, status in answers.items() if status not in allowed}
+    assert not served, f"{service} answered {served} to a caller with credentials: {credentials}"
+
+
+@pytest.mark.parametrize("service", OPEN)
+def test_open_paths_are_the_listed_ones(stack: Stack, service: str) -> None:
+    for path in OPEN[service]:
+        answer = httpx.get(base_url(stack, service) + path)
+        assert answer.status_code == httpx.codes.OK, path
+        assert not any(stack.secret(name) in answer.text for name in ("ray_token", "notebook_token"))
+
+
+def test_everything_listens_on_loopback(stack: Stack) -> None:
+    published = [
+        binding["HostIp"]
+        for entry in stack.containers()
+        for bindings in (entry["NetworkSettings"]["Ports"] or {}).values()
+        for binding in bindings or []
+    ]
+    assert published
+    assert set(published) == {"127.0.0.1"}
+    ports = {str(getattr(stack.settings, name)) for name in type(stack.settings).model_fields if name.endswith("_port")}
+    listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", run("ss", "-tln").stdout)
+    assert {address for address, port in listening if port in ports} == {"127.0.0.1"}
+
+
+def values(stack: Stack) -> dict[str, str]:
+    """Each secret's unguessable part: for files with several lines, what stands behind the last separator of a line."""
+    found = {}
+    for file in (stack.root / "secrets").iterdir():
+        for line in file.read_text().splitlines():
+            value = re.split(r"\s*[=:]\s*", line)[-1].strip()
+            if len(value) >= 30:
+                found[f"{file.name} {value[:3]}..."] = value
+    assert len(found) >= 18, "the secrets are not where this test looks for them"
+    return found
+
+
+def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: str) -> None:
+    places = {}
+    for entry in stack.containers():
+        name = entry["Name"].strip("/")
+        places[f"definition of {name}"] = json.dumps([entry["Config"], entry["HostConfig"], entry["Args"]])
+        logs = run("docker", "logs", name, check=False)
+        places[f"log of {name}"] = logs.stdout + logs.stderr
+        if entry["State"]["Running"]:
+            everything = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'"
+            places[f"processes of {name}"] = run("docker", "exec", name, "sh", "-c", everything, check=False).stdout
+            assert "PATH=" in places[f"processes of {name}"], f"nothing could be read in {name}"
+    for node in ("ray-head", "ray-worker-0", "ray-worker-1"):
+        everything = "cat $(find /tmp/ray/session_*/logs -type f)"
+        places[f"Ray's logs on {node}"] = stack.execute(node, "bash", "-c", everything).stdout
+    places["the job's log"] = stack.ray.get(f"/api/jobs/{trained}/logs").json()["logs"]
+    leaks = [f"{secret} in the {place}" for place, text in places.items() for secret, value in values(stack).items() if value in text]
+    assert not leaks, leaks
+
+
+def test_no_secret_in_images_or_the_checkout(stack: Stack) -> None:
+    patterns = "\n".join(values(stack).values())
+    for name in ("platform", "ray", "notebook", "minio"):
+        image = f"mlplatform-{name}:{stack.settings.version}"
+        history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
+        config = run("docker", "image", "inspect", image).stdout
+        assert not any(value in history + config for value in values(stack).values())
+        # Site-packages are left out: gigabytes of libraries that no build step of ours writes into.
+        search = "grep --recursive --fixed-strings --files-with-matches --file=- --exclude-dir=site-packages /opt /home /etc /root /tmp; true"
+        command = ("docker", "run", "--rm", "--interactive", "--network=none", "--user=0", "--entrypoint=sh", image, "-c", search)
+        assert run(*command, input=patterns).stdout == ""
+    tracked = run("git", "ls-files", cwd=stack.root.parent, check=False).stdout
+    assert "secrets/" not in tracked
+    assert oct((stack.root / "secrets").stat().st_mode & 0o777) == "0o700"
+
+
+def test_containers_have_least_rights_and_limits(stack: Stack) -> None:
+    for entry in stack.containers():
+        name, host, config = entry["Name"], entry["HostConfig"], entry["Config"]
+        assert "ALL" in (host["CapDrop"] or []), name
+        assert "no-new-privileges:true" in host["SecurityOpt"], name
+        assert config["User"] not in ("", "0", "root"), name
+        assert host["Memory"] > 0, name
+        assert host["PidsLimit"] > 0, name
+        assert host["LogConfig"]["Config"].get("max-size"), name
+        assert not any("docker.sock" in (mount.get("Source") or "") for mount in entry["Mounts"]), name
+
+
+def test_accounts_may_do_only_what_they_need(stack: Stack) -> None:
+    check = """
+import boto3
+s3 = boto3.client("s3")
+s3.put_object(Bucket="ray", Key="rights/probe", Body=b"x")
+s3.delete_object(Bucket="ray", Key="rights/probe")
+for bucket in ("mlflow-artifacts", "jobs"):
+    try:
+        s3.put_object(Bucket=bucket, Key="rights/probe", Body=b"x")
+        print("allowed", bucket)
+    except s3.exceptions.ClientError as error:
+        print(error.response["Error"]["Code"])
+"""
+    assert stack.execute("ray-worker-0", "python", "-c", check).stdout.split() == ["AccessDenied", "AccessDenied"]
+    # A job has no way to the databases at all.
+    probe = "import socket; socket.create_connection(('postgres', 5432), 3)"
+    assert stack.execute("ray-worker-0", "python", "-c", probe, check=False).returncode != 0

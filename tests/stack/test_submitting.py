@@ -1,0 +1,64 @@
+"""How people submit: from a notebook's cell, and in the tutorial's own form, with nothing set by hand."""
+
+from __future__ import annotations
+
+import json
+
+from host import Stack
+
+# Cells of a notebook that a person could have typed.
+CELLS = [
+    "out = !cd ~/work && ray job submit --working-dir . -- python digits.py --epochs 2\n"
+    "print('\\n'.join(out[-5:]))\n"
+    "job = next(line for line in out if 'raysubmit_' in line).split(\"'\")[1]",
+    "import mlflow\n"
+    "found = mlflow.search_runs(search_all_experiments=True, filter_string=f\"tags.`mlplatform.job_id` = '{job}'\")\n"
+    "assert len(found) == 1 and found.status[0] == 'FINISHED', found\n"
+    "print('read back', found['metrics.test_accuracy'][0])",
+]
+
+TRAIN = """
+import os, socket
+import ray, torch
+ray.init()
+print("data", os.environ["FOOD11_DATA_DIR"], "note", os.environ["NOTE"])
+print("gpus", ray.get_runtime_context().get_accelerator_ids()["GPU"], "on", socket.gethostname())
+"""
+
+
+def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: str) -> None:
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": cell, "outputs": [], "execution_count": None}
+            for n, cell in enumerate(CELLS)
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    stack.write("notebook", "/tmp/tour.ipynb", json.dumps(notebook))
+    printed = stack.execute(
+        "notebook", "jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/tour.ipynb"
+    ).stdout
+    assert "read back 0." in printed or "read back 1." in printed, printed
+
+
+def test_tutorials_form_runs_on_a_worker_with_its_gpu(stack: Stack) -> None:
+    stack.write("notebook", "/tmp/tutorial/train.py", TRAIN)
+    runtime = {"env_vars": {"FOOD11_DATA_DIR": "/mnt/Food-11", "NOTE": "from runtime.json"}}
+    stack.write("notebook", "/tmp/tutorial/runtime.json", json.dumps(runtime))
+    command = (
+        "cd /tmp/tutorial && ray job submit --runtime-env runtime.json --entrypoint-num-gpus 1 --entrypoint-num-cpus 8 "
+        "--verbose --working-dir . -- python train.py"
+    )
+    printed = stack.execute("notebook", "bash", "-c", command).stdout
+    assert "data /mnt/Food-11 note from runtime.json" in printed
+    assert "gpus ['0'] on ray-worker-" in printed, printed
+
+
+def test_plain_script_in_a_notebook_terminal_is_tracked(stack: Stack) -> None:
+    script = "import mlflow; mlflow.set_experiment('terminal'); run = mlflow.start_run(); mlflow.log_metric('loss', 1); print('run', run.info.run_id)"
+    printed = stack.execute("notebook", "python", "-c", script).stdout
+    run_id = printed.split("run ")[1].split()[0]
+    info = stack.mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"]["info"]
+    assert info["status"] == "FINISHED"
