@@ -40,7 +40,7 @@ _HOME = {
     "submit": "jobs",
 }
 
-__all__ = [  # noqa: F822 - they come from __getattr__
+__all__ = [
     "Jobs",
     "PlatformError",
     "RegistryError",

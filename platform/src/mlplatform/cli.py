@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlplatform import stack_commands
 from mlplatform.errors import JobError, PlatformError
+
+if TYPE_CHECKING:
+    from mlplatform.jobs import Job
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -76,7 +79,8 @@ def logs(job_id: JobId, follow: Annotated[bool, typer.Option("--follow", "-f", h
 
 @app.command()
 def wait(
-    job_id: JobId, timeout: Annotated[float | None, typer.Option(help="Seconds; without it, as long as it takes.")] = None
+    job_id: JobId,
+    timeout: Annotated[float | None, typer.Option(help="Seconds; without it, as long as it takes.")] = None,
 ) -> None:
     """Wait until a job has ended; exit 0 if it succeeded."""
     from mlplatform.jobs import Jobs
@@ -109,11 +113,19 @@ def models() -> None:
 
 
 @app.command()
-def env() -> None:
-    """Print the exports that a shell needs to use the same platform as this process."""
+def env(root: Annotated[Path, typer.Option(help="Checkout of the stack.", show_default="here")] = Path()) -> None:
+    """Print the exports that a shell or a laptop needs: for the stack of a checkout, else for this process' platform."""
+    from mlplatform import stack
     from mlplatform.settings import settings
 
-    print(_exports(settings().environment()))
+    root = root.absolute()
+    if not (root / ".env").is_file():
+        print(_exports(settings().environment()))
+        return
+    print(_exports(stack.client_settings(root).environment()))
+    print(
+        f"# Once, because MLflow looks for its account there: install -D -m 600 {root}/secrets/mlflow_person ~/.mlflow/credentials"
+    )
 
 
 @local_app.command("up")
@@ -186,18 +198,13 @@ def _follow(job_id: str) -> None:
             for line in client.follow(job_id):
                 print(line, flush=True)
         except KeyboardInterrupt:
-            print(
-                f"\nJob {job_id} goes on; `mlplatform logs -f {job_id}` follows it, `mlplatform stop {job_id}` ends it.",
-                file=sys.stderr,
-            )
+            print(f"\nJob {job_id} goes on; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
+            print(f"or end it with `mlplatform stop {job_id}`.", file=sys.stderr)
             raise SystemExit(130) from None
         _exit_as(client.get(job_id))
 
 
-def _exit_as(job: object) -> None:
-    from mlplatform.jobs import Job
-
-    assert isinstance(job, Job)
+def _exit_as(job: Job) -> None:
     if job.status != "SUCCEEDED":
         raise JobError(f"Job {job.id} ended {job.status}: {(job.message.strip().splitlines() or ['no reason'])[-1]}")
     print(f"Job {job.id} succeeded.")

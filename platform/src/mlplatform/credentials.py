@@ -130,7 +130,8 @@ def write_missing(folder: Path) -> list[str]:
     written = []
     for name, write in FILES.items():
         path = folder / name
-        if path.exists():
+        # An empty file counts as missing: MinIO would take it for "no password" and fall back to its well-known one.
+        if path.exists() and path.stat().st_size:
             continue
         # Written beside and renamed: a run that is interrupted leaves no half of a secret behind.
         draft = folder / f".{name}"

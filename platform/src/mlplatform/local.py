@@ -31,7 +31,7 @@ MARK = "MLPLATFORM_INSTANCE"
 """Variable that every process of an instance inherits; Ray's workers overwrite it with their titles."""
 
 _START_SECONDS = 180.0
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 5.0
 _OBJECT_STORE_BYTES = 500_000_000
 _SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
@@ -80,11 +80,11 @@ class Local:
             if instance and self._answers(instance):
                 return self.settings(instance)
             self._stop(instance)
-            instance = self._start()
             try:
+                instance = self._start()
                 self._wait_until_up(instance)
             except BaseException:
-                self._stop(instance)
+                self._stop(self._load())
                 raise
             return self.settings(instance)
 
@@ -124,7 +124,8 @@ class Local:
             ray_folder=str(self._ray_folder()),
         )
         env = self._environment(instance)
-        # Written after each start, so that nothing is left behind when this process is killed in between.
+        # Written before and after each start: its id finds the processes also when this one is killed in between.
+        self._save(instance)
         for name, command in (
             ("ray", _ray_command(instance, ray_port, ray_client_port)),
             ("mlflow", _mlflow_command(self.home / "mlflow", mlflow_port)),
@@ -151,13 +152,14 @@ class Local:
             # Two fixed ports by default, which a second platform could not open.
             "AUTOSCALER_METRIC_PORT": "0",
             "DASHBOARD_METRIC_PORT": "0",
+            # Nothing takes this machine away, so a process that watches for it only costs a start.
+            "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         }
 
     def _spawn(self, name: str, command: Sequence[str], env: dict[str, str]) -> Process:
         with (self.home / "logs" / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen(
-                command, env=env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            child = subprocess.Popen(command, env=env, cwd=self.home, start_new_session=True, **streams)
         return Process(child.pid, psutil.Process(child.pid).create_time())
 
     def _wait_until_up(self, instance: Instance) -> None:
@@ -192,7 +194,7 @@ class Local:
             file.write(secrets.token_hex(32))
 
     def _ray_folder(self) -> Path:
-        """Ray's folder for logs and sockets: in the home, or below the system's temporary folder if that is too deep."""
+        """Ray's folder for logs and sockets: in the home, or in the system's temporary folder if that is too deep."""
         inside = self.home / "ray"
         if len(str(inside) + _RAY_SOCKET) <= _SOCKET_PATH_BYTES:
             return inside
@@ -208,7 +210,7 @@ class Local:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise HostError(
-                f"{self._state} is damaged ({error}); stop the processes that `ps` shows with {self.home}, and remove it."
+                f"{self._state} is damaged ({error}); remove it, and stop the processes that `ps` shows with {self.home}."
             ) from error
 
     def _save(self, instance: Instance) -> None:
@@ -223,7 +225,9 @@ class Local:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.home / "lock").open("w")
         except OSError as error:
-            raise HostError(f"The folder {self.home} cannot be written ({error.strerror}); set MLPLATFORM_HOME.") from error
+            raise HostError(
+                f"The folder {self.home} cannot be written ({error.strerror}); make it so or set MLPLATFORM_HOME."
+            ) from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -271,7 +275,7 @@ def _is_healthy(url: str) -> bool:
 def _is_alive(process: Process) -> bool:
     try:
         found = psutil.Process(process.pid)
-        return found.create_time() == process.created and found.status() != psutil.STATUS_ZOMBIE
+        return bool(found.create_time() == process.created) and found.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -295,7 +299,10 @@ def _members(instance: Instance) -> list[psutil.Process]:
 
 def _is_reused(process: Process) -> bool:
     """Whether the id now belongs to another process; it cannot while a member of its session is left."""
-    return psutil.pid_exists(process.pid) and psutil.Process(process.pid).create_time() != process.created
+    try:
+        return bool(psutil.Process(process.pid).create_time() != process.created)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _end(processes: list[psutil.Process], instance: Instance) -> None:

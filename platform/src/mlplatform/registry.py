@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from mlplatform import tracking
 from mlplatform.errors import RegistryError, SettingsError
-from mlplatform.settings import settings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,10 +74,14 @@ def models() -> list[tuple[str, str, dict[str, str]]]:
     client = _client()
     with _registry_errors("The registered models cannot be listed"):
         return [
-            (model.name, str(max((int(v.version) for v in client.search_model_versions(f"name = '{model.name}'")), default=0)),
-             {alias: str(version) for alias, version in model.aliases.items()})
+            (model.name, _latest(client, model.name), {alias: str(number) for alias, number in model.aliases.items()})
             for model in client.search_registered_models()
         ]
+
+
+def _latest(client: MlflowClient, name: str) -> str:
+    versions = client.search_model_versions(f"name = '{name}'", order_by=["version_number DESC"], max_results=1)
+    return str(versions[0].version) if versions else "none"
 
 
 def best_run(experiment: str, metric: str, mode: Literal["min", "max"] = "max") -> Run:
@@ -97,10 +100,10 @@ def best_run(experiment: str, metric: str, mode: Literal["min", "max"] = "max") 
         runs = client.search_runs(
             [found.experiment_id], "attributes.status = 'FINISHED'", order_by=[f"metrics.`{metric}` {order}"]
         )
-    runs = [run for run in runs if metric in run.data.metrics]
-    if not runs:
-        raise RegistryError(f"No finished run of experiment {experiment!r} has a metric {metric!r}; check its name.")
-    return runs[0]
+    for run in runs:
+        if metric in run.data.metrics:
+            return run
+    raise RegistryError(f"No finished run of experiment {experiment!r} has a metric {metric!r}; check its name.")
 
 
 def download(model: str, destination: Path | str) -> Path:
@@ -115,7 +118,7 @@ def download(model: str, destination: Path | str) -> Path:
     import mlflow
 
     if ("@" in model) == ("/" in model):
-        raise RegistryError(f"Model {model!r} is neither name@alias nor name/version; write for example digits@champion.")
+        raise RegistryError(f"Model {model!r} is neither name@alias nor name/version; write it as digits@champion.")
     _client()
     with _registry_errors(f"Model {model!r} cannot be downloaded"):
         Path(destination).mkdir(parents=True, exist_ok=True)
@@ -125,7 +128,7 @@ def download(model: str, destination: Path | str) -> Path:
 def _refuse_if_worse(
     client: MlflowClient, challenger: ModelVersion, champion: ModelVersion, metric: str, mode: str, alias: str
 ) -> None:
-    new, old = (client.get_run(version.run_id).data.metrics.get(metric) for version in (challenger, champion))
+    new, old = (_metric_of(client, version, metric) for version in (challenger, champion))
     if new is None:
         raise RegistryError(
             f"Version {challenger.version} of model {challenger.name!r} has no metric {metric!r}; "
@@ -138,12 +141,16 @@ def _refuse_if_worse(
         )
 
 
+def _metric_of(client: MlflowClient, version: ModelVersion, metric: str) -> float | None:
+    return client.get_run(version.run_id).data.metrics.get(metric) if version.run_id else None
+
+
 def _client() -> MlflowClient:
     from mlflow import MlflowClient
 
-    uri = settings().tracking_uri
+    uri = tracking.uri()
     if uri is None:
-        raise SettingsError("MLFLOW_TRACKING_URI is not set, so there is no model registry; set it to your MLflow server.")
+        raise SettingsError("MLFLOW_TRACKING_URI is not set, so no model registry is known; set it to your MLflow.")
     tracking.check(uri)
     return MlflowClient()
 

@@ -28,7 +28,7 @@ _Model = TypeVar("_Model", bound=BaseSettings)
 class Settings(BaseSettings):
     """Addresses, paths and identity of the process at hand; secrets stay in the files that the paths name."""
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""
@@ -44,6 +44,12 @@ class Settings(BaseSettings):
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
     """S3 server when it is not Amazon's."""
+
+    s3_region: str | None = Field(None, validation_alias="AWS_REGION")
+    """Region that requests to the S3 server are signed for."""
+
+    s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
+    """File with the account for the S3 server; boto3 and pyarrow read it by themselves."""
 
     job_id: str | None = Field(None, validation_alias="MLPLATFORM_JOB_ID")
     """Submission id of the job that this process belongs to; None outside of jobs."""
@@ -66,9 +72,7 @@ class Settings(BaseSettings):
     home: Path = Field(Path("~/.local/share/mlplatform"), validation_alias="MLPLATFORM_HOME")
     """Folder of the embedded platform."""
 
-    mlflow_key_file: Path = Field(
-        Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE"
-    )
+    mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
     """File with the key that signs the MLflow server's forms; read in the server's container only."""
 
     @field_validator("home")
@@ -119,7 +123,7 @@ class Settings(BaseSettings):
 class StackSettings(BaseSettings):
     """What `.env` says about the stack on this host."""
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     version: str = Field(validation_alias="MLPLATFORM_VERSION")
     """Tag of the images that we build."""
@@ -195,8 +199,12 @@ def set_default_environment(variables: Mapping[str, str]) -> None:
 
 
 def _load(model: type[_Model], values: dict[str, Any]) -> _Model:
+    # Overrides come by field name but are passed by variable: if the model knew its fields by name too, it would also
+    # read HOME and USER from the environment for `home` and `user`.
+    fields = model.model_fields
+    named = {str(fields[name].validation_alias) if name in fields else name: value for name, value in values.items()}
     try:
-        return model(**values)
+        return model(**named)
     except ValidationError as error:
         problems = (
             f"{'.'.join(map(str, problem['loc'])) or 'The settings'}={problem['input']!r}: {problem['msg']}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.settings import StackSettings, environment
+from mlplatform.settings import Settings, StackSettings, environment
 
 # What `make up ONLY=...` starts; each leaves the other half out.
 ONLY = {
@@ -153,6 +153,21 @@ def running(root: Path) -> set[str]:
     if result.returncode:
         raise HostError(f"`docker compose ps` failed: {result.stderr.strip()}")
     return set(result.stdout.split())
+
+
+def client_settings(root: Path) -> Settings:
+    """What a shell on this host, or a laptop with the ssh line and a copy of `secrets/`, needs to use the stack."""
+    stack = StackSettings.load(root / ".env")
+    secrets = root / "secrets"
+    return Settings.load(
+        tracking_uri=f"http://{stack.bind_address}:{stack.mlflow_port}",
+        ray_address=f"http://{stack.bind_address}:{stack.ray_port}",
+        ray_auth_token_path=secrets / "ray_token",
+        storage="s3://ray",
+        s3_endpoint=f"http://{stack.bind_address}:{stack.minio_port}",
+        s3_region="us-east-1",
+        s3_credentials=secrets / "minio_person",
+    )
 
 
 def ssh_line(settings: StackSettings, user_at_host: str) -> str:

@@ -31,8 +31,9 @@ def checkpoint_uri(name: str = "") -> str:
         SettingsError: MLPLATFORM_STORAGE is neither an S3 URI nor an absolute folder.
     """
     root = settings().storage.rstrip("/")
-    if not (urlsplit(root).scheme == "s3" and urlsplit(root).netloc) and not Path(root).is_absolute():
-        raise SettingsError(f"MLPLATFORM_STORAGE={root!r} is neither s3://bucket nor an absolute folder; set it to one.")
+    parts = urlsplit(root)
+    if not (parts.scheme == "s3" and parts.netloc) and not Path(root).is_absolute():
+        raise SettingsError(f"MLPLATFORM_STORAGE={root!r} is neither s3://bucket nor an absolute folder; set it so.")
     return "/".join(part for part in (root, settings().job_id or _outside_of_jobs(), name) if part)
 
 
@@ -58,7 +59,7 @@ def check_writable(uri: str) -> None:
         (Path(uri) / probe).unlink()
     except OSError as error:
         raise StorageError(
-            f"The storage folder {uri} cannot be written ({error.strerror}); make it writable or set MLPLATFORM_STORAGE."
+            f"The storage folder {uri} cannot be written ({error.strerror}); make it so or set MLPLATFORM_STORAGE."
         ) from error
 
 
@@ -96,9 +97,7 @@ def _s3() -> S3Client:
     # The endpoint, the region and the path of the credentials file come from the AWS_* variables.
     return boto3.client(
         "s3",
-        config=Config(
-            connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}
-        ),
+        config=Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}),
     )
 
 
@@ -127,6 +126,6 @@ def _refusal(uri: str, server: str, response: Any) -> Exception:
         return StorageError(f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE.")
     if response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
         return AccessError(
-            f"{server} refuses access to {uri} ({code}); check the key in the file that AWS_SHARED_CREDENTIALS_FILE names."
+            f"{server} refuses access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."
         )
     return StorageError(f"{server} cannot use {uri} ({code}); see the server's log.")

@@ -63,13 +63,14 @@ def job_run(
         AccessError: MLflow refuses the credentials.
     """
     config = settings()
-    if config.tracking_uri is None:
+    address = uri()
+    if address is None:
         print(NOT_TRACKED, file=sys.stderr, flush=True)
         yield None
         return
     import mlflow
 
-    check(config.tracking_uri)
+    check(address)
     with _exit_on_sigterm():
         run = _open(config, experiment, name or config.job_id, {**_job_tags(config), **(tags or {})})
         status = "FINISHED"
@@ -88,7 +89,7 @@ def job_run(
 
 def process_run() -> str | None:
     """Id of the job's run, opened for the rest of this process where no `job_run` is open; None if untracked."""
-    if settings().tracking_uri is not None:
+    if uri() is not None:
         import mlflow
 
         if active := mlflow.active_run():
@@ -104,6 +105,14 @@ def process_run() -> str | None:
     sys.excepthook = end_failed
     atexit.register(stack.close)
     return str(run.info.run_id) if run else None
+
+
+def uri() -> str | None:
+    """Address of MLflow: the one that the program has set, else the one of the settings; None if nothing is tracked."""
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is not None and mlflow.is_tracking_uri_set():
+        return str(mlflow.get_tracking_uri())
+    return settings().tracking_uri
 
 
 def find_run(job_id: str) -> Run | None:
@@ -122,7 +131,7 @@ def find_run(job_id: str) -> Run | None:
 
 def run_url(run: Run) -> str:
     """The run's page in MLflow's web interface."""
-    return f"{settings().tracking_uri}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    return f"{uri()}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def check(tracking_uri: str) -> None:
@@ -140,8 +149,8 @@ def check(tracking_uri: str) -> None:
 
     start = f"MLflow at {tracking_uri} (MLFLOW_TRACKING_URI)"
     try:
-        response = http_request(
-            get_default_host_creds(tracking_uri),
+        response = http_request(  # type: ignore[no-untyped-call]
+            get_default_host_creds(tracking_uri),  # type: ignore[no-untyped-call]
             _PROBE,
             "GET",
             params={"max_results": 1},

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +74,11 @@ def run_config(
     storage.check_writable(storage_path)
     # Ray Train collects reports every 2 s unless told otherwise, and makes report() wait for it.
     set_default_environment({"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"})
-    writer = MetricWriter(tracking.process_run(), settings().tracking_uri)
+    run_id = tracking.process_run()
+    writer = MetricWriter(run_id, tracking.uri()) if run_id else None
+    tracked: list[Any] = [ReportCallback(name, writer)]
+    if writer:
+        tracked.append(FlushCallback(writer))
     identity = {"MLPLATFORM_JOB_ID": settings().job_id, "MLPLATFORM_ATTEMPT": str(settings().attempt)}
     return RunConfig(
         name=name,
@@ -82,7 +87,7 @@ def run_config(
         checkpoint_config=CheckpointConfig(
             num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
         ),
-        callbacks=[ReportCallback(name, writer), FlushCallback(writer), *callbacks],
+        callbacks=[*tracked, *callbacks],
         worker_runtime_env={"env_vars": {variable: value for variable, value in identity.items() if value}},
     )
 
@@ -100,23 +105,19 @@ class Point:
 class MetricWriter:
     """Sends points to an MLflow run from a thread of its own; handing over neither waits nor raises."""
 
-    def __init__(self, run_id: str | None, tracking_uri: str | None) -> None:
+    def __init__(self, run_id: str, tracking_uri: str | None) -> None:
         self._run_id = run_id
         self._tracking_uri = tracking_uri
-        self._start()
+        self._queue: queue.SimpleQueue[list[Point] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._deadline: float | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Queue and thread belong to a process: Ray sends the writer to its controller and starts it again there."""
-        return {"_run_id": self._run_id, "_tracking_uri": self._tracking_uri}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Queue and thread belong to a process: Ray's controller gets a writer of its own."""
+        return MetricWriter, (self._run_id, self._tracking_uri)
 
     def put(self, points: Sequence[Point]) -> None:
         """Hand points over; the thread starts with the first."""
-        if self._run_id is None or not points:
-            return
         self._queue.put(list(points))
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_all, name="mlplatform-metrics", daemon=True)
@@ -132,11 +133,6 @@ class MetricWriter:
         if self._thread.is_alive():
             _log.warning("MLflow did not take all metrics of run %s within %.0f s.", self._run_id, timeout_s)
 
-    def _start(self) -> None:
-        self._queue: queue.SimpleQueue[list[Point] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._deadline: float | None = None
-
     def _send_all(self) -> None:
         from mlflow import MlflowClient
 
@@ -148,7 +144,7 @@ class MetricWriter:
             fresh = not_yet_sent(batch, sent)
             for start in range(0, len(fresh), _BATCH):
                 part = [_metric(point) for point in fresh[start : start + _BATCH]]
-                self._until_it_works(lambda part=part: client.log_batch(self._run_id, metrics=part))
+                self._until_it_works(partial(client.log_batch, self._run_id, metrics=part))
 
     def _next_batch(self) -> tuple[bool, list[Point]]:
         """Wait for points, then take all there are; False once the writer is being closed."""
@@ -178,25 +174,24 @@ class MetricWriter:
         return None
 
 
-class ReportCallback(UserCallback):
-    """Runs in Ray Train's controller: rank 0's reports go to the job's log and to the writer."""
+class ReportCallback(UserCallback):  # type: ignore[misc]
+    """Runs in Ray Train's controller: rank 0's reports go to the job's log and to the writer, if there is one."""
 
-    def __init__(self, name: str, writer: MetricWriter) -> None:
+    def __init__(self, name: str, writer: MetricWriter | None) -> None:
         self._name = name
         self._writer = writer
         self._reports = 0
 
-    def after_report(
-        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
-    ) -> None:
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
         # What is raised here would end the training.
         try:
             values = numbers(metrics[0])
             step = step_of(values, self._reports)
             self._reports += 1
             print(f"{REPORT} {json.dumps({'run': self._name, **values, 'step': step})}", flush=True)
-            now = time.time_ns() // 1_000_000
-            self._writer.put([Point(key, value, step, now) for key, value in values.items() if key != "step"])
+            if self._writer:
+                now = time.time_ns() // 1_000_000
+                self._writer.put([Point(key, value, step, now) for key, value in values.items() if key != "step"])
         except Exception:
             _log.exception("A report was not tracked; training goes on.")
 
@@ -217,9 +212,7 @@ class FlushCallback(ControllerCallback):  # type: ignore[misc]
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The reported values that MLflow can plot; text, lists and booleans stay with the checkpoint."""
     return {
-        key: float(value)
-        for key, value in metrics.items()
-        if isinstance(value, Real) and not isinstance(value, bool)
+        key: float(value) for key, value in metrics.items() if isinstance(value, Real) and not isinstance(value, bool)
     }
 
 
