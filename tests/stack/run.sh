@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The tests of the containers: an engine, the images that cannot be pulled here, then pytest (its arguments pass through).
+# The tests of the containers: an engine, the images that cannot be pulled here, then pytest (its arguments, or all tests).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tests/stack/engine.sh
 tests/stack/bases.sh
-exec .venv/bin/pytest tests/stack "$@"
+# A start of the whole stack may take minutes on a busy host.
+exec .venv/bin/pytest --timeout=900 "${@:-tests/stack}"

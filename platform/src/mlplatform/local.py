@@ -158,8 +158,15 @@ class Local:
 
     def _spawn(self, name: str, command: Sequence[str], env: dict[str, str]) -> Process:
         with (self.home / "logs" / f"{name}.log").open("ab") as log:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            child = subprocess.Popen(command, env=env, cwd=self.home, start_new_session=True, **streams)
+            child = subprocess.Popen(
+                command,
+                env=env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return Process(child.pid, psutil.Process(child.pid).create_time())
 
     def _wait_until_up(self, instance: Instance) -> None:
@@ -210,7 +217,7 @@ class Local:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise HostError(
-                f"{self._state} is damaged ({error}); remove it, and stop the processes that `ps` shows with {self.home}."
+                f"{self._state} is damaged ({error}); remove it, and end what `ps` shows with {self.home}."
             ) from error
 
     def _save(self, instance: Instance) -> None:

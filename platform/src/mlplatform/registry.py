@@ -146,11 +146,11 @@ def _metric_of(client: MlflowClient, version: ModelVersion, metric: str) -> floa
 
 
 def _client() -> MlflowClient:
-    from mlflow import MlflowClient
-
     uri = tracking.uri()
     if uri is None:
         raise SettingsError("MLFLOW_TRACKING_URI is not set, so no model registry is known; set it to your MLflow.")
+    from mlflow import MlflowClient
+
     tracking.check(uri)
     return MlflowClient()
 

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""
 
+    tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
+    """Where a browser finds MLflow, when that is another address than the one for programs."""
+
     ray_address: str = Field("http://127.0.0.1:8265", validation_alias="RAY_ADDRESS")
     """Ray's Jobs API."""
 

@@ -95,7 +95,7 @@ def _s3() -> S3Client:
     from botocore.config import Config
 
     # The endpoint, the region and the path of the credentials file come from the AWS_* variables.
-    return boto3.client(
+    return boto3.session.Session().client(
         "s3",
         config=Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}),
     )

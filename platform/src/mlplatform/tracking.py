@@ -131,7 +131,8 @@ def find_run(job_id: str) -> Run | None:
 
 def run_url(run: Run) -> str:
     """The run's page in MLflow's web interface."""
-    return f"{uri()}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    page = settings().tracking_page or uri()
+    return f"{page}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def check(tracking_uri: str) -> None:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, processes
+
+from mlplatform.jobs import Jobs, report_in
+from mlplatform.local import Local
+from mlplatform.settings import Settings
+from mlplatform.settings import settings as process_settings
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    """One embedded platform for all tests."""
+    platform = Local(tmp_path_factory.mktemp("platform"))
+    platform.up()
+    yield platform
+    platform.down()
+
+
+@pytest.fixture(scope="session")
+def reached(local: Local) -> Settings:
+    """The settings that reach the platform."""
+    found = local.status()
+    assert found
+    return found
+
+
+@pytest.fixture
+def environment(reached: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """This process uses the platform as a notebook does: by its environment alone."""
+    import mlflow
+
+    for variable, value in reached.environment().items():
+        monkeypatch.setenv(variable, value)
+    process_settings.cache_clear()
+    mlflow.set_tracking_uri(reached.tracking_uri)
+    yield reached
+    mlflow.set_tracking_uri(None)
+    process_settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def digits(local: Local, reached: Settings) -> Killed:
+    """The main job, submitted as on the stack; a worker gets SIGKILL after some epochs."""
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="digits")
+        seen: list[str] = []
+        killed_at = 0
+        for line in jobs.follow(job_id):
+            seen.append(line)
+            reports = sum(report_in(old) is not None for old in seen)
+            if not killed_at and reports >= KILL_AFTER_REPORTS:
+                workers = [process for process in processes(local) if "RayTrainWorker" in " ".join(process.cmdline())]
+                workers[0].kill()
+                killed_at = reports
+        return Killed(job_id, jobs.get(job_id).status, seen, killed_at)

@@ -1,0 +1,50 @@
+"""What the tests of the embedded platform share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from mlplatform import local as local_module
+from mlplatform.jobs import report_in
+from mlplatform.local import Local
+
+JOBS = Path(__file__).parents[2] / "jobs"
+EPOCHS = 24
+KILL_AFTER_REPORTS = 6
+
+Result = TypeVar("Result")
+
+
+def wait_for(condition: Callable[[], Result | None], what: str, seconds: float = 120) -> Result:
+    """Poll until a condition gives something; fail with its name when it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.1)
+    return found
+
+
+def processes(local: Local) -> list[psutil.Process]:
+    """Every process of a running platform."""
+    instance = local._load()
+    return local_module._members(instance) if instance else []
+
+
+@dataclass
+class Killed:
+    """The main job, one of whose workers was killed in the middle of its training."""
+
+    job_id: str
+    status: str
+    log: list[str]
+    reports_before: int
+
+    @property
+    def reports(self) -> list[dict[str, float]]:
+        return [report for line in self.log if (report := report_in(line))]

@@ -1,0 +1,159 @@
+"""The main job on real Ray and MLflow; one of its workers is killed in the middle (see conftest)."""
+
+import math
+from pathlib import Path
+
+import pytest
+from embedded import EPOCHS, JOBS, Killed
+
+from mlplatform import registry, storage, tracking
+from mlplatform.errors import RegistryError
+from mlplatform.jobs import Jobs
+from mlplatform.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def connected(environment: Settings) -> Settings:
+    return environment
+
+
+def history(run_id: str, key: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    return [(point.step, point.value) for point in MlflowClient().get_metric_history(run_id, key)]
+
+
+def test_it_survives_the_loss_of_a_worker(digits: Killed) -> None:
+    assert digits.status == "SUCCEEDED", "\n".join(digits.log[-30:])
+    assert 0 < digits.reports_before < EPOCHS
+    epochs = [int(report["epoch"]) for report in digits.reports]
+    replayed = epochs[digits.reports_before :]
+    assert replayed[0] > 0, f"it began anew instead of at its last checkpoint: {epochs}"
+    assert sorted(set(epochs)) == list(range(EPOCHS))
+
+
+def test_its_run_is_finished_and_says_what_it_was(digits: Killed) -> None:
+    from mlflow import MlflowClient
+
+    run = tracking.find_run(digits.job_id)
+    assert run
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {
+        **{"epochs": str(EPOCHS), "workers": "2", "lr": "0.004"},
+        **{"batch_size": "32", "seed": "0", "use_gpu": "False"},
+    }
+    assert run.data.tags["mlplatform.job_id"] == digits.job_id
+    assert run.data.tags["mlplatform.attempt"] == "1"
+    assert run.data.tags["mlplatform.entrypoint"] == f"python digits.py --epochs={EPOCHS}"
+    assert any(key.startswith("system/cpu") for key in run.data.metrics)
+    assert [file.path for file in MlflowClient().list_artifacts(run.info.run_id)] == ["confusion_matrix.png"]
+
+
+@pytest.mark.parametrize("key", ["train_loss", "val_loss", "val_accuracy", "epoch"])
+def test_each_reported_metric_has_one_point_a_step(digits: Killed, key: str) -> None:
+    run = tracking.find_run(digits.job_id)
+    assert run
+    points = history(run.info.run_id, key)
+    steps_an_epoch = math.ceil(math.ceil(1197 / 2) / 32)
+    assert [step for step, _ in points] == [steps_an_epoch * epoch for epoch in range(1, EPOCHS + 1)]
+    first_reports = {}
+    for report in digits.reports:
+        first_reports.setdefault(int(report["step"]), report[key])
+    assert dict(points) == pytest.approx(first_reports)
+
+
+def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Killed, tmp_path: Path) -> None:
+    import mlflow
+    import torch
+    from sklearn.datasets import load_digits
+
+    run = tracking.find_run(digits.job_id)
+    champion = registry.version_of("digits", "champion")
+    assert run
+    assert champion
+    assert champion.run_id == run.info.run_id
+    folder = registry.download("digits@champion", tmp_path / "model")
+    model = mlflow.pytorch.load_model(str(folder))
+    pixels, labels = load_digits(return_X_y=True)
+    test = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))[:300]
+    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)[test] / 16
+    with torch.inference_mode():
+        accuracy = (model(images).argmax(1) == torch.tensor(labels)[test]).float().mean().item()
+    assert accuracy == pytest.approx(run.data.metrics["test_accuracy"])
+    assert accuracy >= 0.95
+
+
+def test_its_checkpoints_lie_under_its_id(digits: Killed, reached: Settings) -> None:
+    files = storage.list_files(f"{reached.storage}/{digits.job_id}/fit")
+    assert any(file.endswith("checkpoint.ckpt") for file in files), files
+    assert not any(".probe-" in file for file in storage.list_files(reached.storage))
+
+
+def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits: Killed, reached: Settings) -> None:
+    from mlflow import MlflowClient
+
+    before = tracking.find_run(digits.job_id)
+    assert before
+    with Jobs(reached) as jobs:
+        again = jobs.submit(
+            ["python", "digits.py", f"--epochs={EPOCHS}"],
+            JOBS,
+            name="again",
+            env={"MLPLATFORM_JOB_ID": digits.job_id, "MLPLATFORM_ATTEMPT": "2"},
+        )
+        job = jobs.wait(again, timeout_s=180)
+        assert job.status == "SUCCEEDED", jobs.logs(again)[-3000:]
+    after = tracking.find_run(digits.job_id)
+    assert after
+    assert after.info.run_id == before.info.run_id
+    assert after.info.status == "FINISHED"
+    assert after.data.tags["mlplatform.attempt"] == "2"
+    for key in ("train_loss", "val_accuracy", "test_accuracy"):
+        steps = [step for step, _ in history(after.info.run_id, key)]
+        assert len(steps) == len(set(steps)) == (1 if key == "test_accuracy" else EPOCHS)
+    assert len(MlflowClient().search_model_versions(f"run_id = '{after.info.run_id}'")) == 1
+
+
+def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
+    assert registry.best_run("digits", "test_accuracy").data.tags["mlplatform.job_id"] == digits.job_id
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: registry.best_run("none", "loss"), "no experiment 'none'; there are: .*digits"),
+        (lambda: registry.best_run("digits", "f1"), "has a metric 'f1'"),
+        (lambda: registry.promote("digits", 99), "Version 99 of model 'digits' cannot become 'champion'"),
+        (lambda: registry.promote("none", 1), "Version 1 of model 'none'"),
+        (lambda: registry.download("digits@best", "out"), "'digits@best' cannot be downloaded"),
+        (lambda: registry.download("digits", "out"), "neither name@alias nor name/version"),
+        (lambda: registry.register("models:/m-none", "digits"), "models:/m-none cannot be registered"),
+    ],
+)
+@pytest.mark.usefixtures("digits")
+def test_what_the_registry_does_not_have_is_named(
+    call: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert callable(call)
+    with pytest.raises(RegistryError, match=said) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
+    import mlflow
+
+    champion = registry.version_of("digits", "champion")
+    run = tracking.find_run(digits.job_id)
+    assert champion
+    assert run
+    with mlflow.start_run() as other:
+        mlflow.log_metric("test_accuracy", 0.5)
+    worse = mlflow.MlflowClient().create_model_version("digits", champion.source, run_id=other.info.run_id)
+    with pytest.raises(RegistryError, match=r"its test_accuracy of 0.5000 is worse than the 0\.9"):
+        registry.promote("digits", worse.version, metric="test_accuracy")
+    now = registry.version_of("digits", "champion")
+    assert now
+    assert now.version == champion.version
+    assert registry.promote("digits", worse.version, "candidate").version == worse.version

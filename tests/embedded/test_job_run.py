@@ -1,0 +1,122 @@
+"""How a run is opened, rejoined and ended, by processes that know nothing but their environment."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from embedded import wait_for
+
+from mlplatform import tracking
+from mlplatform.settings import Settings
+from mlplatform.training import MetricWriter, Point
+
+HANGS = """
+import signal, mlplatform
+with mlplatform.job_run(experiment="ends", params={"lr": 1}):
+    print("open", flush=True)
+    signal.pause()
+"""
+FAILS = """
+import mlplatform
+with mlplatform.job_run(experiment="ends", params={"lr": 1}):
+    raise ValueError("the data is missing")
+"""
+SUCCEEDS = """
+import mlflow, mlplatform
+with mlplatform.job_run(experiment="elsewhere", params={"lr": 2, "depth": 3}) as run:
+    mlflow.log_metric("loss", 1.0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def connected(environment: Settings) -> Settings:
+    return environment
+
+
+def start(program: str, job_id: str, **variables: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "MLPLATFORM_JOB_ID": job_id, **variables}
+    return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=-1, stderr=-1, text=True)
+
+
+def test_signals_end_a_run_killed(environment: Settings) -> None:
+    running = {number: start(HANGS, f"ended-by-{number}") for number in (signal.SIGTERM, signal.SIGINT)}
+    for process in running.values():
+        assert process.stdout
+        wait_for(lambda process=process: process.stdout.readline(), "the run is open")
+    for number, process in running.items():
+        process.send_signal(number)
+    for number, process in running.items():
+        process.communicate(timeout=60)
+        assert process.returncode != 0
+        run = tracking.find_run(f"ended-by-{number}")
+        assert run
+        assert run.info.status == "KILLED"
+
+
+def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
+    from mlflow import MlflowClient, artifacts
+
+    failed = start(FAILS, "retried")
+    _, said = failed.communicate(timeout=60)
+    assert failed.returncode == 1
+    assert "the data is missing" in said
+    first = tracking.find_run("retried")
+    assert first
+    assert first.info.status == "FAILED"
+    assert "ValueError: the data is missing" in artifacts.load_text(f"{first.info.artifact_uri}/traceback.txt")
+
+    assert start(SUCCEEDS, "retried", MLPLATFORM_ATTEMPT="2").wait(timeout=60) == 0
+    second = tracking.find_run("retried")
+    assert second
+    assert second.info.run_id == first.info.run_id
+    assert second.info.experiment_id == first.info.experiment_id, "a run stays where its first attempt opened it"
+    assert second.info.status == "FINISHED"
+    assert second.data.tags["mlplatform.attempt"] == "2"
+    assert second.data.params == {"lr": "1", "depth": "3"}
+    everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
+    assert len(MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'retried'")) == 1
+
+
+def test_a_wrong_address_fails_within_seconds(closed_address: str) -> None:
+    done = start(SUCCEEDS, "unreachable", MLFLOW_TRACKING_URI=closed_address)
+    _, said = done.communicate(timeout=30)
+    assert done.returncode == 1
+    assert f"UnreachableError: MLflow at {closed_address} (MLFLOW_TRACKING_URI) does not answer" in said
+
+
+@pytest.fixture
+def closed_address() -> str:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_points_arrive_once_in_order_whatever_is_sent_again(environment: Settings, tmp_path: Path) -> None:
+    import mlflow
+
+    with mlflow.start_run() as run:
+        pass
+    first = MetricWriter(run.info.run_id, environment.tracking_uri)
+    first.put([Point("loss", 1.0, 0, 1), Point("loss", 0.5, 1, 2)])
+    first.put([Point("loss", 0.6, 1, 3), Point("loss", float("nan"), 2, 4)])
+    first.close()
+    restored = MetricWriter(run.info.run_id, environment.tracking_uri)
+    restored.put([Point("loss", 0.7, 1, 5), Point("loss", 0.25, 3, 6), Point("accuracy", 0.9, 0, 7)])
+    restored.close()
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.timestamp) for point in history] == [(0, 1), (1, 2), (2, 4), (3, 6)]
+    assert history[1].value == 0.5
+    assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics["accuracy"] == 0.9
+
+
+def test_handing_over_does_not_wait_for_a_silent_server(closed_address: str) -> None:
+    writer = MetricWriter("0" * 32, closed_address)
+    for step in range(1000):
+        writer.put([Point("loss", 1.0, step, step)])
+    assert writer._queue.qsize() > 0, "what is handed over is kept until the server answers"
+    writer.close(timeout_s=0.1)

@@ -1,0 +1,120 @@
+"""The embedded platform itself: who can reach it, what it refuses, and that it goes without a trace."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from embedded import JOBS, processes, wait_for
+
+from mlplatform.errors import AccessError, JobError
+from mlplatform.jobs import Jobs
+from mlplatform.local import LOOPBACK, Local
+from mlplatform.settings import Settings
+
+
+def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
+    """Addresses on which any of the processes accepts connections."""
+    found = set()
+    for process in members:
+        for connection in process.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add((connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port))
+    return found
+
+
+def test_every_port_is_on_loopback(local: Local, reached: Settings) -> None:
+    addresses = listening(processes(local))
+    assert {address for address, _ in addresses} == {LOOPBACK}
+    for known in (reached.ray_address, str(reached.tracking_uri)):
+        assert (LOOPBACK, httpx.URL(known).port) in addresses
+
+
+def test_up_again_changes_nothing(local: Local, reached: Settings) -> None:
+    before = {process.pid for process in processes(local)}
+    assert local.up() == reached
+    assert before & {process.pid for process in processes(local)} >= {p.pid for p in local._load().processes}
+
+
+def test_no_secret_is_on_a_command_line_or_in_an_environment(local: Local, reached: Settings) -> None:
+    assert reached.ray_auth_token_path
+    token = reached.ray_auth_token_path.read_text()
+    for process in processes(local):
+        assert token not in " ".join(process.cmdline())
+        assert token not in str(process.environ())
+
+
+@pytest.mark.parametrize("token", [None, "0" * 64])
+def test_ray_refuses_whoever_lacks_the_token(token: str | None, reached: Settings, tmp_path: Path) -> None:
+    path = None
+    if token:
+        path = tmp_path / "token"
+        path.write_text(token)
+    stranger = Settings.load(ray_address=reached.ray_address, ray_auth_token_path=path)
+    with Jobs(stranger) as jobs, pytest.raises(AccessError, match="RAY_AUTH_TOKEN_PATH"):
+        jobs.submit("id", JOBS)
+
+
+def test_an_unknown_job_is_named(reached: Settings) -> None:
+    with Jobs(reached) as jobs:
+        for call in (jobs.get, jobs.logs, jobs.stop, jobs.wait):
+            with pytest.raises(JobError, match="There is no job 'none'"):
+                call("none")
+
+
+def test_a_job_is_stopped_listed_and_known_by_its_user(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "hang.py").write_text("import signal\nprint('hanging', flush=True)\nsignal.pause()\n")
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit("python hang.py", tmp_path, name="hang")
+        wait_for(lambda: "hanging" in jobs.logs(job_id), "the job runs")
+        assert jobs.stop(job_id)
+        job = jobs.wait(job_id, timeout_s=60)
+        assert job.status == "STOPPED"
+        assert job.user == reached.user
+        assert job_id in [known.id for known in jobs.list()]
+        assert jobs.stop(job_id) is False
+
+
+def test_a_failing_job_makes_the_command_fail_and_shows_why(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "fail.py").write_text("raise SystemExit('the data is missing')\n")
+    command = [sys.executable, "-m", "mlplatform", "submit", str(tmp_path / "fail.py")]
+    env = {**os.environ, **reached.environment()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "the data is missing" in done.stdout
+    assert "ended FAILED" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The demo in a folder of its own, beside the tests' platform."""
+    command = [sys.executable, "-m", "mlplatform", "local", "demo", str(JOBS / "digits.py")]
+    env = {**os.environ, "MLPLATFORM_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(command, env=env, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+    Local(tmp_path / "home").down()
+
+
+def test_ctrl_c_leaves_no_process_and_no_port(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert demo.stdout
+    wait_for(lambda: "Submitted" in demo.stdout.readline(), "the demo has submitted its job")
+    members = processes(Local(tmp_path / "home"))
+    ports = {port for _, port in listening(members)}
+    assert len(members) > 5
+    assert ports
+    demo.send_signal(signal.SIGINT)
+    said, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130, said
+    assert not [process for process in members if process.is_running()]
+    left = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert not ports & left
+    assert not (tmp_path / "home" / "state.json").exists()
+    assert "Traceback" not in said

@@ -1,0 +1,73 @@
+"""Bad input at the command line: one sentence on stderr, no traceback, an exit code that is not zero."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def mlplatform(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlplatform", *words]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def refusal(*words: str, **variables: str) -> tuple[str, int]:
+    """What a command says when it refuses."""
+    done = mlplatform(*words, **variables)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr.strip(), done.returncode
+
+
+def test_a_missing_job_file_is_named() -> None:
+    said, code = refusal("submit", "none.py")
+    assert "no file none.py" in said
+    assert code == 1
+
+
+def test_a_missing_demo_file_is_named(tmp_path: Path) -> None:
+    said, code = refusal("local", "demo", "none.py", MLPLATFORM_HOME=str(tmp_path))
+    assert "no file none.py" in said
+    assert code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("logs", "a"), ("wait", "a"), ("stop", "a")])
+def test_a_silent_ray_is_named(words: tuple[str, ...], closed_port: int) -> None:
+    said, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
+    assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in said
+    assert code == 1
+
+
+def test_models_without_a_registry_says_what_to_set() -> None:
+    said, code = refusal("models")
+    assert "MLFLOW_TRACKING_URI is not set" in said
+    assert code == 2
+
+
+def test_a_wrong_setting_is_named_with_its_value() -> None:
+    said, code = refusal("jobs", MLPLATFORM_ATTEMPT="first")
+    assert "MLPLATFORM_ATTEMPT='first'" in said
+    assert code == 2
+
+
+def test_a_platform_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+    done = mlplatform("local", "status", MLPLATFORM_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "mlplatform local up" in done.stdout
+    said, code = refusal("local", "env", MLPLATFORM_HOME=str(tmp_path))
+    assert "mlplatform local up" in said
+    assert code == 1
+
+
+def test_env_survives_a_shell(tmp_path: Path) -> None:
+    folder = str(tmp_path / "it's a folder; $HOME")
+    printed = mlplatform("env", cwd=tmp_path, MLPLATFORM_STORAGE=folder, RAY_AUTH_TOKEN_PATH="/secrets/token").stdout
+    words = shlex.split(printed)
+    assert f"MLPLATFORM_STORAGE={folder}" in words
+    assert "RAY_AUTH_MODE=token" in words
+    assert "RAY_AUTH_TOKEN_PATH=/secrets/token" in words

@@ -1,0 +1,99 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlplatform import storage
+from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
+
+REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+
+
+@pytest.fixture
+def s3_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A key in a file, as containers have it."""
+    credentials = tmp_path / "aws"
+    credentials.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "expected"),
+    [
+        ("s3://ray", "fit", "s3://ray/digits-1/fit"),
+        ("s3://ray/team/", "fit", "s3://ray/team/digits-1/fit"),
+        ("/data", "", "/data/digits-1"),
+    ],
+)
+def test_checkpoints_lie_below_the_jobs_id(
+    root: str, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", root)
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "digits-1")
+    assert storage.checkpoint_uri(name) == expected
+
+
+def test_a_process_outside_of_jobs_has_one_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", "/data")
+    monkeypatch.setenv("MLPLATFORM_USER", "ada")
+    assert storage.checkpoint_uri("a").startswith("/data/ada-")
+    assert storage.checkpoint_uri("a").removesuffix("/a") == storage.checkpoint_uri("b").removesuffix("/b")
+
+
+@pytest.mark.parametrize("root", ["data", "s3://", "gs://bucket", "./data"])
+def test_other_addresses_are_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", root)
+    with pytest.raises(SettingsError, match=r"MLPLATFORM_STORAGE='.*' is neither"):
+        storage.checkpoint_uri()
+
+
+def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    storage.check_writable(str(tmp_path / "new"))
+    assert (tmp_path / "new").is_dir()
+    assert storage.list_files(str(tmp_path / "new")) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/below cannot be written .*MLPLATFORM_STORAGE"):
+        storage.check_writable(str(tmp_path / "file" / "below"))
+
+
+def test_files_of_a_folder_are_listed_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "model").touch()
+    assert storage.list_files(str(tmp_path)) == [str(tmp_path / "a" / "b" / "model")]
+
+
+@pytest.mark.usefixtures("s3_key")
+def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    with pytest.raises(UnreachableError, match=rf"http://127.0.0.1:{closed_port} does not answer"):
+        storage.check_writable("s3://ray/x")
+
+
+@pytest.mark.usefixtures("s3_key")
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(403, "InvalidAccessKeyId", AccessError), (404, "NoSuchBucket", StorageError), (400, "Odd", StorageError)],
+)
+def test_a_servers_refusal_becomes_one_sentence(
+    status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (status, REFUSAL.format(code=code))))
+    with pytest.raises(kind) as error:
+        storage.check_writable("s3://ray/x")
+    assert "s3://ray/x" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_credentials_are_told_from_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: int
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(AccessError, match="There are no credentials for s3://ray"):
+        storage.check_writable("s3://ray/x")
