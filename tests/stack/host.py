@@ -108,7 +108,16 @@ class Stack:
 
     def write(self, service: str, path: str, text: str) -> None:
         """Write a file in a service's container."""
-        run("docker", "exec", "-i", self.container(service), "sh", "-c", f"mkdir -p $(dirname {path}) && cat >{path}", input=text)
+        run(
+            "docker",
+            "exec",
+            "-i",
+            self.container(service),
+            "sh",
+            "-c",
+            f"mkdir -p $(dirname {path}) && cat >{path}",
+            input=text,
+        )
 
     def containers(self) -> list[dict[str, Any]]:
         """What `docker inspect` says of each container of the stack."""

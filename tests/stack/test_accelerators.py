@@ -24,8 +24,13 @@ def test_compose_accepts_accelerator_and_layout(checkout: Stack, accelerator: st
             assert device.get("count") == -1 if layout == "host" else device["device_ids"] == [worker[-1]]
         if accelerator == "rocm":
             sources = {device["source"] for device in service["devices"]}
-            assert sources == {"/dev/kfd", "/dev/dri" if layout == "host" else f"/dev/dri/renderD{128 + int(worker[-1])}"}
-    assert {"prometheus", "grafana", "alertmanager", "mlflow", "minio", "postgres", "notebook"} <= set(config["services"])
+            assert sources == {
+                "/dev/kfd",
+                "/dev/dri" if layout == "host" else f"/dev/dri/renderD{128 + int(worker[-1])}",
+            }
+    assert {"prometheus", "grafana", "alertmanager", "mlflow", "minio", "postgres", "notebook"} <= set(
+        config["services"]
+    )
 
 
 def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
@@ -36,7 +41,9 @@ def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
     environment = {**_environment(), "ACCELERATOR": "cuda"}
     stack.compose(*override, *arguments, "ray-worker-0", "ray-worker-1", env=environment)
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the workers of the cuda files")
-    printed = stack.execute("notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py").stdout
+    printed = stack.execute(
+        "notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py"
+    ).stdout
     assert "succeeded" in printed, printed[-3000:]
     assert "Test accuracy: 0.9" in printed
 

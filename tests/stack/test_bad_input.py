@@ -11,7 +11,9 @@ from host import Stack, run
 def refusal(stack: Stack, *arguments: str, **options: object) -> str:
     """What `make up` says on stderr when it refuses; nothing may be running after it that was not before."""
     before = {entry["Id"] for entry in stack.containers()}
-    result = run(str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments, cwd=stack.root, check=False, **options)
+    result = run(
+        str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments, cwd=stack.root, check=False, **options
+    )
     assert result.returncode != 0, result.stdout
     assert "Traceback" not in result.stderr, result.stderr
     assert {entry["Id"] for entry in stack.containers()} == before

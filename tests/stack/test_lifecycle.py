@@ -42,7 +42,9 @@ def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: st
     services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
     assert "ray-head" in services
     assert "mlflow" not in services
-    printed = stack.execute("notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py", "--epochs=1").stdout
+    printed = stack.execute(
+        "notebook", "ray", "job", "submit", "--working-dir", ".", "--", "python", "digits.py", "--epochs=1"
+    ).stdout
     assert "othing is tracked" in printed, printed[-2000:]
     job_id = printed.split("Job '")[1].split("'")[0]
     assert stack.objects("ray", f"{job_id}/"), "an untracked job checkpoints all the same"

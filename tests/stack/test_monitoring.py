@@ -42,8 +42,8 @@ def test_grafana_is_given_the_data_source_and_rays_dashboards(stack: Stack) -> N
     stack.compose("run", "--rm", "--no-deps", "grafana-dashboards")
     volume = config["volumes"]["grafana-dashboards"]["name"]
     image = f"mlplatform-ray:{stack.settings.version}"
-    printed = run("docker", "run", "--rm", "--network=none", f"--volume={volume}:/d", image, "sh", "-c", "cat /d/ray-core.json").stdout
-    dashboard = json.loads(printed)
+    show = ("docker", "run", "--rm", "--network=none", f"--volume={volume}:/d", image, "cat", "/d/ray-core.json")
+    dashboard = json.loads(run(*show).stdout)
     assert dashboard["title"]
     assert dashboard["uid"]
     panels = [panel for row in dashboard["panels"] for panel in (row, *row.get("panels", []))]

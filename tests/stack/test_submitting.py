@@ -25,6 +25,14 @@ print("data", os.environ["FOOD11_DATA_DIR"], "note", os.environ["NOTE"])
 print("gpus", ray.get_runtime_context().get_accelerator_ids()["GPU"], "on", socket.gethostname())
 """
 
+PLAIN = """
+import mlflow
+mlflow.set_experiment("terminal")
+run = mlflow.start_run()
+mlflow.log_metric("loss", 1)
+print("run", run.info.run_id)
+"""
+
 
 def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: str) -> None:
     notebook = {
@@ -57,8 +65,7 @@ def test_tutorials_form_runs_on_a_worker_with_its_gpu(stack: Stack) -> None:
 
 
 def test_plain_script_in_a_notebook_terminal_is_tracked(stack: Stack) -> None:
-    script = "import mlflow; mlflow.set_experiment('terminal'); run = mlflow.start_run(); mlflow.log_metric('loss', 1); print('run', run.info.run_id)"
-    printed = stack.execute("notebook", "python", "-c", script).stdout
+    printed = stack.execute("notebook", "python", "-c", PLAIN).stdout
     run_id = printed.split("run ")[1].split()[0]
     info = stack.mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"]["info"]
     assert info["status"] == "FINISHED"

@@ -113,7 +113,7 @@ def tracking() -> None:
     # Reads docker/mlflow/basic_auth.ini, as the server does.
     from mlflow.server.auth import auth_config, store
 
-    store.init_db(auth_config.database_uri)
+    store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
     accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "job", "person")]
     accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))
     for user, password in accounts:

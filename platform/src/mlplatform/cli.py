@@ -114,7 +114,7 @@ def models() -> None:
 
 @app.command()
 def env(root: Annotated[Path, typer.Option(help="Checkout of the stack.", show_default="here")] = Path()) -> None:
-    """Print the exports that a shell or a laptop needs: for the stack of a checkout, else for this process' platform."""
+    """Print the exports that a shell or a laptop needs to use the stack of a checkout, or else this process' own."""
     from mlplatform import stack
     from mlplatform.settings import settings
 
@@ -123,9 +123,9 @@ def env(root: Annotated[Path, typer.Option(help="Checkout of the stack.", show_d
         print(_exports(settings().environment()))
         return
     print(_exports(stack.client_settings(root).environment()))
-    print(
-        f"# Once, because MLflow looks for its account there: install -D -m 600 {root}/secrets/mlflow_person ~/.mlflow/credentials"
-    )
+    # A comment, so that the shell that evaluates the exports skips it.
+    account = root / "secrets" / "mlflow_person"
+    print(f"# MLflow looks for its account in one place only: install -D -m 600 {account} ~/.mlflow/credentials")
 
 
 @local_app.command("up")

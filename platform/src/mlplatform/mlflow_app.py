@@ -19,5 +19,9 @@ def create_app() -> Any:
     from mlflow.server import auth
 
     # MLflow refuses every path that it has no rule for, and it has none for its metrics.
-    auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = lambda: auth.authenticate_request().username == "prometheus"
+    auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = lambda: _username(auth.authenticate_request()) == "prometheus"
     return auth.create_app()
+
+
+def _username(authorization: Any) -> str | None:
+    return getattr(authorization, "username", None)

@@ -45,7 +45,13 @@ def pages(settings: StackSettings) -> list[Page]:
         page("Ray dashboard and jobs", "ray-head", "ray", "RAY_PORT", "token in secrets/ray_token"),
         page("MLflow", "mlflow", "tracking", "MLFLOW_PORT", "user and password in secrets/mlflow_person"),
         page("Grafana", "grafana", "grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password"),
-        page("Prometheus", "prometheus", "monitoring", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password"),
+        page(
+            "Prometheus",
+            "prometheus",
+            "monitoring",
+            "PROMETHEUS_PORT",
+            "prometheus, password in secrets/prometheus_password",
+        ),
         page("MinIO console", "minio", None, "MINIO_CONSOLE_PORT", "key and secret in secrets/minio_person"),
         page("MinIO (S3)", "minio", None, "MINIO_PORT", "key and secret in secrets/minio_person"),
     ]

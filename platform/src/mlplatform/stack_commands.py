@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Set up and look at the stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
+app = typer.Typer(
+    help="Set up and look at the stack of containers on this host (the Makefile's verbs).", no_args_is_help=True
+)
 
 Root = Annotated[Path, typer.Option(help="Folder of the checkout.", show_default="here")]
 Only = Annotated[str, typer.Option(help="Half of the stack to start: tracking or ray; empty for all of it.")]
