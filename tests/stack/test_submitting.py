@@ -22,7 +22,7 @@ import os, socket
 import ray, torch
 ray.init()
 print("data", os.environ["FOOD11_DATA_DIR"], "note", os.environ["NOTE"])
-print("gpus", ray.get_runtime_context().get_accelerator_ids()["GPU"], "on", socket.gethostname())
+print("gpus", os.environ["CUDA_VISIBLE_DEVICES"], "on", socket.gethostname())
 """
 
 PLAIN = """
@@ -61,7 +61,7 @@ def test_tutorials_form_runs_on_a_worker_with_its_gpu(stack: Stack) -> None:
     )
     printed = stack.execute("notebook", "bash", "-c", command).stdout
     assert "data /mnt/Food-11 note from runtime.json" in printed
-    assert "gpus ['0'] on ray-worker-" in printed, printed
+    assert "gpus 0 on ray-worker-" in printed, printed
 
 
 def test_plain_script_in_a_notebook_terminal_is_tracked(stack: Stack) -> None:

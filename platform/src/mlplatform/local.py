@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -116,7 +117,7 @@ class Local:
         for folder in ("storage", "mlflow", "logs"):
             (self.home / folder).mkdir(parents=True, exist_ok=True)
         self._write_token()
-        ray_port, ray_client_port, mlflow_port = _free_ports(3)
+        ray_port, mlflow_port = _free_ports(2)
         instance = Instance(
             id=secrets.token_hex(8),
             ray_address=f"http://{LOOPBACK}:{ray_port}",
@@ -127,7 +128,7 @@ class Local:
         # Written before and after each start: its id finds the processes also when this one is killed in between.
         self._save(instance)
         for name, command in (
-            ("ray", _ray_command(instance, ray_port, ray_client_port)),
+            ("ray", _ray_command(instance, ray_port)),
             ("mlflow", _mlflow_command(self.home / "mlflow", mlflow_port)),
         ):
             instance.processes.append(self._spawn(name, command, env))
@@ -149,6 +150,7 @@ class Local:
             # Ray replaces 127.0.0.1 by the machine's outward address, except where this says that no other
             # node will join, as it does by default on a Mac; then all its servers bind to loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_START_HOOK": "mlplatform.local.leave_client_server_out",
             # Two fixed ports by default, which a second platform could not open.
             "AUTOSCALER_METRIC_PORT": "0",
             "DASHBOARD_METRIC_PORT": "0",
@@ -240,12 +242,20 @@ class Local:
             yield
 
 
-def _ray_command(instance: Instance, port: int, client_port: int) -> list[str]:
+def leave_client_server_out(parameters: Any, head: bool) -> None:
+    """Spare the server of `ray://` addresses, which nothing here uses and which has no switch.
+
+    Ray calls what its RAY_START_HOOK names with `ray._private.parameter.RayParams` before `ray start` starts anything.
+    """
+    parameters.ray_client_server_port = None
+
+
+def _ray_command(instance: Instance, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *(f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={instance.ray_folder}"),
         *(f"--dashboard-host={LOOPBACK}", f"--dashboard-port={port}", "--dashboard-agent-listen-port=0"),
-        *(f"--ray-client-server-port={client_port}", "--min-worker-port=0", "--max-worker-port=0"),
+        *("--min-worker-port=0", "--max-worker-port=0"),
         # Enough for two training workers, their driver and one more, also on a small machine.
         f"--num-cpus={max(4, os.cpu_count() or 1)}",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
