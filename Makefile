@@ -59,8 +59,7 @@ lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 # --- Set-up: one virtual environment that grows as verbs need it ---
 
 .venv/cli: platform/requirements.txt platform/pyproject.toml
-	python3 -c 'import sys; sys.exit("Python 3.11 or later is needed; this is " + sys.version if sys.version_info < (3, 11) else 0)'
-	test -x .venv/bin/pip || python3 -m venv .venv
+	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
 	@touch $@

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, processes
+from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
 
 from mlplatform.jobs import Jobs, report_in
 from mlplatform.local import Local
@@ -53,7 +53,6 @@ def digits(local: Local, reached: Settings) -> Killed:
             seen.append(line)
             reports = sum(report_in(old) is not None for old in seen)
             if not killed_at and reports >= KILL_AFTER_REPORTS:
-                workers = [process for process in processes(local) if "RayTrainWorker" in " ".join(process.cmdline())]
-                workers[0].kill()
+                next(process for process in processes(local) if "RayTrainWorker" in command(process)).kill()
                 killed_at = reports
         return Killed(job_id, jobs.get(job_id).status, seen, killed_at)

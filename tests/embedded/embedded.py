@@ -36,6 +36,14 @@ def processes(local: Local) -> list[psutil.Process]:
     return local_module._members(instance) if instance else []
 
 
+def command(process: psutil.Process) -> str:
+    """Its command line; empty once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 @dataclass
 class Killed:
     """The main job, one of whose workers was killed in the middle of its training."""

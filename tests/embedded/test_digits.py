@@ -150,7 +150,10 @@ def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
     assert run
     with mlflow.start_run() as other:
         mlflow.log_metric("test_accuracy", 0.5)
-    worse = mlflow.MlflowClient().create_model_version("digits", champion.source, run_id=other.info.run_id)
+        mlflow.log_text("not looked at", "model/MLmodel")
+    worse = mlflow.MlflowClient().create_model_version(
+        "digits", f"{other.info.artifact_uri}/model", run_id=other.info.run_id
+    )
     with pytest.raises(RegistryError, match=r"its test_accuracy of 0.5000 is worse than the 0\.9"):
         registry.promote("digits", worse.version, metric="test_accuracy")
     now = registry.version_of("digits", "champion")

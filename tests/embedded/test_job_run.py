@@ -24,6 +24,12 @@ import mlplatform
 with mlplatform.job_run(experiment="ends", params={"lr": 1}):
     raise ValueError("the data is missing")
 """
+FAILS_AFTER_RUN_CONFIG = """
+import mlplatform
+config = mlplatform.run_config("fit", metric="loss", mode="min")
+assert config.storage_path == mlplatform.checkpoint_uri()
+raise ValueError("the data is missing")
+"""
 SUCCEEDS = """
 import mlflow, mlplatform
 with mlplatform.job_run(experiment="elsewhere", params={"lr": 2, "depth": 3}) as run:
@@ -78,6 +84,18 @@ def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
     assert second.data.params == {"lr": "1", "depth": "3"}
     everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
     assert len(MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'retried'")) == 1
+
+
+def test_run_config_alone_opens_the_jobs_run_and_ends_it_as_the_program_ends() -> None:
+    from mlflow import artifacts
+
+    failed = start(FAILS_AFTER_RUN_CONFIG, "without-job-run")
+    _, said = failed.communicate(timeout=60)
+    assert said.count("ValueError: the data is missing") == 1
+    run = tracking.find_run("without-job-run")
+    assert run
+    assert run.info.status == "FAILED"
+    assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
 
 
 def test_a_wrong_address_fails_within_seconds(closed_address: str) -> None:

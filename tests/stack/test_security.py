@@ -104,7 +104,10 @@ def test_paths_with_data_or_effect_are_refused(stack: Stack, service: str, crede
     answers = {}
     with httpx.Client(base_url=base_url(stack, service), headers=headers, auth=auth, timeout=20) as client:
         for method, path in CLOSED[service]:
-            answers[f"{method} {path}"] = client.request(method, path).status_code
+            answer = client.request(method, path)
+            # JupyterLab sends a browser that asks for a page to its login page; that is a refusal too.
+            to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
+            answers[f"{method} {path}"] = 401 if to_login else answer.status_code
     # MinIO calls an Authorization header that is not S3's a bad request.
     allowed = {400, 401, 403} if service == "minio" and credentials != "none" else {401, 403}
     served = {path: status for path, status in answers.items() if status not in allowed}

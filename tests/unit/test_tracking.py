@@ -8,8 +8,10 @@ from mlplatform.errors import AccessError, UnreachableError
 
 
 def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    tracking._say_untracked.cache_clear()
     with tracking.job_run(params={"lr": 1}) as run:
         assert run is None
+        assert tracking.process_run() is None
     said = capsys.readouterr().err
     assert said.strip() == tracking.NOT_TRACKED
     assert "MLFLOW_TRACKING_URI" in said

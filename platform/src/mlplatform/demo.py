@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ def run(script: Path, arguments: Sequence[str], local: Local | None = None) -> N
         with Jobs(reached) as jobs:
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
+            # Needed at the end; now a core is idle, while the job's driver imports the same.
+            import_module("mlflow")
             lines = _follow(jobs, job_id, reached, console)
             job = jobs.get(job_id)
         if job.status != "SUCCEEDED":

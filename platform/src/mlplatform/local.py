@@ -37,7 +37,8 @@ _OBJECT_STORE_BYTES = 500_000_000
 _SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
 
-_RAY_SOCKET = "/session_2000-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+_RAY_SOCKET = f"/session_2000-01-01_00-00-00_000000_1234567/sockets/{'dash_MetricsHead':24}"
+"""The deepest socket that Ray makes below its folder, and some more for those of later versions."""
 
 
 @dataclass(frozen=True)

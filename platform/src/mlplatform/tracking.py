@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def job_run(
     config = settings()
     address = uri()
     if address is None:
-        print(NOT_TRACKED, file=sys.stderr, flush=True)
+        _say_untracked()
         yield None
         return
     import mlflow
@@ -168,6 +169,12 @@ def check(tracking_uri: str) -> None:
         )
     if response.status_code != 200:
         raise UnreachableError(f"{start} answers {response.status_code}; check that the address is MLflow's.")
+
+
+@cache
+def _say_untracked() -> None:
+    """Once a process, also where both `job_run` and `run_config` find it out."""
+    print(NOT_TRACKED, file=sys.stderr, flush=True)
 
 
 def _open(config: Settings, experiment: str | None, name: str | None, tags: dict[str, str]) -> ActiveRun:
