@@ -127,7 +127,8 @@ def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
         (lambda: registry.promote("none", 1), "Version 1 of model 'none'"),
         (lambda: registry.download("digits@best", "out"), "'digits@best' cannot be downloaded"),
         (lambda: registry.download("digits", "out"), "neither name@alias nor name/version"),
-        (lambda: registry.register("models:/m-none", "digits"), "models:/m-none cannot be registered"),
+        (lambda: registry.register("models:/m-none", "half-made"), "models:/m-none cannot be registered"),
+        (lambda: registry.register("runs:/none/model", "half-made"), "runs:/none/model cannot be registered"),
     ],
 )
 @pytest.mark.usefixtures("digits")
@@ -139,6 +140,7 @@ def test_what_the_registry_does_not_have_is_named(
     with pytest.raises(RegistryError, match=said) as error:
         call()
     assert "\n" not in str(error.value)
+    assert "half-made" not in [name for name, _, _ in registry.models()]
 
 
 def test_a_worse_model_is_not_promoted(digits: Killed) -> None:

@@ -15,7 +15,7 @@ from embedded import JOBS, command, processes, wait_for
 
 from mlplatform.errors import AccessError, JobError
 from mlplatform.jobs import Jobs
-from mlplatform.local import LOOPBACK, Local
+from mlplatform.local import LOOPBACK, Local, is_running
 from mlplatform.settings import Settings
 
 
@@ -118,7 +118,7 @@ def test_ctrl_c_leaves_no_process_and_no_port(demo: subprocess.Popen[str], tmp_p
     demo.send_signal(signal.SIGINT)
     said, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130, said
-    assert not [process for process in members if process.is_running()]
+    assert not [process for process in members if is_running(process)]
     left = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert not ports & left
     assert not (tmp_path / "home" / "state.json").exists()

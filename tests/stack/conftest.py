@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from host import Stack, run
+from host import Stack, Trained, run
 
 _stack: Stack | None = None
 
@@ -45,11 +45,11 @@ def stack(running: Stack) -> Stack:
 
 
 @pytest.fixture(scope="session")
-def trained(running: Stack) -> str:
-    """Id of the job that `make smoke` ran: the main job, submitted from the notebook."""
+def trained(running: Stack) -> Trained:
+    """The main job, submitted from the notebook by `make smoke`."""
     output = running.make("smoke").stdout
     assert "succeeded" in output, output[-3000:]
-    return re.findall(r"raysubmit_\w+", output)[0]
+    return Trained(re.findall(r"raysubmit_\w+", output)[0], output)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,6 +61,14 @@ def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T
             last = error
         time.sleep(0.5)
     raise AssertionError(f"{what} did not come within {seconds} s; last seen: {last}")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job that has succeeded, and what `ray job submit` showed of its log meanwhile."""
+
+    id: str
+    log: str
 
 
 class Stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import httpx
-from host import Stack, run, wait_for
+from host import Stack, Trained, run, wait_for
 
 
 def still_there(stack: Stack, job_id: str) -> None:
@@ -27,7 +27,7 @@ def test_stopped_worker_leaves_and_started_worker_rejoins(stack: Stack) -> None:
     wait_for(lambda: not stack.unhealthy(), "every service healthy")
 
 
-def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: str) -> None:
+def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: Trained) -> None:
     stack.make("down")
     assert not stack.containers()
 
@@ -35,7 +35,7 @@ def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: st
     services = {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in stack.containers()}
     assert "mlflow" in services
     assert not any(service.startswith("ray") for service in services)
-    assert len(stack.runs_of(trained)) == 1
+    assert len(stack.runs_of(trained.id)) == 1
 
     stack.make("down")
     stack.make("up", "ONLY=ray")
@@ -50,15 +50,15 @@ def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: st
     assert stack.objects("ray", f"{job_id}/"), "an untracked job checkpoints all the same"
 
     stack.make("up")
-    still_there(stack, trained)
+    still_there(stack, trained.id)
 
 
-def test_restart_of_the_engine_brings_everything_back(stack: Stack, trained: str) -> None:
+def test_restart_of_the_engine_brings_everything_back(stack: Stack, trained: Trained) -> None:
     started = time.monotonic()
     run(str(stack.root / "tests/stack/engine.sh"), "restart")
     wait_for(lambda: not stack.unhealthy(), "every service healthy after the engine's restart", 240)
     print(f"\nhealthy {time.monotonic() - started:.0f} s after the engine was told to restart")
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the whole cluster")
-    still_there(stack, trained)
+    still_there(stack, trained.id)
     # One-shots stay ended, and what they made is there.
     stack.s3.head_bucket(Bucket="jobs")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from host import Stack
+from host import Stack, Trained
 
 
 @pytest.fixture
-def job_run(stack: Stack, trained: str) -> dict:
+def job_run(stack: Stack, trained: Trained) -> dict:
     """The job's one run, as MLflow's API gives it."""
-    runs = stack.runs_of(trained)
-    assert len(runs) == 1, f"one job is one run, but {trained} has {len(runs)}"
+    runs = stack.runs_of(trained.id)
+    assert len(runs) == 1, f"one job is one run, but {trained.id} has {len(runs)}"
     return runs[0]
 
 
-def test_job_succeeded_with_its_log(stack: Stack, trained: str) -> None:
-    job = stack.ray.get(f"/api/jobs/{trained}").json()
+def test_job_succeeded_with_its_log(stack: Stack, trained: Trained) -> None:
+    job = stack.ray.get(f"/api/jobs/{trained.id}").json()
     assert job["status"] == "SUCCEEDED", job
-    assert "Test accuracy" in stack.ray.get(f"/api/jobs/{trained}/logs").json()["logs"]
+    assert "Test accuracy: 0.9" in trained.log
+    assert "models:/digits@champion" in trained.log
+    assert f"http://127.0.0.1:{stack.settings.mlflow_port}/#/experiments/" in trained.log, (
+        "the run's page, for a browser"
+    )
 
 
 def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_run: dict) -> None:
@@ -46,8 +50,8 @@ def test_run_lies_in_postgres(stack: Stack, job_run: dict) -> None:
     assert found.stdout.strip() == "FINISHED"
 
 
-def test_checkpoints_and_artifacts_lie_in_minio(stack: Stack, trained: str, job_run: dict) -> None:
-    checkpoints = [key for key in stack.objects("ray", f"{trained}/") if key.endswith("checkpoint.ckpt")]
+def test_checkpoints_and_artifacts_lie_in_minio(stack: Stack, trained: Trained, job_run: dict) -> None:
+    checkpoints = [key for key in stack.objects("ray", f"{trained.id}/") if key.endswith("checkpoint.ckpt")]
     assert checkpoints
     artifacts = stack.objects("mlflow-artifacts")
     assert any(job_run["info"]["run_id"] in key and key.endswith("confusion_matrix.png") for key in artifacts)

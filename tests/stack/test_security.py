@@ -7,7 +7,7 @@ import re
 
 import httpx
 import pytest
-from host import Stack, run
+from host import Stack, Trained, run
 
 # Answer without credentials by design: health, login and static pages. Nothing of a job, a run or an object is in them.
 OPEN = {
@@ -148,7 +148,7 @@ def values(stack: Stack) -> dict[str, str]:
     return found
 
 
-def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: str) -> None:
+def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: Trained) -> None:
     places = {}
     for entry in stack.containers():
         name = entry["Name"].strip("/")
@@ -162,7 +162,7 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
     for node in ("ray-head", "ray-worker-0", "ray-worker-1"):
         everything = "cat $(find /tmp/ray/session_*/logs -type f)"
         places[f"Ray's logs on {node}"] = stack.execute(node, "bash", "-c", everything).stdout
-    places["the job's log"] = stack.ray.get(f"/api/jobs/{trained}/logs").json()["logs"]
+    places["the job's log"] = trained.log
     secrets = values(stack).items()
     leaks = [f"{secret} in the {place}" for place, text in places.items() for secret, value in secrets if value in text]
     assert not leaks, leaks

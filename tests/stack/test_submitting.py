@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from host import Stack
+from host import Stack, Trained
 
 # Cells of a notebook that a person could have typed.
 CELLS = [
@@ -34,7 +34,7 @@ print("run", run.info.run_id)
 """
 
 
-def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: str) -> None:
+def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: Trained) -> None:
     notebook = {
         "cells": [
             {"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": cell, "outputs": [], "execution_count": None}

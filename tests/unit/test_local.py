@@ -92,8 +92,8 @@ def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: p
         instance = Instance("this-one", "", "", str(home))
         instance.processes = [Process(leader.pid, leader.create_time())]
         Local(home)._stop(instance)
-        assert not leader.is_running()
-        assert not child.is_running()
+        assert not local.is_running(leader)
+        assert not local.is_running(child)
         assert stranger.poll() is None
     finally:
         stranger.kill()

@@ -113,7 +113,7 @@ def models() -> None:
 
 
 @app.command()
-def env(root: Annotated[Path, typer.Option(help="Checkout of the stack.", show_default="here")] = Path()) -> None:
+def env(root: stack_commands.Root = Path()) -> None:
     """Print the exports that a shell or a laptop needs to use the stack of a checkout, or else this process' own."""
     from mlplatform import stack
     from mlplatform.settings import settings
@@ -126,6 +126,15 @@ def env(root: Annotated[Path, typer.Option(help="Checkout of the stack.", show_d
     # A comment, so that the shell that evaluates the exports skips it.
     account = root / "secrets" / "mlflow_person"
     print(f"# MLflow looks for its account in one place only: install -D -m 600 {account} ~/.mlflow/credentials")
+
+
+@app.command()
+def doctor(root: stack_commands.Root = Path(), only: stack_commands.Only = "") -> None:
+    """Check that the stack can start on this host; each problem comes with its fix."""
+    from mlplatform.doctor import check_host
+
+    check_host(root.absolute(), only)
+    print("The stack can start on this host.")
 
 
 @local_app.command("up")

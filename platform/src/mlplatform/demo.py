@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _LAST_LINES = 30
+_TABLE_WIDTH = 240
 
 
 def run(script: Path, arguments: Sequence[str], local: Local | None = None) -> None:
@@ -127,8 +128,9 @@ def _show(job_id: str, reached: Settings, home: Path, console: Console) -> None:
     if run is not None:
         _add_models(table, run)
         table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
-    console.print(table, width=240, crop=False)
-    console.print("`mlplatform local up` starts the same platform again, to look around in its web pages.")
+    # Addresses and paths are there to be copied: wider than the terminal, but whole.
+    Console(width=max(console.width, _TABLE_WIDTH)).print(table)
+    console.print("`mlplatform local up` starts the same platform again, with its web pages open.")
 
 
 def _add_models(table: Table, run: Run) -> None:

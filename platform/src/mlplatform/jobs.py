@@ -27,7 +27,9 @@ ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 _REPORT = re.compile(r"mlplatform report (\{.*\})")
 _POLL_SECONDS = 0.5
-_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+# Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 
 
@@ -142,7 +144,8 @@ class Jobs:
 
     def logs(self, job_id: str) -> str:
         """Everything that the job has printed so far."""
-        return str(self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id).json()["logs"] or "")
+        answer = self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id, timeout=_LOG_TIMEOUT)
+        return str(answer.json()["logs"] or "")
 
     def follow(self, job_id: str) -> Iterator[str]:
         """Yield the job's log line by line, as it is written, until the job ends."""
@@ -175,9 +178,9 @@ class Jobs:
         return bool(self._call("POST", f"/api/jobs/{job_id}/stop", job_id=job_id).json()["stopped"])
 
     def is_up(self) -> bool:
-        """Whether the API answers at all, with any status."""
+        """Whether the part of Ray's dashboard that keeps the jobs answers; it starts after the dashboard itself."""
         try:
-            return self._http.get("/api/version").is_success
+            return self._http.get("/api/jobs/").is_success
         except httpx.TransportError:
             return False
 

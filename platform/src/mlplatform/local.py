@@ -293,7 +293,7 @@ def _is_healthy(url: str) -> bool:
 def _is_alive(process: Process) -> bool:
     try:
         found = psutil.Process(process.pid)
-        return bool(found.create_time() == process.created) and found.status() != psutil.STATUS_ZOMBIE
+        return bool(found.create_time() == process.created) and is_running(found)
     except psutil.NoSuchProcess:
         return False
 
@@ -312,7 +312,15 @@ def _members(instance: Instance) -> list[psutil.Process]:
                 found[process.pid] = process
                 found.update({child.pid: child for child in process.children(recursive=True)})
     found.pop(os.getpid(), None)
-    return list(found.values())
+    return [process for process in found.values() if is_running(process)]
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that its parent has yet to collect (a zombie) has."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE) and bool(process.is_running())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_reused(process: Process) -> bool:

@@ -29,6 +29,7 @@ def register(model_uri: str, name: str) -> ModelVersion:
 
     client = _client()
     with _registry_errors(f"Model {model_uri} cannot be registered as {name!r}"):
+        _require(client, model_uri)
         known = [found for found in client.search_model_versions(f"name = '{name}'") if found.source == model_uri]
         return known[0] if known else mlflow.register_model(model_uri, name)
 
@@ -123,6 +124,20 @@ def download(model: str, destination: Path | str) -> Path:
     with _registry_errors(f"Model {model!r} cannot be downloaded"):
         Path(destination).mkdir(parents=True, exist_ok=True)
         return Path(mlflow.artifacts.download_artifacts(f"models:/{model}", dst_path=str(destination)))
+
+
+def _require(client: MlflowClient, model_uri: str) -> None:
+    """Look a model up before anything is made for it.
+
+    MLflow first creates the registered model, then answers 500 for a logged model that is not there, and its client
+    repeats that for 4 minutes (3.17).
+    """
+    kind, _, rest = model_uri.partition(":/")
+    name = rest.partition("/")[0]
+    if kind == "models" and name.startswith("m-"):
+        client.get_logged_model(name)
+    elif kind == "runs":
+        client.get_run(name)
 
 
 def _refuse_if_worse(

@@ -28,14 +28,6 @@ def env(root: Root = Path()) -> None:
 
 
 @app.command()
-def check(root: Root = Path(), only: Only = "") -> None:
-    """Check that the stack can start on this host."""
-    from mlplatform import doctor
-
-    doctor.check_host(root.absolute(), only)
-
-
-@app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy and show its addresses."""
     from mlplatform import doctor, stack
