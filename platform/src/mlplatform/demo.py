@@ -123,8 +123,9 @@ def _show(job_id: str, reached: Settings, home: Path, console: Console) -> None:
     if run is not None:
         table.add_row("test accuracy", f"{run.data.metrics.get('test_accuracy', float('nan')):.4f}")
         table.add_row("run", run_url(run))
-    files = [file for file in storage.list_files(f"{reached.storage}/{job_id}") if "/checkpoint_" in file]
-    table.add_row("checkpoint", str(Path(files[-1]).parent) if files else "none")
+    folders = (str(Path(file).parent) for file in storage.list_files(f"{reached.storage}/{job_id}"))
+    checkpoints = [folder for folder in folders if Path(folder).name.startswith("checkpoint_")]
+    table.add_row("checkpoint", checkpoints[-1] if checkpoints else "none")
     if run is not None:
         _add_models(table, run)
         table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
