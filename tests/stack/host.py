@@ -179,13 +179,20 @@ class Stack:
 
     def prometheus(self, query: str) -> list[dict[str, Any]]:
         """The result of an instant query."""
+        return self._prometheus("query", query=query)["result"]
+
+    def prometheus_targets(self) -> list[dict[str, Any]]:
+        """What Prometheus scrapes now."""
+        return self._prometheus("targets", state="active")["activeTargets"]
+
+    def _prometheus(self, path: str, **params: str) -> dict[str, Any]:
         answer = httpx.get(
-            f"http://127.0.0.1:{self.settings.prometheus_port}/api/v1/query",
-            params={"query": query},
+            f"http://127.0.0.1:{self.settings.prometheus_port}/api/v1/{path}",
+            params=params,
             auth=("prometheus", self.secret("prometheus_password")),
         )
         answer.raise_for_status()
-        return answer.json()["data"]["result"]
+        return answer.json()["data"]
 
     def alive_nodes(self) -> list[dict[str, Any]]:
         answer = self.ray.get("/nodes", params={"view": "summary"})

@@ -11,11 +11,14 @@ from host import Stack, run, wait_for
 
 def test_every_target_is_up(stack: Stack) -> None:
     def all_up() -> bool:
-        up = {sample["metric"]["job"]: float(sample["value"][1]) for sample in stack.prometheus("min by (job) (up)")}
-        assert set(up) == {"alertmanager", "minio", "mlflow", "postgres", "prometheus", "ray"}, up
-        assert all(up.values()), up
-        # A target for each node at least.
-        return float(stack.prometheus('count(up{job="ray"})')[0]["value"][1]) >= 3
+        targets = stack.prometheus_targets()
+        assert {target["labels"]["job"] for target in targets} == {
+            *("alertmanager", "minio", "mlflow", "postgres", "prometheus", "ray")
+        }
+        down = [(target["scrapeUrl"], target["lastError"]) for target in targets if target["health"] != "up"]
+        assert not down, down
+        # One for each node at least.
+        return sum(target["labels"]["job"] == "ray" for target in targets) >= 3
 
     wait_for(all_up, "every target up")
 

@@ -165,10 +165,10 @@ def test_halves_leave_the_other_half_out(root: Path) -> None:
 
 def test_ssh_line_forwards_every_page_to_its_own_port(root: Path) -> None:
     stack.write_env(root)
-    settings = StackSettings.load(root / ".env")
-    line = stack.ssh_line(settings, "ana@gpu-host")
+    pages = stack.pages(StackSettings.load(root / ".env"))
+    line = stack.ssh_line(pages, "ana@gpu-host")
     assert line.endswith(" ana@gpu-host")
-    assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in stack.pages(settings))
+    assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
 
 
 def test_full_disk_is_named_with_what_is_needed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,9 +177,9 @@ def client_settings(root: Path) -> Settings:
     )
 
 
-def ssh_line(settings: StackSettings, user_at_host: str) -> str:
-    """The one command that brings every page to a laptop, on the same ports."""
-    forwards = " ".join(f"-L {page.port}:127.0.0.1:{page.port}" for page in pages(settings))
+def ssh_line(shown: Sequence[Page], user_at_host: str) -> str:
+    """The one command that brings pages to a laptop, on the same ports."""
+    forwards = " ".join(f"-L {page.port}:127.0.0.1:{page.port}" for page in shown)
     return f"ssh -N {forwards} {user_at_host}"
 
 

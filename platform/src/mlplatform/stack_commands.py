@@ -48,14 +48,16 @@ def status(root: Root = Path()) -> None:
 
     settings = StackSettings.load(root.absolute() / ".env")
     running = stack.running(root.absolute())
+    shown = [page for page in stack.pages(settings) if page.service in running]
+    if not shown:
+        print("Nothing runs; `make up` starts the stack.")
+        return
     table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
-    for page in stack.pages(settings):
-        if page.service in running:
-            table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
+    for page in shown:
+        table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
     console = Console()
-    console.print(table if table.rows else "Nothing runs; `make up` starts the stack.")
-    if table.rows:
-        host = f"{getpass.getuser()}@{socket.gethostname()}"
-        console.print("\nFrom a laptop, this brings every page to the same addresses there:")
-        # On one line whatever the terminal's width, so that it can be copied.
-        console.print(f"  {stack.ssh_line(settings, host)}", soft_wrap=True)
+    console.print(table)
+    console.print("\nFrom a laptop, this brings every page to the same addresses there:")
+    # On one line whatever the terminal's width, so that it can be copied.
+    host = f"{getpass.getuser()}@{socket.gethostname()}"
+    console.print(f"  {stack.ssh_line(shown, host)}", soft_wrap=True)
