@@ -26,7 +26,7 @@ from mlplatform.settings import Settings, settings
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 _REPORT = re.compile(r"mlplatform report (\{.*\})")
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 1.0
 # Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)

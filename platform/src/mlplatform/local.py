@@ -148,6 +148,8 @@ class Local:
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "RAY_USAGE_STATS_ENABLED": "0",
+            # There is no other node that work could move to, so draining would only make `down` wait.
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
             # Ray replaces 127.0.0.1 by the machine's outward address, except where this says that no other
             # node will join, as it does by default on a Mac; then all its servers bind to loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
