@@ -25,7 +25,10 @@ from mlplatform.settings import Settings, settings
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
-_REPORT = re.compile(r"mlplatform report (\{.*\})")
+REPORT = "mlplatform report"
+"""Starts the line of the job's log that carries a report as JSON."""
+
+_REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
 _POLL_SECONDS = 1.0
 # Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = "127.0.0.1"
 
 _Model = TypeVar("_Model", bound=BaseSettings)
 
@@ -160,7 +160,7 @@ class StackSettings(BaseSettings):
     @field_validator("bind_address")
     @classmethod
     def _only_loopback(cls, value: str) -> str:
-        if value not in LOOPBACK:
+        if value != LOOPBACK:
             raise ValueError(
                 "the stack listens on loopback only, because its pages speak plain HTTP; keep 127.0.0.1 and reach it "
                 "with the `ssh -L` line that `make status` prints"

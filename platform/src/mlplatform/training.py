@@ -21,14 +21,12 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
 from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from mlplatform import storage, tracking
+from mlplatform.jobs import REPORT
 from mlplatform.settings import set_default_environment, settings
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
     from ray.train import Checkpoint
-
-REPORT = "mlplatform report"
-"""Starts the line of the job's log that carries a report as JSON."""
 
 _BATCH = 1000
 """Metrics a request; MLflow takes no more."""
