@@ -53,6 +53,9 @@ test: lint  ## Lint, then unit and embedded tests; no Docker needed
 test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
 	tests/stack/run.sh
 
+soak: .venv/dev  ## The long repetitions that CI leaves out
+	tests/stack/run.sh -m soak tests/stack
+
 lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	tests/lock.sh
 
@@ -72,4 +75,4 @@ lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.PHONY: help demo env build up down status logs smoke destroy lint test test-stack lock
+.PHONY: help demo env build up down status logs smoke destroy lint test test-stack soak lock

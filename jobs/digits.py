@@ -9,6 +9,8 @@ point and started again with the same job id, it goes on from its last checkpoin
 """
 
 import argparse
+import importlib
+import threading
 
 import torch
 from ray.train import Result, ScalingConfig
@@ -179,6 +181,9 @@ def main() -> None:
             scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=args.use_gpu),
             run_config=mlplatform.run_config("fit", metric=METRIC, mode="max"),
         )
+        if run:
+            # Needed at the end and 10 s of imports, as it brings Lightning: while the workers start, a core is idle.
+            threading.Thread(target=importlib.import_module, args=["mlflow.pytorch"]).start()
         result = trainer.fit()
 
         model = best_network(result)

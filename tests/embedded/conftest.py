@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,12 @@ from mlplatform.jobs import Jobs, report_in
 from mlplatform.local import Local
 from mlplatform.settings import Settings
 from mlplatform.settings import settings as process_settings
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """What a test starts hears Ctrl-C, also where a shell ran these tests in the background and so ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

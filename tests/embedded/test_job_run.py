@@ -1,6 +1,7 @@
 """How a run is opened, rejoined and ended, by processes that know nothing but their environment."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,8 @@ import pytest
 from embedded import wait_for
 
 from mlplatform import tracking
+from mlplatform.metrics import MetricWriter, Point
 from mlplatform.settings import Settings
-from mlplatform.training import MetricWriter, Point
 
 HANGS = """
 import signal, mlplatform
@@ -29,6 +30,19 @@ import mlplatform
 config = mlplatform.run_config("fit", metric="loss", mode="min")
 assert config.storage_path == mlplatform.checkpoint_uri()
 raise ValueError("the data is missing")
+"""
+LOSES_MLFLOW = """
+import mlflow, mlplatform
+with mlplatform.job_run(experiment="ends"):
+    mlflow.set_tracking_uri({address!r})
+    raise ValueError("the data is missing")
+"""
+HELD = """
+import subprocess, sys, mlflow, mlplatform
+with mlplatform.job_run(experiment="ends", params={"lr": 1}) as run:
+    for inner in (FINISHES, FAILS):
+        subprocess.run([sys.executable, "-c", inner])
+        print("status", mlflow.get_run(run.info.run_id).info.status, flush=True)
 """
 SUCCEEDS = """
 import mlflow, mlplatform
@@ -96,6 +110,35 @@ def test_run_config_alone_opens_the_jobs_run_and_ends_it_as_the_program_ends() -
     assert run
     assert run.info.status == "FAILED"
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
+
+
+def test_who_rejoins_a_run_that_is_held_open_does_not_end_it() -> None:
+    program = f"FINISHES = {SUCCEEDS!r}\nFAILS = {FAILS!r}\n{HELD}"
+    said, errors = start(program, "held").communicate(timeout=120)
+    assert re.findall(r"status (\w+)", said) == ["RUNNING", "FAILED"], errors
+    run = tracking.find_run("held")
+    assert run
+    assert run.info.status == "FINISHED", "who holds it has the last word"
+    assert run.data.params == {"lr": "1", "depth": "3"}
+
+
+def test_the_earlier_of_two_parent_runs_is_the_jobs() -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    experiment = client.create_experiment("raced")
+    tags = {tracking.TAG_JOB: "raced", tracking.TAG_ROLE: "job"}
+    later, earlier = (client.create_run(experiment, start_time=time, tags=tags) for time in (2000, 1000))
+    found = tracking.find_run("raced")
+    assert found
+    assert found.info.run_id == earlier.info.run_id != later.info.run_id
+
+
+def test_an_mlflow_that_is_away_at_the_end_does_not_hide_why_the_job_failed(closed_address: str) -> None:
+    failed = start(LOSES_MLFLOW.format(address=closed_address), "lost", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
+    _, said = failed.communicate(timeout=60)
+    assert failed.returncode == 1
+    assert said.strip().endswith("ValueError: the data is missing")
 
 
 def test_a_wrong_address_fails_within_seconds(closed_address: str) -> None:

@@ -19,7 +19,8 @@ from mlplatform.settings import StackSettings
 CHECKOUT = Path(__file__).parents[2]
 
 # Differs from .env.example in nothing else: another prefix and other ports, so that a stack of the developer's may run
-# beside it; a GPU that each worker only declares; no Grafana, whose image no package holds.
+# beside it; a GPU that each worker only declares; no Grafana, whose image no package holds; webhooks to a receiver on
+# the stack's own network.
 ENV = {
     "STACK_PREFIX": "test-",
     "WORKER_GPUS": "1",
@@ -28,6 +29,8 @@ ENV = {
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",
     "DISK_NEEDED_GB": "5",
+    "WEBHOOK_SCHEMES": "https,http",
+    "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",
     "MINIO_PORT": "19000",
     "MINIO_CONSOLE_PORT": "19001",

@@ -6,4 +6,5 @@ cd "$(dirname "$0")/../.."
 tests/stack/engine.sh
 tests/stack/bases.sh
 # A start of the whole stack may take minutes on a busy host.
-exec .venv/bin/pytest --timeout=900 "${@:-tests/stack}"
+# Later options win: `run.sh -m soak tests/stack` runs the long repetitions instead.
+exec .venv/bin/pytest --timeout=900 -m "not soak" "${@:-tests/stack}"

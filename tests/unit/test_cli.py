@@ -29,6 +29,35 @@ def test_a_missing_job_file_is_named() -> None:
     assert code == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("{folder}",), "job.toml is not there"),
+        (("{folder}/train.py", "--env", "SEED"), "'SEED' is not a pair"),
+        (("{folder}/train.py", "--gpus=-1"), "gpus = -1.0"),
+        (("{folder}/bad/train.py",), "unknown key 'gpu'"),
+    ],
+)
+def test_a_submission_that_is_not_understood_is_refused(
+    words: tuple[str, ...], named: str, tmp_path: Path, closed_port: int
+) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "job.toml").write_text("gpu = 1\n")
+    (tmp_path / "bad" / "train.py").touch()
+    (tmp_path / "train.py").touch()
+    address = f"http://127.0.0.1:{closed_port}"
+    said, code = refusal("submit", *(word.format(folder=tmp_path) for word in words), RAY_ADDRESS=address)
+    assert named in said
+    assert code == 1
+
+
+def test_an_option_after_the_script_is_ours_and_a_word_after_the_dashes_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    done = mlplatform("submit", str(tmp_path / "train.py"), "--epochs", "8")
+    assert done.returncode == 2
+    assert "--epochs" in done.stderr
+
+
 def test_a_missing_demo_file_is_named(tmp_path: Path) -> None:
     said, code = refusal("local", "demo", "none.py", MLPLATFORM_HOME=str(tmp_path))
     assert "no file none.py" in said

@@ -1,30 +1,68 @@
 """The client of the Jobs API against servers that answer as Ray's does; tests/embedded has the real one."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlplatform.errors import AccessError, JobError, SettingsError, UnreachableError
-from mlplatform.jobs import Jobs, report_in
+from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
+from mlplatform.jobs import Jobs, WorkerGroup, _with_retries, report_in
 from mlplatform.settings import Settings
 
+Answer = tuple[int, str]
 
-def job(status: str) -> str:
+
+NODE = "349f0e42168e3540df259fb0267e268f39022d85f311b48e0fd4d090"
+
+
+def job(status: str, node: str | None = NODE) -> str:
     details = {"submission_id": "a", "job_id": None, "status": status, "entrypoint": "python a.py", "metadata": None}
-    return json.dumps(details)
+    return json.dumps({**details, "driver_node_id": node})
+
+
+def followed(serve: Callable[..., str], statuses: list[Answer], logs: list[Answer]) -> list[str]:
+    """What is yielded of a job whose status and log are asked for with these answers; the last ones stay."""
+
+    def answer(method: str, path: str) -> Answer:
+        if path.startswith("/api/v0/logs/file"):
+            assert f"node_id={NODE}&filename=job-driver-a.log" in path
+            return logs.pop(0) if len(logs) > 1 else logs[0]
+        if path.endswith("/logs"):
+            return 500, "no agent"
+        return statuses.pop(0) if len(statuses) > 1 else statuses[0]
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        return list(jobs.follow("a", poll_s=0.05))
 
 
 def test_the_log_is_followed_line_by_line_to_its_end(serve: Callable[..., str]) -> None:
-    logs = iter(["one\ntw", "one\ntwo\n", "one\ntwo\nthree without end"])
-    statuses = iter(["PENDING", "RUNNING", "SUCCEEDED"])
+    statuses = [(200, job("PENDING", None)), (200, job("RUNNING")), (200, job("SUCCEEDED"))]
+    logs = [(200, "one\ntw"), (200, "one\ntwo\n"), (200, "one\ntwo\nthree without end")]
+    assert followed(serve, statuses, logs) == ["one", "two", "three without end"]
 
-    def answer(method: str, path: str) -> tuple[int, str]:
-        return 200, json.dumps({"logs": next(logs)}) if path.endswith("/logs") else job(next(statuses))
+
+def test_a_head_and_a_node_that_are_away_for_a_while_cost_no_line(serve: Callable[..., str]) -> None:
+    statuses = [(200, job("RUNNING")), (404, "Job a does not exist"), (500, ""), (200, job("SUCCEEDED"))]
+    logs = [(200, "one\n"), (500, "Agent for node id doesn't exist."), (500, ""), (200, "one\ntwo\n")]
+    assert followed(serve, statuses, logs) == ["one", "two"]
+
+
+def test_a_job_that_ended_before_it_wrote_has_an_empty_log(serve: Callable[..., str]) -> None:
+    assert followed(serve, [(200, job("FAILED", None))], [(500, "")]) == []
+    missing = (500, "A file is not found at: /tmp/ray/session/logs/job-driver-a.log")
+    assert followed(serve, [(200, job("FAILED"))], [missing]) == []
+
+
+def test_reports_are_yielded_from_the_log(serve: Callable[..., str]) -> None:
+    log = 'start\nmlplatform report {"step": 0}\nother\nmlplatform report {"step": 1}\n'
+
+    def answer(method: str, path: str) -> Answer:
+        return (200, log) if path.startswith("/api/v0/logs/file") else (200, job("SUCCEEDED"))
 
     with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
-        assert list(jobs.follow("a")) == ["one", "two", "three without end"]
+        assert list(jobs.reports("a")) == [{"step": 0}, {"step": 1}]
 
 
 def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
@@ -35,19 +73,65 @@ def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
         jobs.wait("a", timeout_s=0)
 
 
-def test_the_entry_point_goes_where_the_settings_say(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_a_small_folder_that_is_known_takes_two_requests(serve: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     seen = []
 
-    def answer(method: str, path: str) -> tuple[int, str]:
+    def answer(method: str, path: str) -> Answer:
         seen.append((method, path))
-        return (404, "") if method == "GET" else (200, json.dumps({"submission_id": "given"}))
+        return 200, json.dumps({"submission_id": "given"})
 
     with Jobs(Settings.load(ray_address=serve(answer), driver_label="role=worker")) as jobs:
         assert jobs.submit(["python", "a b.py"], tmp_path) == "given"
     package = seen[0][1]
     assert package.startswith("/api/packages/gcs/_ray_pkg_")
-    assert seen == [("GET", package), ("PUT", package), ("POST", "/api/jobs/")]
+    assert seen == [("GET", package), ("POST", "/api/jobs/")]
+
+
+def test_a_folder_that_is_new_is_uploaded(serve: Callable[..., str], tmp_path: Path) -> None:
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append(method)
+        return (404, "") if method == "GET" else (200, json.dumps({"submission_id": "given"}))
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        jobs.submit("true", tmp_path)
+    assert seen == ["GET", "PUT", "POST"]
+
+
+def test_a_job_that_can_never_run_is_refused_before_anything_is_sent(serve: Callable[..., str], tmp_path: Path) -> None:
+    listing = json.loads((Path(__file__).parent / "ray_listings.json").read_text())["busy"]
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append((method, path.partition("?")[0]))
+        result = {"result": {"result": listing["shapes"]}} if path.startswith("/api/v0/nodes") else listing["summary"]
+        return 200, json.dumps({"data": result})
+
+    with (
+        Jobs(Settings.load(ray_address=serve(answer))) as jobs,
+        pytest.raises(CapacityError, match=r"no node has more than 1 GPU \(ray-worker-0: 4 CPUs and 1 GPU\)"),
+    ):
+        jobs.submit("true", tmp_path, workers=WorkerGroup(2, gpus=2))
+    assert seen == [("GET", "/api/v0/nodes"), ("GET", "/nodes")]
+
+
+@pytest.mark.parametrize(
+    ("command", "ended", "attempts"),
+    [
+        ("exit 3", 3, "1 2 3"),
+        ("exit 0", 0, "1"),
+        ("exit 143", 143, "1"),
+        ("[ $MLPLATFORM_ATTEMPT = 2 ]", 0, "1 2"),
+    ],
+)
+def test_an_entry_point_is_started_again_until_it_succeeds(command: str, ended: int, attempts: str) -> None:
+    line = _with_retries(f"echo attempt $MLPLATFORM_ATTEMPT; {command}", 2)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == ended
+    started = [word for line in done.stdout.splitlines() for word in line.split("attempt ")[1:]]
+    assert " ".join(started) == attempts
 
 
 @pytest.mark.parametrize("status", [401, 403])

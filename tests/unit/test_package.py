@@ -23,7 +23,11 @@ def test_import_loads_nothing_heavy() -> None:
     assert not HEAVY & loaded_by("import mlplatform; mlplatform.settings")
 
 
-@pytest.mark.parametrize("words", [[], ["submit"], ["local"], ["local", "demo"]])
+def test_submitting_loads_nothing_heavy() -> None:
+    assert not HEAVY & loaded_by("import mlplatform.jobfile; mlplatform.submit; mlplatform.check_capacity")
+
+
+@pytest.mark.parametrize("words", [[], ["submit"], ["local"], ["local", "demo"], ["models"], ["data"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = loaded_by(f"from mlplatform.cli import app; app({[*words, '--help']}, standalone_mode=False)")
     assert "typer" in loaded

@@ -1,10 +1,12 @@
+import shutil
 import signal
 from collections.abc import Callable
 
 import pytest
 
-from mlplatform import tracking
+from mlplatform import gpus, tracking
 from mlplatform.errors import AccessError, UnreachableError
+from mlplatform.settings import changed_environment, environment
 
 
 def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,3 +50,46 @@ def test_a_refusal_is_told_from_a_wrong_address(status: int, kind: type[Exceptio
 
 def test_a_store_that_is_no_server_needs_no_check() -> None:
     tracking.check("sqlite:///runs.db")
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({}, (0, 0)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "GROUP_RANK": "2"}, (5, 1)),
+        ({"LOCAL_RANK": "1"}, (1, 1)),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, (0, 0)),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, (1, 0)),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "2", "LOCAL_WORLD_SIZE": "4"}, (9, 1)),
+        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}, (3, 1)),
+        ({"SLURM_PROCID": "3", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, (0, 0)),
+        ({"RANK": "first"}, (0, 0)),
+    ],
+)
+def test_a_processs_rank_is_what_its_launcher_says(
+    variables: dict[str, str], ranks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert tracking.process_ranks() == ranks
+
+
+def test_a_changed_environment_is_restored_whatever_was_done_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "before")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
+    with changed_environment({"MLFLOW_RUN_ID": None, "MLFLOW_EXPERIMENT_ID": "1"}):
+        assert environment().get("MLFLOW_RUN_ID") is None
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "2")
+    assert environment()["MLFLOW_RUN_ID"] == "before"
+    assert "MLFLOW_EXPERIMENT_ID" not in environment()
+
+
+def test_what_is_said_of_gpus_names_them_or_says_that_there_are_none() -> None:
+    import socket
+
+    said = gpus.describe()
+    assert said.endswith("\n")
+    if not shutil.which("nvidia-smi") and not shutil.which("rocm-smi"):
+        assert socket.gethostname() in said or "GPU 0" in said

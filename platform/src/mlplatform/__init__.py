@@ -10,28 +10,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlplatform.capacity import Resources as Resources
+    from mlplatform.capacity import WorkerGroup as WorkerGroup
+    from mlplatform.datasets import dataset as dataset
+    from mlplatform.errors import CapacityError as CapacityError
     from mlplatform.errors import PlatformError as PlatformError
     from mlplatform.errors import RegistryError as RegistryError
     from mlplatform.jobs import Jobs as Jobs
+    from mlplatform.jobs import check_capacity as check_capacity
     from mlplatform.jobs import submit as submit
     from mlplatform.registry import best_run as best_run
     from mlplatform.registry import download as download
     from mlplatform.registry import promote as promote
     from mlplatform.registry import register as register
+    from mlplatform.report_history import history as history
     from mlplatform.settings import settings as settings
     from mlplatform.storage import checkpoint_uri as checkpoint_uri
     from mlplatform.tracking import job_run as job_run
+    from mlplatform.tracking import node_metrics as node_metrics
     from mlplatform.tracking import run_url as run_url
     from mlplatform.training import run_config as run_config
 
 _HOME = {
+    "CapacityError": "errors",
     "Jobs": "jobs",
     "PlatformError": "errors",
     "RegistryError": "errors",
+    "Resources": "capacity",
+    "WorkerGroup": "capacity",
     "best_run": "registry",
+    "check_capacity": "jobs",
     "checkpoint_uri": "storage",
+    "dataset": "datasets",
     "download": "registry",
+    "history": "report_history",
     "job_run": "tracking",
+    "node_metrics": "tracking",
     "promote": "registry",
     "register": "registry",
     "run_config": "training",
@@ -41,13 +55,20 @@ _HOME = {
 }
 
 __all__ = [
+    "CapacityError",
     "Jobs",
     "PlatformError",
     "RegistryError",
+    "Resources",
+    "WorkerGroup",
     "best_run",
+    "check_capacity",
     "checkpoint_uri",
+    "dataset",
     "download",
+    "history",
     "job_run",
+    "node_metrics",
     "promote",
     "register",
     "run_config",

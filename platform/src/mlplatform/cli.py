@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform import stack_commands
+from mlplatform import registry_commands, stack_commands
 from mlplatform.errors import JobError, PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.jobs import Job
+    from mlplatform.jobs import Job, Jobs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,30 +22,69 @@ app = typer.Typer(
 )
 local_app = typer.Typer(no_args_is_help=True, help="The embedded platform: Ray and MLflow on this machine, no Docker.")
 app.add_typer(local_app, name="local")
+app.add_typer(registry_commands.models_app, name="models")
+app.add_typer(registry_commands.data_app, name="data")
 app.add_typer(stack_commands.app, name="stack")
 
 JobId = Annotated[str, typer.Argument(help="The job's id, as `submit` and `jobs` print it.")]
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command()
 def submit(
-    script: Annotated[Path, typer.Argument(help="Python file; its folder goes with it.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to the script (after --).")] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs that the entry point itself reserves.")] = 0,
-    gpus: Annotated[float, typer.Option(help="GPUs that the entry point itself reserves.")] = 0,
+    path: Annotated[Path, typer.Argument(help="Python file, or folder with a job.toml; the folder is uploaded.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to the entry point (after --).")] = None,
+    entrypoint: Annotated[str | None, typer.Option(help="Shell line to run instead of the file.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="CPUs that the entry point itself reserves.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="GPUs that it reserves; 0.5 shares one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers that the job's own code will ask for.")] = None,
+    worker_cpus: Annotated[float | None, typer.Option(help="CPUs of each worker; 1 if not said.")] = None,
+    worker_gpus: Annotated[float | None, typer.Option(help="GPUs of each worker.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for all its processes; may be repeated.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Starts again on its node after it failed.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="MLflow experiment, where the code names none.")] = None,
+    note: Annotated[str | None, typer.Option(help="Shown with the job's run.")] = None,
+    pip: Annotated[list[str] | None, typer.Option(help="Package for this job alone; may be repeated.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the log, and exit as the job does.")] = True,
 ) -> None:
-    """Run a Python file as a job; its folder is uploaded."""
-    from mlplatform.jobs import Jobs, Resources
+    """Run a Python file, or what a folder's job.toml says, as a job.
 
-    if not script.is_file():
-        raise JobError(f"There is no file {script}; name the Python file to run.")
-    with Jobs() as jobs:
-        command = ["python", script.name, *(arguments or [])]
-        job_id = jobs.submit(command, script.parent, name=script.stem, resources=Resources(cpus, gpus))
+    A job.toml beside the file may hold the same options, by the same names; those given here win. A job that the nodes
+    can never run is refused before anything is uploaded.
+    """
+    from mlplatform import jobfile
+    from mlplatform.jobs import Jobs
+
+    group = {"count": workers, "cpus": worker_cpus, "gpus": worker_gpus}
+    options = {
+        "entrypoint": entrypoint,
+        "cpus": cpus,
+        "gpus": gpus,
+        "workers": {key: value for key, value in group.items() if value is not None},
+        "env": jobfile.pairs(env or []),
+        "retries": retries,
+        "experiment": experiment,
+        "note": note,
+        "pip": pip,
+    }
+    job = jobfile.submission(
+        path, arguments or [], **{key: value for key, value in options.items() if value not in (None, {}, [])}
+    )
+    with Jobs() as client:
+        job_id = client.submit(
+            job.entrypoint,
+            job.folder,
+            name=job.name,
+            env=job.env,
+            resources=job.resources,
+            workers=job.workers,
+            note=job.file.note,
+            retries=job.file.retries,
+            pip=job.file.pip,
+            on_wait=print,
+        )
         print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
         if wait:
-            _follow(job_id)
+            _follow(client, job_id)
 
 
 @app.command()
@@ -96,20 +135,6 @@ def stop(job_id: JobId) -> None:
 
     with Jobs() as client:
         print(f"Job {job_id} is being stopped." if client.stop(job_id) else f"Job {job_id} had already ended.")
-
-
-@app.command()
-def models() -> None:
-    """List registered models with their aliases."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from mlplatform.registry import models as registered
-
-    table = Table("Model", "Latest version", "Aliases", box=None)
-    for name, latest, aliases in registered():
-        table.add_row(name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
-    Console().print(table)
 
 
 @app.command()
@@ -199,18 +224,15 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
 
 
-def _follow(job_id: str) -> None:
-    from mlplatform.jobs import Jobs
-
-    with Jobs() as client:
-        try:
-            for line in client.follow(job_id):
-                print(line, flush=True)
-        except KeyboardInterrupt:
-            print(f"\nJob {job_id} goes on; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
-            print(f"or end it with `mlplatform stop {job_id}`.", file=sys.stderr)
-            raise SystemExit(130) from None
-        _exit_as(client.get(job_id))
+def _follow(client: Jobs, job_id: str) -> None:
+    try:
+        for line in client.follow(job_id):
+            print(line, flush=True)
+    except KeyboardInterrupt:
+        print(f"\nJob {job_id} goes on; follow it with `mlplatform logs -f {job_id}`,", file=sys.stderr)
+        print(f"or end it with `mlplatform stop {job_id}`.", file=sys.stderr)
+        raise SystemExit(130) from None
+    _exit_as(client.get(job_id))
 
 
 def _exit_as(job: Job) -> None:

@@ -84,6 +84,11 @@ def prometheus_web(password_file: Path, path: Path) -> None:
     path.write_text(f"basic_auth_users:\n  prometheus: {hashed}\n")
 
 
+def fernet_key(path: Path) -> None:
+    """Write a key for `cryptography.fernet`, with which MLflow encrypts the secrets of its webhooks."""
+    path.write_text(base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
+
+
 def _plain(path: Path) -> None:
     path.write_text(password())
 
@@ -111,6 +116,7 @@ FILES: dict[str, _Write] = {
     "mlflow_person": lambda path: mlflow_account("person", path),
     "mlflow_prometheus_password": _plain,
     "mlflow_flask_key": _plain,
+    "mlflow_webhook_key": fernet_key,
     "ray_token": _plain,
     "notebook_token": _plain,
     "prometheus_password": _plain,

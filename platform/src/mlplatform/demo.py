@@ -20,6 +20,7 @@ from mlplatform import storage
 from mlplatform.errors import JobError
 from mlplatform.jobs import Jobs
 from mlplatform.local import Local
+from mlplatform.report_history import FIELDS
 from mlplatform.settings import Settings
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _follow(jobs: Jobs, job_id: str, reached: Settings, console: Console) -> lis
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    values = {key: value for key, value in report.items() if isinstance(value, float) and key != "epoch"}
+    values = {key: value for key, value in report.items() if isinstance(value, float) and key not in ("epoch", *FIELDS)}
     return "  ".join(f"{key} {value:.4f}" for key, value in values.items())
 
 

@@ -6,6 +6,7 @@
     ├── UnreachableError          a service did not answer at its address
     ├── AccessError               a service refused the credentials
     ├── JobError                  a job could not be submitted, or did not succeed
+    │   └── CapacityError         no node, or not all of them together, can ever run it
     ├── StorageError              a bucket, an object or a folder could not be used
     └── RegistryError             a model, version or alias is not as asked
 
@@ -40,6 +41,10 @@ class AccessError(PlatformError):
 
 class JobError(PlatformError):
     """A job could not be submitted, was not found or did not end SUCCEEDED."""
+
+
+class CapacityError(JobError):
+    """A job asks for what the nodes can never give; the message names the largest shape that fits."""
 
 
 class StorageError(PlatformError):

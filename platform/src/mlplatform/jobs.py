@@ -7,20 +7,27 @@ Only this module knows the API's paths. The protocol is that of `ray.job_submiss
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from mlplatform import packages
+from mlplatform import capacity, packages, source
+from mlplatform.capacity import Resources as Resources
+from mlplatform.capacity import Wait as Wait
+from mlplatform.capacity import WorkerGroup as WorkerGroup
 from mlplatform.errors import AccessError, JobError, SettingsError, UnreachableError
+from mlplatform.log_tail import LOOKS, LogTail
 from mlplatform.settings import Settings, settings
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
@@ -30,10 +37,23 @@ REPORT = "mlplatform report"
 
 _REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
 _POLL_SECONDS = 1.0
+_REPORT_POLL_SECONDS = 0.3
+_AWAY_SECONDS = 180.0
+"""How long Ray's head or the driver's node may be away while a log is followed; a restarted head took 18 to 81 s."""
+
 # Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_LOST_LOG_SECONDS = 15.0
+"""How long the log of an ended job is asked for in vain: it may lie on a node that is gone."""
+
+_ALL = 10_000
+"""The most that Ray's state API lists."""
+
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
+
+_NOTHING = Resources()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,15 +80,6 @@ class Job:
             started=_time(answer.get("start_time")),
             ended=_time(answer.get("end_time")),
         )
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What the entry point itself reserves; the workers of a training reserve their own."""
-
-    cpus: float = 0
-    gpus: float = 0
-    custom: Mapping[str, float] = field(default_factory=dict)
 
 
 class Jobs:
@@ -101,7 +112,12 @@ class Jobs:
         name: str = "job",
         job_id: str | None = None,
         env: Mapping[str, str] | None = None,
-        resources: Resources = Resources(),
+        resources: Resources = _NOTHING,
+        workers: WorkerGroup | None = None,
+        note: str | None = None,
+        retries: int = 0,
+        pip: Sequence[str] = (),
+        on_wait: Callable[[Wait], None] | None = None,
     ) -> str:
         """Hand a folder and the command to run in it to Ray.
 
@@ -112,20 +128,37 @@ class Jobs:
             job_id: the whole id, where the caller needs to know it before.
             env: more environment variables for all processes of the job.
             resources: reserved for the entry point.
+            workers: the group that the job's own code will ask for; checked before anything is sent, not started.
+            note: shown with the job's run.
+            retries: how often the entry point is started again, where it ran, after it failed.
+            pip: packages that Ray installs for this job alone, before it starts.
+            on_wait: told what the job waits for, where it cannot start at once.
 
         Returns:
             The job's id.
+
+        Raises:
+            CapacityError: the nodes alive or lately seen can never run it; nothing was sent.
         """
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
+        wait = self.check_capacity(resources, workers)
+        if wait and on_wait:
+            on_wait(wait)
+        name = re.sub(r"[^\w.-]+", "-", name)
         job_id = job_id or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
+        noted = {"MLPLATFORM_NOTE": note} if note else {}
+        runtime_env: dict[str, Any] = {
+            "working_dir": self._upload(folder),
+            "env_vars": self._environment(job_id, {**noted, **(env or {})}),
+        }
         request: dict[str, Any] = {
-            "entrypoint": command,
+            "entrypoint": _with_retries(command, retries),
             "submission_id": job_id,
-            "runtime_env": {"working_dir": self._upload(folder), "env_vars": self._environment(job_id, env or {})},
-            "metadata": self._metadata(folder),
+            "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
+            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}),
             "entrypoint_num_cpus": resources.cpus,
             "entrypoint_num_gpus": resources.gpus,
             "entrypoint_resources": dict(resources.custom) or None,
@@ -150,18 +183,71 @@ class Jobs:
         answer = self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id, timeout=_LOG_TIMEOUT)
         return str(answer.json()["logs"] or "")
 
-    def follow(self, job_id: str) -> Iterator[str]:
-        """Yield the job's log line by line, as it is written, until the job ends."""
-        seen = 0
-        while True:
-            ended = self.get(job_id).status in ENDED
-            text = self._logs_or_nothing(job_id)
-            complete = len(text) if ended else text.rfind("\n") + 1
-            yield from text[seen:complete].splitlines()
-            seen = max(seen, complete)
-            if ended:
+    def follow(self, job_id: str, *, poll_s: float = _POLL_SECONDS) -> Iterator[str]:
+        """Yield the job's log line by line until the job ends: each line once, also over restarts of Ray's head.
+
+        Args:
+            poll_s: seconds between two looks at the end of the log.
+
+        Raises:
+            UnreachableError: Ray has not answered for three minutes.
+        """
+        # A log for each node that the driver has been on.
+        logs: dict[str | None, LogTail] = defaultdict(LogTail)
+        details, asked = self._details(job_id), time.monotonic()
+        while details["status"] not in ENDED:
+            lines = self._new_lines(details, logs)
+            if lines is None:
+                self._make_ray_look(job_id)
+            yield from lines or ()
+            time.sleep(poll_s)
+            if time.monotonic() - asked >= _POLL_SECONDS:
+                details, asked = self._details_patiently(job_id), time.monotonic()
+        deadline = time.monotonic() + _LOST_LOG_SECONDS
+        while (lines := self._new_lines(details, logs)) is None:
+            if time.monotonic() > deadline:
+                _log.warning("The end of the log of job %s cannot be read: its node does not answer.", job_id)
                 return
             time.sleep(_POLL_SECONDS)
+        yield from lines
+
+    def reports(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield what the job's training reports, each report when it is printed, until the job ends."""
+        for line in self.follow(job_id, poll_s=_REPORT_POLL_SECONDS):
+            if (report := report_in(line)) is not None:
+                yield report
+
+    def check_capacity(self, entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Wait | None:
+        """Ask whether a job can run on the nodes alive or lately seen.
+
+        Args:
+            entry: what the entry point reserves.
+            workers: the group that the job's code will ask for.
+
+        Returns:
+            What the job has to wait for; None when there is room for it now.
+
+        Raises:
+            CapacityError: it can never run; the message names the largest shape that fits.
+        """
+        if workers is None and not entry.amounts():
+            return None
+        shapes = self._call("GET", "/api/v0/nodes", params={"detail": "1", "limit": _ALL}).json()["data"]["result"]
+        summary = self._call("GET", "/nodes", params={"view": "summary"}).json()["data"]
+        nodes = capacity.nodes_in(shapes["result"], summary, time.time())
+        wait = capacity.check(nodes, entry, workers, self._settings.driver_label)
+        if wait is None:
+            return None
+        alive = {
+            "detail": "1",
+            "limit": _ALL,
+            "filter_keys": "state",
+            "filter_predicates": "=",
+            "filter_values": "ALIVE",
+        }
+        actors = self._call("GET", "/api/v0/actors", params=alive).json()["data"]["result"]["result"]
+        asked = {*entry.amounts(), *(workers.amounts() if workers else {})}
+        return replace(wait, users=capacity.users_of(asked, actors, self._call("GET", "/api/jobs/").json()))
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, however it ended.
@@ -170,10 +256,12 @@ class Jobs:
             JobError: it has not ended within `timeout_s` seconds; it goes on.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while (job := self.get(job_id)).status not in ENDED:
+        job = self.get(job_id)
+        while job.status not in ENDED:
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it goes on, wait again.")
             time.sleep(_POLL_SECONDS)
+            job = Job.of(self._details_patiently(job_id))
         return job
 
     def stop(self, job_id: str) -> bool:
@@ -197,16 +285,50 @@ class Jobs:
     def _environment(self, job_id: str, env: Mapping[str, str]) -> dict[str, str]:
         return {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": self._settings.user, **env}
 
-    def _metadata(self, folder: Path) -> dict[str, str]:
-        known = {"user": self._settings.user, "git_commit": packages.git_commit(folder)}
-        return {key: value for key, value in known.items() if value}
+    def _metadata(self, folder: Path, command: str) -> dict[str, str]:
+        return {"user": self._settings.user, **source.describe(folder, command)}
 
-    def _logs_or_nothing(self, job_id: str) -> str:
-        """The log comes from the driver's node, and the request hangs while that node is away."""
-        try:
-            return self.logs(job_id)
-        except UnreachableError:
-            return ""
+    def _details(self, job_id: str) -> dict[str, Any]:
+        details: dict[str, Any] = self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
+        return details
+
+    def _details_patiently(self, job_id: str) -> dict[str, Any]:
+        """Ask until Ray's head, which may be restarting, answers."""
+        deadline = time.monotonic() + _AWAY_SECONDS
+        while True:
+            try:
+                return self._details(job_id)
+            except (UnreachableError, JobError):
+                # A head that starts answers 404 or 500 before it has read what it remembers.
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_SECONDS)
+
+    def _make_ray_look(self, job_id: str) -> None:
+        """Ask for the log in the way that lets Ray find out that a driver has died with its node.
+
+        A job manager that has not been asked since a restart leaves such a job RUNNING for ever.
+        """
+        with suppress(UnreachableError):
+            self._send("GET", f"/api/jobs/{job_id}/logs", timeout=_LOG_TIMEOUT)
+
+    def _new_lines(self, details: Mapping[str, Any], logs: dict[str | None, LogTail]) -> Sequence[str] | None:
+        """What a job's log has more than before; None while the node that holds it does not answer."""
+        node, ended = details["driver_node_id"], details["status"] in ENDED
+        if node is None:
+            return []
+        file = {"node_id": node, "filename": f"job-driver-{details['submission_id']}.log"}
+        for count in LOOKS[-1:] if ended else LOOKS:
+            try:
+                answer = self._send("GET", "/api/v0/logs/file", params={**file, "lines": count}, timeout=_LOG_TIMEOUT)
+            except UnreachableError:
+                return None
+            if not answer.is_success:
+                return [] if "file is not found" in answer.text else None
+            lines = logs[node].join(answer.text, count, ended=ended)
+            if lines is not None:
+                return lines
+        return None
 
     def _call(self, method: str, path: str, *, job_id: str | None = None, **options: Any) -> httpx.Response:
         response = self._send(method, path, **options)
@@ -239,6 +361,18 @@ def submit(entrypoint: str | Sequence[str], working_dir: Path | str, **options: 
         return jobs.submit(entrypoint, working_dir, **options)
 
 
+def reports(job_id: str) -> Iterator[dict[str, Any]]:
+    """Yield what a job's training reports, with the settings of this process; see `Jobs.reports`."""
+    with Jobs() as jobs:
+        yield from jobs.reports(job_id)
+
+
+def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Wait | None:
+    """Ask whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
+    with Jobs() as jobs:
+        return jobs.check_capacity(entry, workers)
+
+
 def report_in(line: str) -> dict[str, Any] | None:
     """The metrics that a line of a job's log reports (see `training.ReportCallback`); None for other lines."""
     found = _REPORT.search(line)
@@ -249,6 +383,21 @@ def report_in(line: str) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return report
+
+
+def _with_retries(command: str, retries: int) -> str:
+    """A shell line that starts the command again when it fails, and counts its attempts for the job's run.
+
+    A command that was told to end stays ended: 15 is how Ray's SIGTERM handler exits, 130 and 143 are a shell's.
+    """
+    if not retries:
+        return command
+    attempts = " ".join(map(str, range(1, retries + 2)))
+    return (
+        f"for MLPLATFORM_ATTEMPT in {attempts}; do export MLPLATFORM_ATTEMPT; ( {command} ); code=$?; "
+        'case $code in 0|15|130|143) break;; esac; echo "Attempt $MLPLATFORM_ATTEMPT of '
+        f'{retries + 1} ended with exit code $code."; done; exit $code'
+    )
 
 
 def _authorization(config: Settings) -> dict[str, str]:

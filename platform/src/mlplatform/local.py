@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 import psutil
 
+from mlplatform.credentials import fernet_key
 from mlplatform.errors import HostError
 from mlplatform.jobs import Jobs
 from mlplatform.settings import Settings, environment, settings
@@ -109,6 +110,7 @@ class Local:
             ray_address=instance.ray_address,
             ray_auth_token_path=self._token,
             storage=str(self.home / "storage"),
+            datasets=str(self.home / "datasets"),
             home=self.home,
             s3_endpoint=None,
             driver_label=None,
@@ -126,15 +128,31 @@ class Local:
             ray_folder=str(self._ray_folder()),
         )
         env = self._environment(instance)
+        mlflow_env = {**env, **self._webhook_environment()}
         # Written before and after each start: its id finds the processes also when this one is killed in between.
         self._save(instance)
-        for name, command in (
-            ("ray", _ray_command(instance, ray_port)),
-            ("mlflow", _mlflow_command(self.home / "mlflow", mlflow_port)),
+        for name, command, variables in (
+            ("ray", _ray_command(instance, ray_port), env),
+            ("mlflow", _mlflow_command(self.home / "mlflow", mlflow_port), mlflow_env),
         ):
-            instance.processes.append(self._spawn(name, command, env))
+            instance.processes.append(self._spawn(name, command, variables))
             self._save(instance)
         return instance
+
+    def _webhook_environment(self) -> dict[str, str]:
+        """What MLflow's process needs besides, to tell programs of this machine about promotions."""
+        key = self.home / "mlflow" / "webhook.key"
+        if not key.exists():
+            key.touch(mode=0o600)
+            fernet_key(key)
+        return {
+            # Kept, so that the webhooks' secrets can be read after a restart.
+            "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": key.read_text(),
+            # The receivers are on loopback too.
+            "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "https,http",
+            "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+            "MLFLOW_WEBHOOK_CACHE_TTL": "1",
+        }
 
     def _environment(self, instance: Instance) -> dict[str, str]:
         """The user's environment without what points to another platform, with what points to this one."""

@@ -1,5 +1,5 @@
-"""The MLflow server's application (`mlflow server --app-name=mlplatform`): MLflow with its own authentication, its key
-read from a file, and two gaps closed."""
+"""The MLflow server's application (`mlflow server --app-name=mlplatform`): MLflow with its own authentication, its keys
+read from files, and two gaps closed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from mlplatform.settings import Settings, provide_secret
 def create_app() -> Any:
     """MLflow's authenticated application.
 
-    MLflow takes the key that signs its forms from an environment variable only. It is set here, inside the serving
-    process, and so stands neither in the container's environment nor in the one that the process was started with.
+    MLflow takes its keys from environment variables only. They are set here, inside the serving process, and so stand
+    neither in the container's environment nor in the one that the process was started with.
     """
-    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", Settings.load().mlflow_key_file)
+    settings = Settings.load()
+    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)
+    # Without it, every worker of the server makes a key of its own, and none can read what another has kept.
+    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
 
     from mlflow.server import app, auth
 

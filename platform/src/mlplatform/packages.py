@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mlplatform import source
 from mlplatform.errors import JobError
 
 MAX_BYTES = 100 * 1024 * 1024
@@ -45,14 +44,8 @@ def build(folder: Path) -> tuple[str, bytes]:
     return f"_ray_pkg_{digest.hexdigest()[:16]}.zip", buffer.getvalue()
 
 
-def git_commit(folder: Path) -> str | None:
-    """Commit of the folder's repository; None without git or outside of a repository."""
-    answer = _git(folder, "rev-parse", "--verify", "HEAD")
-    return answer.strip() if answer else None
-
-
 def _files(folder: Path) -> Iterator[Path]:
-    listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = source.git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     candidates = (folder / name for name in listed.split("\0") if name) if listed else folder.rglob("*")
     return (
         path for path in candidates if path.is_file() and not _LEFT_OUT.intersection(path.relative_to(folder).parts)
@@ -65,11 +58,3 @@ def _entry(name: str, path: Path) -> zipfile.ZipInfo:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = path.stat().st_mode << 16
     return entry
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
-    done = subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlplatform import tracking
+from mlplatform import modelfiles, tracking, transfer
 from mlplatform.errors import RegistryError, SettingsError
 
 if TYPE_CHECKING:
@@ -16,11 +17,24 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 
+TAG_DIGEST = "mlplatform.digest"
+"""Of a version: one digest over the names and contents of its files."""
+
+TAG_DATA = "mlplatform.data"
+"""Of a version: the data sets of its run, `name@digest` each."""
+
+_TAG_COMMIT = "mlflow.source.git.commit"
+
+
 def register(model_uri: str, name: str) -> ModelVersion:
     """Make a logged model a version of the registered model `name`; the same model again gives the same version.
 
+    With the model's files goes SHA256SUMS, which `download` checks them against. The version's tags say which job,
+    commit and data sets have made it, as far as its run knows.
+
     Args:
-        model_uri: as `mlflow.<flavor>.log_model(...).model_uri` gives it (`models:/<model id>`).
+        model_uri: as `mlflow.<flavor>.log_model(...).model_uri` gives it (`models:/<model id>`), or
+            `runs:/<run id>/<path>`.
 
     Raises:
         RegistryError: there is no such model, or the name is not valid.
@@ -29,9 +43,14 @@ def register(model_uri: str, name: str) -> ModelVersion:
 
     client = _client()
     with _registry_errors(f"Model {model_uri} cannot be registered as {name!r}"):
-        _require(client, model_uri)
-        known = [found for found in client.search_model_versions(f"name = '{name}'") if found.source == model_uri]
-        return known[0] if known else mlflow.register_model(model_uri, name)
+        source = _source(client, model_uri)
+        location = _location(client, source)
+        # MLflow keeps the address of a logged model, but the location of a run's artifact.
+        for version in client.search_model_versions(f"name = '{name}'"):
+            if version.source in (source, location):
+                return version
+        digest = modelfiles.record(modelfiles.open_files(location))
+        return mlflow.register_model(source, name, tags={TAG_DIGEST: digest, **_origin(client, source)})
 
 
 def promote(
@@ -44,6 +63,8 @@ def promote(
 ) -> ModelVersion:
     """Point an alias at a version, if it is no worse than the version that the alias points at now.
 
+    MLflow tells the receivers that `webhooks.add` has named, also when the alias points there already.
+
     Args:
         metric: compared between the runs of the two versions; None promotes without a comparison.
         mode: whether a higher or a lower `metric` is better.
@@ -55,7 +76,7 @@ def promote(
     with _registry_errors(f"Version {version} of model {name!r} cannot become {alias!r}"):
         challenger = client.get_model_version(name, str(version))
         champion = version_of(name, alias)
-        if metric and champion and champion.version != challenger.version:
+        if metric:
             _refuse_if_worse(client, challenger, champion, metric, mode, alias)
         client.set_registered_model_alias(name, alias, challenger.version)
     return challenger
@@ -65,9 +86,49 @@ def version_of(name: str, alias: str) -> ModelVersion | None:
     """The version that an alias points at; None when the model has no such alias."""
     client = _client()
     with _registry_errors(f"Model {name!r} cannot be looked up"):
-        models = client.search_registered_models(f"name = '{name}'")
-        number = models[0].aliases.get(alias) if models else None
+        number = _aliases(client, name).get(alias)
         return client.get_model_version(name, number) if number else None
+
+
+def resolve(model: str) -> ModelVersion:
+    """The version that `name@alias` or `name/version` stands for, also with `models:/` before it.
+
+    Raises:
+        RegistryError: there is no such model, version or alias; the message names those that there are.
+    """
+    client = _client()
+    name, mark, rest = _parts(model)
+    with _registry_errors(f"Model {model!r} cannot be looked up"):
+        if mark == "/":
+            return client.get_model_version(name, rest)
+        aliases = _aliases(client, name)
+        if rest in aliases:
+            return client.get_model_version(name, aliases[rest])
+        raise _unknown(client, name, rest, aliases)
+
+
+def describe(model: str) -> dict[str, str]:
+    """What made a model: its run, job, commit and data sets, and which aliases point at it, by their names.
+
+    Args:
+        model: as `resolve` takes it.
+    """
+    version = resolve(model)
+    client = _client()
+    with _registry_errors(f"Model {model!r} cannot be described"):
+        aliases = [alias for alias, number in _aliases(client, version.name).items() if number == str(version.version)]
+        run = client.get_run(version.run_id) if version.run_id else None
+    shown = {
+        "model": version.name,
+        "version": str(version.version),
+        "aliases": ", ".join(sorted(aliases)),
+        "digest": version.tags.get(TAG_DIGEST),
+        "job": version.tags.get(tracking.TAG_JOB),
+        "commit": version.tags.get(_TAG_COMMIT),
+        "data": version.tags.get(TAG_DATA),
+        "run": tracking.run_url(run) if run else None,
+    }
+    return {key: value for key, value in shown.items() if value}
 
 
 def models() -> list[tuple[str, str, dict[str, str]]]:
@@ -108,48 +169,126 @@ def best_run(experiment: str, metric: str, mode: Literal["min", "max"] = "max") 
 
 
 def download(model: str, destination: Path | str) -> Path:
-    """Fetch a model's files into a folder, which is made if it is missing.
+    """Fetch a model's files into a folder and check each against the checksums that `register` has recorded.
+
+    The folder appears whole or not at all. One that holds this version already is left as it is, one that holds
+    another model is replaced by it, and one with other files is refused.
 
     Args:
-        model: `name@alias`, or `name/version`.
+        model: `name@alias` or `name/version`, also with `models:/` before it.
 
     Raises:
-        RegistryError: there is no such model, version or alias, or the form is not one of the two.
+        RegistryError: there is no such model, version or alias, or a file is not what was registered.
+        StorageError: the folder holds other files or cannot be written.
     """
-    import mlflow
+    version = resolve(model)
+    folder = Path(destination).absolute()
+    client = _client()
+    with _registry_errors(f"Model {model!r} cannot be downloaded"), transfer.alone(folder):
+        files = modelfiles.open_files(_location(client, f"models:/{version.name}/{version.version}"))
+        return modelfiles.fetch(
+            files, folder, f"{version.name} version {version.version}", version.tags.get(TAG_DIGEST)
+        )
 
-    if ("@" in model) == ("/" in model):
+
+def _parts(model: str) -> tuple[str, str, str]:
+    """Name, the sign after it, and the alias or the version."""
+    rest = model.removeprefix("models:/")
+    mark = "@" if "@" in rest else "/"
+    name, _, which = rest.partition(mark)
+    if not name or not which or "/" in which or (mark == "/" and not which.isdigit()):
         raise RegistryError(f"Model {model!r} is neither name@alias nor name/version; write it as digits@champion.")
-    _client()
-    with _registry_errors(f"Model {model!r} cannot be downloaded"):
-        Path(destination).mkdir(parents=True, exist_ok=True)
-        return Path(mlflow.artifacts.download_artifacts(f"models:/{model}", dst_path=str(destination)))
+    return name, mark, which
 
 
-def _require(client: MlflowClient, model_uri: str) -> None:
-    """Look a model up before anything is made for it.
+def _aliases(client: MlflowClient, name: str) -> dict[str, str]:
+    """Alias -> version; empty also where there is no such model."""
+    models = client.search_registered_models(f"name = '{name}'")
+    return {alias: str(number) for alias, number in models[0].aliases.items()} if models else {}
+
+
+def _unknown(client: MlflowClient, name: str, alias: str, aliases: dict[str, str]) -> RegistryError:
+    if aliases:
+        known = ", ".join(f"{known} = version {number}" for known, number in sorted(aliases.items()))
+        return RegistryError(f"Model {name!r} has no alias {alias!r}; it has: {known}.")
+    names = sorted(model.name for model in client.search_registered_models())
+    if name in names:
+        return RegistryError(f"Model {name!r} has no alias {alias!r}, and no other; `promote` gives one.")
+    return RegistryError(f"There is no model {name!r}; there are: {', '.join(names) or 'none'}.")
+
+
+def _source(client: MlflowClient, model_uri: str) -> str:
+    """The address under which MLflow will know the model; it is looked up before anything is made for it.
 
     MLflow first creates the registered model, then answers 500 for a logged model that is not there, and its client
     repeats that for 4 minutes (3.17).
     """
     kind, _, rest = model_uri.partition(":/")
-    name = rest.partition("/")[0]
-    if kind == "models" and name.startswith("m-"):
-        client.get_logged_model(name)
+    first, _, path = rest.partition("/")
+    if kind == "models" and first.startswith("m-"):
+        client.get_logged_model(first)
     elif kind == "runs":
-        client.get_run(name)
+        run = client.get_run(first)
+        found = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{first}' AND name = '{path}'")
+        return max(found, key=lambda model: model.creation_timestamp).model_uri if found else model_uri
+    return model_uri
+
+
+def _location(client: MlflowClient, uri: str) -> str:
+    """Where the files of a model lie."""
+    kind, _, rest = uri.partition(":/")
+    first, _, path = rest.partition("/")
+    if kind == "runs":
+        return f"{client.get_run(first).info.artifact_uri}/{path}"
+    if kind != "models":
+        return uri
+    if first.startswith("m-"):
+        return str(client.get_logged_model(first).artifact_location)
+    version = resolve(uri)
+    return _location(client, client.get_model_version_download_uri(version.name, version.version))
+
+
+def _origin(client: MlflowClient, source: str) -> dict[str, str]:
+    """The tags that say what made a model, from its run and, where that is a run within a job, from the job's."""
+    run_id = _run_of(client, source)
+    if run_id is None:
+        return {}
+    run = client.get_run(run_id)
+    job_id = run.data.tags.get(tracking.TAG_JOB)
+    job = tracking.find_run(job_id) if job_id else None
+    runs = [run, job] if job and job.info.run_id != run_id else [run]
+    commits = [tags[_TAG_COMMIT] for tags in (one.data.tags for one in runs) if tags.get(_TAG_COMMIT)]
+    inputs = [entry.dataset for one in runs if one.inputs for entry in one.inputs.dataset_inputs]
+    tags = {
+        tracking.TAG_JOB: job_id,
+        _TAG_COMMIT: commits[0] if commits else None,
+        TAG_DATA: ", ".join(sorted({f"{data.name}@{data.digest}" for data in inputs})),
+    }
+    return {tag: value for tag, value in tags.items() if value}
+
+
+def _run_of(client: MlflowClient, source: str) -> str | None:
+    kind, _, rest = source.partition(":/")
+    first = rest.partition("/")[0]
+    if kind == "runs":
+        return first
+    if kind != "models":
+        return None
+    run_id = client.get_logged_model(first).source_run_id if first.startswith("m-") else resolve(source).run_id
+    return str(run_id) if run_id else None
 
 
 def _refuse_if_worse(
-    client: MlflowClient, challenger: ModelVersion, champion: ModelVersion, metric: str, mode: str, alias: str
+    client: MlflowClient, challenger: ModelVersion, champion: ModelVersion | None, metric: str, mode: str, alias: str
 ) -> None:
-    new, old = (_metric_of(client, version, metric) for version in (challenger, champion))
+    new = _metric_of(client, challenger, metric)
     if new is None:
         raise RegistryError(
-            f"Version {challenger.version} of model {challenger.name!r} has no metric {metric!r}; "
+            f"Version {challenger.version} of model {challenger.name!r} has no number as its metric {metric!r}; "
             "log it to the version's run before promoting."
         )
-    if old is not None and (new < old if mode == "max" else new > old):
+    old = _metric_of(client, champion, metric) if champion else None
+    if champion and old is not None and (new < old if mode == "max" else new > old):
         raise RegistryError(
             f"Version {challenger.version} of model {challenger.name!r} stays without alias {alias!r}: its {metric} of "
             f"{new:.4f} is worse than the {old:.4f} of version {champion.version}."
@@ -157,7 +296,9 @@ def _refuse_if_worse(
 
 
 def _metric_of(client: MlflowClient, version: ModelVersion, metric: str) -> float | None:
-    return client.get_run(version.run_id).data.metrics.get(metric) if version.run_id else None
+    """The last value in the version's run; None where there is none or it is NaN, which no number is better than."""
+    value = client.get_run(version.run_id).data.metrics.get(metric) if version.run_id else None
+    return None if value is None or math.isnan(value) else value
 
 
 def _client() -> MlflowClient:
@@ -173,8 +314,11 @@ def _client() -> MlflowClient:
 @contextmanager
 def _registry_errors(what: str) -> Iterator[None]:
     from mlflow import MlflowException
+    from requests import RequestException
 
     try:
         yield
     except MlflowException as error:
         raise RegistryError(f"{what}: {error.message.splitlines()[0]}") from error
+    except RequestException as error:  # what MLflow lets through where it moves files
+        raise RegistryError(f"{what}: {str(error).splitlines()[0]}") from error

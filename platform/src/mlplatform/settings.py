@@ -10,7 +10,8 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -18,11 +19,20 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from mlplatform import ray_context
 from mlplatform.errors import SettingsError
 
 LOOPBACK = "127.0.0.1"
+OPEN_RUN = "MLPLATFORM_OPEN_RUN"
+"""Variable by which a process tells its children that it holds the job's run open, and which run that is."""
+
+_RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 _Model = TypeVar("_Model", bound=BaseSettings)
+
+_JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
+_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
+"""Settings that say what a process is, and so are not brought to another one."""
 
 
 class Settings(BaseSettings):
@@ -32,6 +42,9 @@ class Settings(BaseSettings):
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""
+
+    platform_tracking_uri: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_URI")
+    """The platform's own MLflow, whatever a job sets `tracking_uri` to; its account is sent nowhere else."""
 
     tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
     """Where a browser finds MLflow, when that is another address than the one for programs."""
@@ -44,6 +57,9 @@ class Settings(BaseSettings):
 
     storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
     """Where checkpoints go: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
+
+    datasets: str = Field("s3://datasets", validation_alias="MLPLATFORM_DATASETS")
+    """Where data sets lie: `s3://bucket[/prefix]` or an absolute folder."""
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
     """S3 server when it is not Amazon's."""
@@ -69,6 +85,15 @@ class Settings(BaseSettings):
     git_commit: str | None = Field(None, validation_alias="MLPLATFORM_GIT_COMMIT")
     """Commit of the submitted folder; None where it was not under git."""
 
+    git_diff: str | None = Field(None, validation_alias="MLPLATFORM_GIT_DIFF")
+    """What the submitted folder had beside its commit, packed by `source.pack`; None for a clean tree."""
+
+    entrypoint: str | None = Field(None, validation_alias="MLPLATFORM_ENTRYPOINT")
+    """The job's command as it was submitted; None where nothing has recorded it."""
+
+    note: str | None = Field(None, validation_alias="MLPLATFORM_NOTE")
+    """What its submitter says about the job; shown with its run."""
+
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points (the stack: role=worker); None means any node."""
 
@@ -78,6 +103,11 @@ class Settings(BaseSettings):
     mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
     """File with the key that signs the MLflow server's forms; read in the server's container only."""
 
+    mlflow_webhook_key_file: Path = Field(
+        Path("/run/secrets/mlflow_webhook_key"), validation_alias="MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE"
+    )
+    """File with the key that encrypts the webhooks' secrets in MLflow's database; read in the same place only."""
+
     @field_validator("home")
     @classmethod
     def _expand(cls, value: Path) -> Path:
@@ -86,17 +116,20 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _identity_of_ray(cls, values: Any) -> Any:
-        """Take the job's id, user and commit from Ray's own job metadata where nothing else has set them.
+        """Take what was recorded when the job was submitted from Ray's own job metadata where nothing else has set it.
 
         Ray puts the job's configuration into every driver's environment as JSON
-        (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`).
+        (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`); its workers have it from their own context.
         """
-        config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
-        metadata = config.get("metadata") or {}
+        config = json.loads(os.environ.get(_RAY_JOB_CONFIG) or "{}")
+        metadata = config.get("metadata") or ray_context.job_metadata()
         for field, variable, key in (
             ("job_id", "MLPLATFORM_JOB_ID", "job_submission_id"),
             ("user", "MLPLATFORM_USER", "user"),
             ("git_commit", "MLPLATFORM_GIT_COMMIT", "git_commit"),
+            ("git_diff", "MLPLATFORM_GIT_DIFF", "git_diff"),
+            ("entrypoint", "MLPLATFORM_ENTRYPOINT", "entrypoint"),
+            ("note", "MLPLATFORM_NOTE", "note"),
         ):
             if metadata.get(key) and not values.get(variable) and not values.get(field):
                 values[variable] = metadata[key]
@@ -116,7 +149,7 @@ class Settings(BaseSettings):
         values = {
             str(field.validation_alias): getattr(self, name)
             for name, field in type(self).model_fields.items()
-            if name not in {"job_id", "attempt", "user", "image", "mlflow_key_file"}
+            if name not in _OF_ONE_PROCESS
         }
         if self.ray_auth_token_path:
             values["RAY_AUTH_MODE"] = "token"
@@ -195,10 +228,54 @@ def provide_secret(variable: str, file: Path) -> None:
     os.environ[variable] = file.read_text().strip()
 
 
+@contextmanager
+def changed_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables, or remove those that are None; at the end all of them are as before, whatever was done to them."""
+    before = {name: os.environ.get(name) for name in variables}
+    try:
+        _change(variables)
+        yield
+    finally:
+        _change(before)
+
+
+def open_run() -> str | None:
+    """The run that a parent process of this one holds open; read anew, because it comes and goes."""
+    return os.environ.get(OPEN_RUN)
+
+
+def launcher_ranks() -> tuple[int, int]:
+    """Rank and local rank that torchrun, Lightning or SLURM has given this process; 0 and 0 outside of them.
+
+    Read anew, because Lightning sets them in a process that is already running.
+    """
+    node, local = _number("NODE_RANK", "GROUP_RANK"), _number("LOCAL_RANK")
+    rank = _number("RANK")
+    if rank is None and local is not None:
+        rank = (node or 0) * (_number("LOCAL_WORLD_SIZE") or 1) + local if node else local
+    # Under Ray, SLURM's variables are those of the process that started the node: every job there would inherit them.
+    if rank is None and _RAY_JOB_CONFIG not in os.environ and not ray_context.is_worker():
+        rank, local = _number("SLURM_PROCID"), _number("SLURM_LOCALID")
+    return rank or 0, local or 0
+
+
 def set_default_environment(variables: Mapping[str, str]) -> None:
     """Set variables that a library reads only from the environment, where the user has not set them."""
     for variable, value in variables.items():
         os.environ.setdefault(variable, value)
+
+
+def _change(variables: Mapping[str, str | None]) -> None:
+    for variable, value in variables.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
+
+
+def _number(*variables: str) -> int | None:
+    """The first of the variables that holds a number."""
+    return next((int(value) for name in variables if (value := os.environ.get(name, "")).isdecimal()), None)
 
 
 def _load(model: type[_Model], values: dict[str, Any]) -> _Model:

@@ -174,6 +174,7 @@ def client_settings(root: Path) -> Settings:
         s3_endpoint=f"http://{stack.bind_address}:{stack.minio_port}",
         s3_region="us-east-1",
         s3_credentials=secrets / "minio_person",
+        driver_label="role=worker",
     )
 
 

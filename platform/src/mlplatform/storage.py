@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,16 +16,20 @@ from mlplatform.settings import settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from pyarrow.fs import FileSystem
 
 _CONNECT_SECONDS = 3
 _READ_SECONDS = 10
+_FINAL = ("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+"""S3's codes of what does not pass by itself."""
 
 
-def checkpoint_uri(name: str = "") -> str:
+def checkpoint_uri(name: str = "", job_id: str | None = None) -> str:
     """Address of a job's checkpoints: `<storage>/<job id>/<name>`, an `s3://` URI or an absolute folder.
 
     Args:
         name: a training run within the job; empty for the job's own folder.
+        job_id: of another job; None means the one that this process belongs to.
 
     Raises:
         SettingsError: MLPLATFORM_STORAGE is neither an S3 URI nor an absolute folder.
@@ -34,7 +38,42 @@ def checkpoint_uri(name: str = "") -> str:
     parts = urlsplit(root)
     if not (parts.scheme == "s3" and parts.netloc) and not Path(root).is_absolute():
         raise SettingsError(f"MLPLATFORM_STORAGE={root!r} is neither s3://bucket nor an absolute folder; set it so.")
-    return "/".join(part for part in (root, settings().job_id or _outside_of_jobs(), name) if part)
+    return "/".join(part for part in (root, job_id or settings().job_id or _outside_of_jobs(), name) if part)
+
+
+def filesystem(uri: str) -> tuple[FileSystem, str]:
+    """The pyarrow file system of an address and the path in it; one on S3 waits while its server is away."""
+    from pyarrow.fs import FileSystem
+
+    from mlplatform.retrying import retrying
+
+    files, path = FileSystem.from_uri(uri)
+    return (retrying(files), path) if uri.startswith("s3://") else (files, path)
+
+
+def upload(folder: Path, uri: str) -> None:
+    """Upload the files below a folder to S3, large ones in parallel parts; waits while the server is away.
+
+    Raises:
+        AccessError, StorageError: the server refuses.
+    """
+    from boto3.exceptions import S3UploadFailedError
+
+    from mlplatform.retrying import retry
+
+    bucket, prefix = _split(uri)
+    client = _s3()
+
+    def passes(error: Exception) -> bool:
+        refused = isinstance(error, S3UploadFailedError) and any(code in str(error) for code in _FINAL)
+        return isinstance(error, UnreachableError | S3UploadFailedError) and not refused
+
+    def send(file: Path) -> None:
+        with _s3_errors(uri):
+            client.upload_file(str(file), bucket, f"{prefix}{file.relative_to(folder).as_posix()}")
+
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        retry(partial(send, file), passes)
 
 
 def check_writable(uri: str) -> None:
@@ -123,7 +162,9 @@ def _s3_errors(uri: str) -> Iterator[None]:
 def _refusal(uri: str, server: str, response: Any) -> Exception:
     code = str(response.get("Error", {}).get("Code", "unknown"))
     if code == "NoSuchBucket":
-        return StorageError(f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE.")
+        return StorageError(
+            f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE or MLPLATFORM_DATASETS."
+        )
     if response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
         return AccessError(
             f"{server} refuses access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."

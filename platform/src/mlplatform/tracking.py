@@ -15,8 +15,12 @@ from functools import cache
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from mlplatform import gpus, ray_context, source
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.settings import Settings, settings
+from mlplatform.metrics import valid_name
+from mlplatform.node_monitor import NodeMonitor
+from mlplatform.settings import OPEN_RUN, Settings, changed_environment, launcher_ranks, open_run, settings
+from mlplatform.throwaway import throwaway_run, uri_outside
 
 if TYPE_CHECKING:
     from mlflow import ActiveRun
@@ -27,10 +31,17 @@ TAG_ATTEMPT = "mlplatform.attempt"
 TAG_ROLE = "mlplatform.role"
 """`job` marks the parent run of a job; runs that user code starts carry the job's id without it."""
 
+TAG_NODE = "mlplatform.node"
+TAG_HOLDER = "mlplatform.held_by"
+"""While a run is open: whether a job's driver or one of Ray's workers has opened it."""
+
+_DRIVER, _WORKER = "driver", "worker"
+
 NOT_TRACKED = (
     "Nothing is tracked, because MLFLOW_TRACKING_URI is not set; start the stack with tracking "
     "(`make up` without ONLY=ray) or set it to your MLflow server."
 )
+_FILES_SECONDS = 60.0
 _PROBE_SECONDS = 5
 _PROBE = "/api/2.0/mlflow/experiments/search"
 _SIGTERM_EXITS = (signal.SIGTERM, 128 + signal.SIGTERM)
@@ -45,15 +56,23 @@ def job_run(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[ActiveRun | None]:
-    """Open the job's MLflow run, or rejoin it when an earlier attempt of the job has opened it.
+    """Open the job's MLflow run, or rejoin it when an earlier attempt or another process of the job has opened it.
 
-    Inside, `mlflow.log_metric` and its siblings go to this run. It ends FINISHED, FAILED with the traceback as
-    artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
+    Inside, `mlflow.log_metric` and its siblings, autologging included, go to this run. It ends FINISHED, FAILED with
+    the traceback as artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
+
+    Among ranks that train together (Ray Train, torchrun, Lightning's own DDP, SLURM) only rank 0 gets the job's run.
+    The others get one in a temporary folder, where all that they log works and from which nothing is kept; one that
+    fails makes the job's run FAILED, with artifact `traceback-rank-<rank>.txt`.
+
+    A process that rejoins a run which the job's driver, or a parent of its own, still holds open does not end it: it
+    leaves it RUNNING, or FAILED if it failed, and the one that holds it has the last word. Whoever else rejoins a run,
+    as the next attempt and a restarted train worker do, ends it.
 
     Args:
         experiment: where a new run goes; None leaves it to MLFLOW_EXPERIMENT_NAME, or MLflow's default.
         name: of a new run; None takes the job's id.
-        params: logged once, by the first attempt.
+        params: logged once, by the first attempt; what MLflow would refuse or cut is whole in artifact `params.json`.
         tags: set in addition to the job's own.
 
     Yields:
@@ -69,23 +88,17 @@ def job_run(
         _say_untracked()
         yield None
         return
-    import mlflow
-
-    check(address)
-    with _exit_on_sigterm():
-        run = _open(config, experiment, name or config.job_id, {**_job_tags(config), **(tags or {})})
-        status = "FINISHED"
-        try:
-            _log_new_params(run, params or {})
-            yield run
-        except BaseException as error:
-            status = _status_after(error)
-            if status == "FAILED":
-                with suppress(mlflow.MlflowException):
-                    mlflow.log_text(traceback.format_exc(), "traceback.txt", run_id=run.info.run_id)
-            raise
-        finally:
-            mlflow.end_run(status)
+    name = name or config.job_id
+    with ExitStack() as stack:
+        if active := _own_active_run(config):
+            run = active
+        elif rank := process_ranks()[0]:
+            run = stack.enter_context(_other_rank(config, address, rank, experiment, name))
+        else:
+            check(address)
+            run = stack.enter_context(_first_rank(config, address, experiment, name, tags or {}))
+        _log_new_params(run, params or {})
+        yield run
 
 
 def process_run() -> str | None:
@@ -108,6 +121,53 @@ def process_run() -> str | None:
     return str(run.info.run_id) if run else None
 
 
+@contextmanager
+def node_metrics(run_id: str | None = None) -> Iterator[None]:
+    """Send this node's system metrics to a run while the block runs, as `system/<node>/gpu_0_utilization_percentage`.
+
+    For training functions whose nodes are others than the one that opened the run, which sends its own without a name
+    in between. Every rank may use it: one a node, that of local rank 0, sends. Nothing that goes wrong is raised.
+
+    Args:
+        run_id: None takes the job's run, as soon as there is one.
+    """
+    address = uri_outside() or uri()
+    job_id = settings().job_id
+    if address is None or process_ranks()[1] or not (run_id or job_id):
+        yield
+        return
+    from mlflow import MlflowClient
+
+    def find() -> Run | None:
+        return MlflowClient(address).get_run(run_id) if run_id else find_run(str(job_id), address)
+
+    node = socket.gethostname()
+    monitor = NodeMonitor(find, address, node, but_on=node)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.stop()
+
+
+def process_ranks() -> tuple[int, int]:
+    """Rank and local rank of this process among those that train together; 0 and 0 for a process alone."""
+    return ray_context.train_ranks() or launcher_ranks()
+
+
+def identity_tags(config: Settings) -> dict[str, str]:
+    """What every run of a job carries, those that user code starts by itself included."""
+    tags = {
+        TAG_JOB: config.job_id,
+        TAG_ATTEMPT: str(config.attempt),
+        TAG_NODE: socket.gethostname(),
+        "mlplatform.image": config.image,
+        "mlflow.user": config.user,
+        "mlflow.source.git.commit": config.git_commit,
+    }
+    return {tag: value for tag, value in tags.items() if value}
+
+
 def uri() -> str | None:
     """Address of MLflow: the one that the program has set, else the one of the settings; None if nothing is tracked."""
     mlflow = sys.modules.get("mlflow")
@@ -116,16 +176,25 @@ def uri() -> str | None:
     return settings().tracking_uri
 
 
-def find_run(job_id: str) -> Run | None:
-    """The parent run of a job, in whatever experiment it is; None before the job has opened it."""
-    import mlflow
+def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
+    """The parent run of a job, in whatever experiment it is; None before the job has opened it.
 
-    runs = mlflow.search_runs(
-        search_all_experiments=True,
-        filter_string=f"tags.`{TAG_JOB}` = '{job_id}' and tags.`{TAG_ROLE}` = 'job'",
-        order_by=["attributes.start_time ASC"],
+    Should two attempts have opened one each at the same moment, it is the earlier one for everybody.
+
+    Args:
+        tracking_uri: None takes the server that the process uses.
+    """
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri)
+    pages = [client.search_experiments()]
+    while pages[-1].token:
+        pages.append(client.search_experiments(page_token=pages[-1].token))
+    runs = client.search_runs(
+        [experiment.experiment_id for page in pages for experiment in page],
+        f"tags.`{TAG_JOB}` = '{job_id}' and tags.`{TAG_ROLE}` = 'job'",
+        order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
         max_results=1,
-        output_format="list",
     )
     return runs[0] if runs else None
 
@@ -177,38 +246,207 @@ def _say_untracked() -> None:
     print(NOT_TRACKED, file=sys.stderr, flush=True)
 
 
-def _open(config: Settings, experiment: str | None, name: str | None, tags: dict[str, str]) -> ActiveRun:
+@contextmanager
+def _first_rank(
+    config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
+) -> Iterator[ActiveRun]:
+    """The job's own run, and how it ends."""
+    with _exit_on_sigterm():
+        run, guest = _open(config, experiment, name, tags)
+        run_id = run.info.run_id
+        with ExitStack() as stack:
+            if guest:
+                stack.enter_context(node_metrics(run_id))
+            else:
+                stack.enter_context(changed_environment({OPEN_RUN: run_id}))
+                stack.enter_context(_description(config, run, address))
+            status = "FINISHED"
+            try:
+                yield run
+            except BaseException as error:
+                status = _status_after(error)
+                raise
+            finally:
+                # First of all: a stopped job has 3 s before Ray kills it.
+                _end(address, run_id, status, guest)
+
+
+@contextmanager
+def _other_rank(
+    config: Settings, address: str, rank: int, experiment: str | None, name: str | None
+) -> Iterator[ActiveRun]:
+    """A run that is not kept; what is kept of this rank is its node's system metrics, and why it failed."""
+    with _exit_on_sigterm(), node_metrics(), throwaway_run(experiment, name) as run:
+        try:
+            yield run
+        except BaseException as error:
+            if config.job_id and _status_after(error) == "FAILED":
+                _fail_run_of(config.job_id, address, rank)
+            raise
+
+
+def _open(
+    config: Settings, experiment: str | None, name: str | None, tags: Mapping[str, str]
+) -> tuple[ActiveRun, bool]:
+    """Open or rejoin the run; whether it is a guest there, because another process holds it open."""
     import mlflow
 
     earlier = find_run(config.job_id) if config.job_id else None
     if earlier is None:
         if experiment:
             mlflow.set_experiment(experiment)
-        return mlflow.start_run(run_name=name, tags=tags, log_system_metrics=True)
+        noted = {"mlflow.note.content": config.note} if config.note else {}
+        run = mlflow.start_run(run_name=name, tags={**_job_tags(config), **noted, **tags}, log_system_metrics=False)
+        earlier = find_run(config.job_id) if config.job_id else None
+        if earlier is None or earlier.info.run_id == run.info.run_id:
+            return run, False
+        # Another attempt of the job has opened its run at the same moment, and was the earlier one.
+        mlflow.end_run("KILLED")
+        mlflow.MlflowClient().delete_run(run.info.run_id)
+    guest = _is_guest(earlier)
     # MLflow refuses to rejoin a run of another experiment than the one that is set.
     mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
-    return mlflow.start_run(run_id=earlier.info.run_id, tags=tags, log_system_metrics=True)
+    job_tags = {} if guest else _job_tags(config)
+    return mlflow.start_run(run_id=earlier.info.run_id, tags={**job_tags, **tags}, log_system_metrics=False), guest
+
+
+def _is_guest(run: Run) -> bool:
+    """Whether the run is open in a process that outlives this one: its parent, or the driver of its Ray job.
+
+    A driver always takes the run over, for the one that held it has then died; so does a train worker from a train
+    worker. A driver that dies takes its workers with it, so they cannot find what a dead one has left.
+    """
+    if open_run() == run.info.run_id:
+        return True
+    return ray_context.is_worker() and run.data.tags.get(TAG_HOLDER) == _DRIVER
+
+
+def _own_active_run(config: Settings) -> ActiveRun | None:
+    """The run that a `job_run` around this one has opened in this thread, the job's or a throwaway one."""
+    import mlflow
+
+    active = mlflow.active_run()
+    if active is None or uri_outside():
+        return active
+    if config.job_id is None:
+        return None
+    tags = active.data.tags
+    return active if tags.get(TAG_JOB) == config.job_id and tags.get(TAG_ROLE) == "job" else None
 
 
 def _job_tags(config: Settings) -> dict[str, str]:
+    # A worker's own command line is Ray's, and names nothing that a person has typed.
+    command = config.entrypoint or ("" if ray_context.is_worker() else shlex.join(sys.orig_argv))
     tags = {
-        TAG_JOB: config.job_id,
-        TAG_ATTEMPT: str(config.attempt),
+        **identity_tags(config),
         TAG_ROLE: "job",
-        "mlplatform.entrypoint": shlex.join(sys.orig_argv),
-        "mlplatform.image": config.image,
-        "mlplatform.node": socket.gethostname(),
-        "mlflow.user": config.user,
-        "mlflow.source.git.commit": config.git_commit,
+        TAG_HOLDER: _WORKER if ray_context.is_worker() else _DRIVER,
+        "mlplatform.entrypoint": command,
     }
     return {tag: value for tag, value in tags.items() if value}
 
 
 def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
-    """MLflow refuses to change a parameter, so a later attempt logs only those that are not there yet."""
+    """Log what the run does not have yet: MLflow refuses to change a parameter, so that a later attempt would fail."""
+    import mlflow
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+
+    accepted, odd = {}, []
+    for key, value in params.items():
+        text, valid = str(value), valid_name(key)
+        if valid in run.data.params:
+            continue
+        if valid != key:
+            odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name.")
+        if len(text) > MAX_PARAM_VAL_LENGTH:
+            odd.append(
+                f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {MAX_PARAM_VAL_LENGTH}; "
+                "it is whole in the artifact params.json."
+            )
+        accepted[valid] = text[:MAX_PARAM_VAL_LENGTH]
+    if accepted:
+        mlflow.log_params(accepted)
+    if odd:
+        print("\n".join(odd), file=sys.stderr, flush=True)
+        mlflow.log_dict({key: str(value) for key, value in params.items()}, "params.json")
+
+
+@contextmanager
+def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
+    """What the opener adds to the run on the side: `gpu-info.txt`, `git.diff`, its node's system metrics."""
+    writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
+    monitor = NodeMonitor(lambda: run, address, None)
+    writer.start()
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.stop()
+        writer.join(_FILES_SECONDS)
+
+
+def _write_files(config: Settings, run_id: str, address: str) -> None:
+    from mlflow import MlflowClient
+
+    try:
+        client = MlflowClient(address)
+        if config.git_diff:
+            client.log_text(run_id, source.unpack(config.git_diff), "git.diff")
+        client.log_text(run_id, gpus.describe(), "gpu-info.txt")
+    except Exception as error:
+        print(f"The run lacks gpu-info.txt, MLflow did not take it: {error}", file=sys.stderr, flush=True)
+
+
+def _end(address: str, run_id: str, status: str, guest: bool) -> None:
+    """End the run, or leave it if it is another's; an MLflow that is away does not hide what ended the job."""
     import mlflow
 
-    mlflow.log_params({key: value for key, value in params.items() if key not in run.data.params})
+    client = mlflow.MlflowClient(address)
+    try:
+        if status == "FAILED":
+            with suppress(Exception):
+                client.log_text(run_id, traceback.format_exc(), "traceback.txt")
+        if guest or status == "KILLED":
+            status = _status_to_leave(client.get_run(run_id), status, guest)
+        # What user code has left open inside ends with it.
+        while (active := mlflow.active_run()) and active.info.run_id != run_id:
+            mlflow.end_run(status)
+        if mlflow.active_run():
+            mlflow.end_run(status)
+        else:
+            client.set_terminated(run_id, status)
+        if not guest:
+            client.delete_tag(run_id, TAG_HOLDER)
+    except Exception as error:
+        said = f"MLflow at {address} did not take that run {run_id} ended {status}: {error}"
+        print(said, file=sys.stderr, flush=True)
+
+
+def _status_to_leave(run: Run, status: str, guest: bool) -> str:
+    """How a run stands after this process, where that follows from how it stands now.
+
+    torchrun ends rank 0 with SIGTERM when another rank has failed, which has then made the run FAILED. A guest leaves a
+    run RUNNING that is still held, also where Lightning's logger has marked it FINISHED at the end of a fit.
+    """
+    now = str(run.info.status)
+    if not guest:
+        return "FAILED" if now == "FAILED" else status
+    if TAG_HOLDER not in run.data.tags:
+        return now
+    return "FAILED" if status == "FAILED" else "RUNNING"
+
+
+def _fail_run_of(job_id: str, address: str, rank: int) -> None:
+    """Let the job's run show that a rank has failed and why; the rank's own error matters more than what fails here."""
+    from mlflow import MlflowClient
+
+    with suppress(Exception):
+        check(address)
+        run = find_run(job_id, address)
+        if run:
+            client = MlflowClient(address)
+            client.log_text(run.info.run_id, traceback.format_exc(), f"traceback-rank-{rank}.txt")
+            client.set_terminated(run.info.run_id, "FAILED")
 
 
 def _status_after(error: BaseException) -> str:

@@ -1,0 +1,171 @@
+"""Runs in Ray Train's controller: takes every report, stamps it, and hands it on; neither waits nor raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+# The public kind of callback sees reports only: not the restart of workers, and not the end of the controller.
+from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
+
+from mlplatform import storage
+from mlplatform.jobs import REPORT
+from mlplatform.report_history import FIELDS
+from mlplatform.settings import settings
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
+
+    from mlplatform.metrics import MetricWriter
+    from mlplatform.outbox import Outbox
+
+_COUNT = "mlplatform.reports"
+"""Key of a checkpoint's metadata: how many reports came before it, itself included."""
+
+_ABORT_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
+    """Each report becomes a line of the job's log, points of the job's run, and a line of the run's history."""
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        *,
+        history: Outbox,
+        metrics: MetricWriter | None,
+        prefix: str = "",
+        aggregate: Literal["rank0", "mean", "max"] = "rank0",
+        detailed: bool = False,
+    ) -> None:
+        self._name = name
+        self._uri = uri
+        self._history = history
+        self._metrics = metrics
+        self._prefix = prefix
+        self._aggregate = aggregate
+        self._detailed = detailed
+        self._count = 0
+        self._count_at_checkpoint: int | None = None
+        self._restored_at = 0
+        self._started = self._last = time.monotonic()
+        self._hosts: list[dict[str, Any]] = []
+        self._last_report: dict[str, Any] | None = None
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        """Workers start, the first time or again: reports are counted from the checkpoint that they resume from."""
+        if self._count_at_checkpoint is None:
+            self._count_at_checkpoint = _guarded(lambda: _count_of_latest_checkpoint(self._uri)) or 0
+        self._count = self._restored_at = self._count_at_checkpoint
+        self._started = self._last = time.monotonic()
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        workers = [worker.metadata for worker in worker_group.get_workers()]
+        self._hosts = [{"hostname": worker.hostname, "pid": worker.pid} for worker in workers]
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        # What is raised here would end the training.
+        _guarded(lambda: self._take(metrics, training_report.checkpoint))
+
+    async def before_controller_shutdown(self) -> None:
+        if self._detailed and self._last_report:
+            self._hand_on({**self._last_report, "done": True})
+        await asyncio.to_thread(self._close)
+
+    def before_controller_abort(self) -> None:
+        self._close(_ABORT_SECONDS)
+
+    def _take(self, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+        values = aggregated(metrics, self._aggregate)
+        step = step_of(values, self._count)
+        self._count += 1
+        if checkpoint:
+            self._count_at_checkpoint = self._count
+            checkpoint.update_metadata({_COUNT: self._count})
+        report = {**values, "step": step, **self._fields()}
+        if self._detailed:
+            report.update(self._details(metrics))
+        if checkpoint:
+            report["checkpoint"] = f"{self._uri}/{checkpoint.path.rpartition('/')[2]}"
+        if self._metrics:
+            self._metrics.log({self._prefix + key: value for key, value in numbers(values).items()}, step)
+        self._last_report = report
+        self._hand_on(report)
+
+    def _hand_on(self, report: dict[str, Any]) -> None:
+        print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
+        self._history.put([report])
+
+    def _fields(self) -> dict[str, float]:
+        now = time.monotonic()
+        passed, self._last = now - self._last, now
+        return dict(zip(FIELDS, (round(time.time(), 3), self._count, round(passed, 3)), strict=True))
+
+    def _details(self, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+        ranks = [{**host, **values} for host, values in zip(self._hosts, metrics, strict=False)]
+        return {
+            "job_id": settings().job_id,
+            "iterations_since_restore": self._count - self._restored_at,
+            "time_since_restore": round(time.monotonic() - self._started, 3),
+            "ranks": ranks,
+        }
+
+    def _close(self, timeout_s: float | None = None) -> None:
+        for outbox in (self._metrics, self._history):
+            if outbox:
+                outbox.close() if timeout_s is None else outbox.close(timeout_s)
+
+
+def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean", "max"]) -> dict[str, Any]:
+    """One value a metric of what each rank reported; what is no number stays rank 0's."""
+    values = dict(metrics[0])
+    if how == "rank0":
+        return values
+    combine: Callable[[list[float]], float] = fmean if how == "mean" else max
+    for key in {key for of_rank in metrics for key in numbers(of_rank)} - {"step", "epoch"}:
+        values[key] = combine([numbers(of_rank)[key] for of_rank in metrics if key in numbers(of_rank)])
+    return values
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The reported values that MLflow can plot, without the step; text, lists and booleans stay in the history."""
+    return {
+        key: float(value)
+        for key, value in metrics.items()
+        if isinstance(value, Real) and not isinstance(value, bool) and key != "step"
+    }
+
+
+def step_of(values: Mapping[str, Any], reports: int) -> int:
+    """The step that a report is plotted at: its `step`, else its `epoch`, else how many came before it."""
+    return int(values.get("step", values.get("epoch", reports)))
+
+
+def _count_of_latest_checkpoint(uri: str) -> int:
+    """As an earlier attempt of the job has left it; 0 without a checkpoint."""
+    from ray.train import Result
+
+    files, path = storage.filesystem(uri)
+    try:
+        checkpoint = Result.from_path(path, storage_filesystem=files).checkpoint
+    except RuntimeError:
+        # No such folder: nothing was trained yet.
+        return 0
+    return int(checkpoint.get_metadata().get(_COUNT, 0)) if checkpoint else 0
+
+
+def _guarded(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception:
+        _log.exception("A report was not tracked; training goes on.")
+        return None

@@ -1,0 +1,98 @@
+"""What `run_config` changes in each of Ray Train's workers, before the training function starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.train import Checkpoint, CheckpointUploadMode
+
+# Ray Train has no public hook that runs in its workers; this one is marked as an API for developers.
+from ray.train.v2._internal.execution.callback import WorkerCallback
+from ray.train.v2._internal.execution.context import TrainContext, get_train_context
+
+from mlplatform import storage
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerSetup(WorkerCallback):  # type: ignore[misc]
+    """Metrics of NumPy and PyTorch can be reported, checkpoints go up in parallel parts, silent calls are warned of."""
+
+    def __init__(self, checkpoints: str) -> None:
+        """Args: checkpoints: address of the training run's folder."""
+        self._checkpoints = checkpoints
+
+    def after_init_train_context(self) -> None:
+        context = get_train_context()
+        upload = _uploader(context, self._checkpoints) if self._checkpoints.startswith("s3://") else None
+        # On the object, not on its class: Ray makes one for each start of the training function.
+        context.report = _reporting(context.report, upload)
+        _warn_of_silent_calls()
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as Python values: Ray Train writes them as JSON, which NumPy's numbers and tensors cannot be."""
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in metrics.items()}
+
+
+def _reporting(report: Callable[..., None], upload: Callable[..., Checkpoint] | None) -> Callable[..., None]:
+    signature = inspect.signature(report)
+    warned: set[str] = set()
+
+    @functools.wraps(report)
+    def report_plainly(*arguments: Any, **options: Any) -> None:
+        call = signature.bind(*arguments, **options)
+        call.apply_defaults()
+        given = call.arguments
+        metrics, given["metrics"] = given["metrics"], plain(given["metrics"])
+        for key in sorted(set(metrics) - warned):
+            if given["metrics"][key] is not metrics[key]:
+                warned.add(key)
+                _log.warning("Metric %r is reported as a Python value, not as %s.", key, type(metrics[key]).__name__)
+        if upload and given["checkpoint_upload_fn"] is None and _is_to_be_uploaded(**given):
+            given["checkpoint_upload_fn"] = upload
+        report(*call.args, **call.kwargs)
+
+    return report_plainly
+
+
+def _uploader(context: TrainContext, checkpoints: str) -> Callable[[Checkpoint, str], Checkpoint]:
+    def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
+        storage.upload(Path(checkpoint.path), f"{checkpoints}/{name}")
+        place = context.storage_context
+        return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
+
+    return upload
+
+
+def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: Any, **_: Any) -> bool:
+    if checkpoint is None or checkpoint_upload_mode == CheckpointUploadMode.NO_UPLOAD:
+        return False
+    return bool(checkpoint.filesystem.type_name == "local")
+
+
+@functools.cache
+def _warn_of_silent_calls() -> None:
+    """`ray.air.session.report` does nothing under Train V2, and says nothing; once a process, as it replaces functions."""
+    from ray.air import session
+    from ray.train._internal import session as train_session
+
+    silent = train_session.report
+
+    @functools.wraps(silent)
+    def report(*arguments: Any, **options: Any) -> Any:
+        _say_silent()
+        return silent(*arguments, **options)
+
+    for module in (session, train_session):
+        module.report = report
+
+
+@functools.cache
+def _say_silent() -> None:
+    _log.warning("ray.air.session.report() does nothing in this version of Ray Train; call ray.train.report() instead.")

@@ -1,0 +1,133 @@
+"""Runs know which job, commit and changes made them, however the job was submitted."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from embedded import wait_for
+
+from mlplatform import settings as settings_module
+from mlplatform import tracking
+from mlplatform.jobs import Jobs
+from mlplatform.settings import Settings
+
+PLAIN = Path(__file__).parents[1] / "scripts" / "plain.py"
+TRACKED = "import mlplatform\nwith mlplatform.job_run(experiment='identity'):\n    pass\n"
+
+
+@pytest.fixture
+def dirty(tmp_path: Path) -> tuple[Path, str]:
+    """A repository with a change, a new file and one that git ignores; and its commit."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    for name, text in (("plain.py", "one"), (".gitignore", "*.pt\n")):
+        (folder / name).write_text(text)
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=one"]):
+        subprocess.run([*git, *words], check=True)
+    (folder / "plain.py").write_text(PLAIN.read_text())
+    (folder / "new.py").write_text(TRACKED)
+    (folder / "weights.pt").write_text("not code")
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return folder, head.stdout.strip()
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_plain_ray_job_submit_leaves_runs_with_job_user_and_commit(
+    dirty: tuple[Path, str], reached: Settings
+) -> None:
+    from mlflow import MlflowClient
+
+    folder, commit = dirty
+    command = [str(Path(sys.executable).parent / "ray"), *shlex.split("job submit --working-dir . -- python plain.py")]
+    env = {
+        **{name: value for name, value in settings_module.environment().items() if not name.startswith("MLPLATFORM_")},
+        "RAY_JOB_SUBMIT_HOOK": "mlplatform.source.add_to_submission",
+        "MLPLATFORM_USER": "ada",
+    }
+    done = subprocess.run(
+        command,
+        env=env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    job_id = re.findall(r"raysubmit_\w+", done.stdout)[0]
+    found = re.findall(r"(driver|task)'s run (\w+)", done.stdout)
+    assert [where for where, _ in found] == ["driver", "task"], done.stdout[-3000:]
+    for _, run_id in found:
+        tags = MlflowClient().get_run(run_id).data.tags
+        assert tags["mlplatform.job_id"] == job_id
+        assert tags["mlplatform.attempt"] == "1"
+        assert tags["mlplatform.node"]
+        assert tags["mlflow.user"] == "ada"
+        assert tags["mlflow.source.git.commit"] == commit
+        assert tracking.TAG_ROLE not in tags
+    assert tracking.find_run(job_id) is None, "what user code starts is not the job's own run"
+    with Jobs(reached) as jobs:
+        assert jobs.get(job_id).user == "ada"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_run_keeps_the_commit_and_what_was_not_committed(dirty: tuple[Path, str], reached: Settings) -> None:
+    from mlflow import artifacts
+
+    folder, commit = dirty
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit("python new.py", folder, name="dirty")
+        job = jobs.wait(job_id, timeout_s=120)
+        assert job.status == "SUCCEEDED", jobs.logs(job_id)
+    run = tracking.find_run(job_id)
+    assert run
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["mlflow.source.git.commit"] == commit
+    assert run.data.tags["mlplatform.entrypoint"] == "python new.py"
+    diff = artifacts.load_text(f"{run.info.artifact_uri}/git.diff")
+    assert "-one" in diff
+    assert "+++ b/new.py" in diff
+    assert "weights.pt" not in diff
+    assert "GPU" in artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt")
+
+
+def test_a_jobs_own_tracking_server_wins(environment: Settings, tmp_path: Path) -> None:
+    own = f"sqlite:///{tmp_path / 'own.db'}"
+    in_environment = {"MLFLOW_TRACKING_URI": own, "MLPLATFORM_JOB_ID": "elsewhere"}
+    for number, (program, env) in enumerate(
+        [
+            ("", in_environment),
+            (f"import mlflow\nmlflow.set_tracking_uri({own!r})\n", {"MLPLATFORM_JOB_ID": "elsewhere"}),
+        ]
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program + TRACKED],
+            env={**os.environ, **env},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{number}: {done.stderr[-3000:]}"
+    assert tracking.find_run("elsewhere") is None
+    run = tracking.find_run("elsewhere", own)
+    assert run
+    assert run.info.status == "FINISHED", "and the second has rejoined the first's"
+
+
+@pytest.mark.usefixtures("environment")
+def test_each_node_sends_its_system_metrics_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
+    with mlflow.start_run() as run, tracking.node_metrics(run.info.run_id):
+        wanted = f"system/{socket.gethostname()}/cpu_utilization_percentage"
+        wait_for(lambda: wanted in mlflow.get_run(run.info.run_id).data.metrics, "the node's metrics", seconds=30)

@@ -1,0 +1,120 @@
+"""Several ranks inside `job_run`: one run, whoever has started them, and nothing of the other ranks is left."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform import tracking
+from mlplatform.jobs import Jobs
+from mlplatform.settings import Settings
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture(autouse=True)
+def connected(environment: Settings) -> Settings:
+    return environment
+
+
+def the_run_of(job_id: str) -> Any:
+    """The only run that carries the job's id."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(everywhere, f"tags.`mlplatform.job_id` = '{job_id}'")
+    found = tracking.find_run(job_id)
+    assert found
+    assert found.info.run_id == run.info.run_id
+    return run
+
+
+def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Settings) -> None:
+    from mlflow import MlflowClient, artifacts
+
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "autologged.py", "--train", "--held", "--logger"], SCRIPTS, name="ranks")
+        job = jobs.wait(job_id, timeout_s=180)
+        log = jobs.logs(job_id)
+    assert job.status == "SUCCEEDED", log[-3000:]
+    run = the_run_of(job_id)
+    client = MlflowClient()
+    assert run.data.params["lr"] == "0.1"
+    assert run.data.params["layers_0_"] == "3"
+    assert run.data.params["epochs"] == "2", "autologged"
+    assert len(run.data.params["text"]) == 6000
+    assert artifacts.load_dict(f"{run.info.artifact_uri}/params.json")["text"] == "x" * 10_000
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "loss")] == [0, 1]
+    assert [point.value for point in client.get_metric_history(run.info.run_id, "after_fit")] == [0.0]
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"model_summary.txt", "params.json", "gpu-info.txt"} <= files
+    assert "GPU" in artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt")
+    models = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
+    assert [model.name for model in models] == ["model"]
+    assert len(client.search_model_versions(f"run_id = '{run.info.run_id}'")) == 1
+    assert "after the fit the run is RUNNING" in log, "what rank 0 and Lightning's logger leave does not end the run"
+    assert run.info.status == "FINISHED"
+    assert tracking.TAG_HOLDER not in run.data.tags
+    assert run.data.tags["mlplatform.entrypoint"] == "python autologged.py --train --held --logger"
+    assert f"rank 0 of 2 has logged to {reached.tracking_uri}" in log
+    assert "rank 1 of 2 has logged to file:///" in log
+    assert "Parameter 'text' has 10000 characters, of which MLflow takes 6000" in log
+
+
+def test_ranks_of_torchrun_share_one_run_and_a_failed_one_is_seen(tmp_path: Path, reached: Settings) -> None:
+    from mlflow import artifacts
+
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, str(SCRIPTS / "ranks.py")],
+        env={**os.environ, "MLPLATFORM_JOB_ID": "torchrun", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+        start_new_session=True,
+    )
+    said = done.stdout
+    assert done.returncode != 0
+    assert f"rank 0 has logged to {reached.tracking_uri}" in said, said[-3000:]
+    assert "rank 1 has logged to file:///" in said
+    run = the_run_of("torchrun")
+    assert run.info.status == "FAILED", "though rank 0 was ended by a signal"
+    assert run.data.params == {"lr": "0.1"}
+    assert run.data.metrics == {"rank": 0.0}
+    assert "rank 1 has lost its data" in artifacts.load_text(f"{run.info.artifact_uri}/traceback-rank-1.txt")
+    assert not list(tmp_path.glob("mlplatform-rank-*")), "what the other rank logged is removed"
+
+
+def test_a_throwaway_run_takes_everything_and_leaves_the_process_as_it_was(
+    environment: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    mlflow.set_experiment("before")
+    before = {key: value for key, value in os.environ.items() if key.startswith("MLFLOW_")}
+    monkeypatch.setenv("RANK", "3")
+    with tracking.job_run(params={"lr": 1}) as run:
+        assert run
+        assert mlflow.get_tracking_uri().startswith("file:///")
+        mlflow.set_experiment("elsewhere")
+        mlflow.log_dict({"a": 1}, "a.json")
+        mlflow.log_metrics({"loss": 1.0}, step=3)
+        with tracking.job_run() as inner:
+            assert inner
+            assert inner.info.run_id == run.info.run_id
+        with mlflow.start_run(nested=True):
+            mlflow.set_tag("a", "b")
+    assert mlflow.active_run() is None
+    assert mlflow.get_tracking_uri() == environment.tracking_uri == mlflow.get_registry_uri()
+    assert {key: value for key, value in os.environ.items() if key.startswith("MLFLOW_")} == before
+    with mlflow.start_run() as after:
+        experiment = mlflow.get_experiment_by_name("before")
+        assert experiment
+        assert after.info.experiment_id == experiment.experiment_id
+    assert mlflow.get_experiment_by_name("elsewhere") is None

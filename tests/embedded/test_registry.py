@@ -1,0 +1,261 @@
+"""Models with a real MLflow: checksums, what made a model, and a promotion that reaches a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from embedded import JOBS, Killed
+from typer.testing import CliRunner
+
+from mlplatform import datasets, digests, registry, tracking, webhooks
+from mlplatform.cli import app
+from mlplatform.errors import RegistryError, StorageError
+from mlplatform.settings import Settings
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+TRAINS_ON_DATA = """
+import sys, mlflow, mlplatform
+if sys.argv[1] == "outside":
+    mlplatform.dataset("petals")
+    raise SystemExit
+with mlplatform.job_run(experiment="petals") as run:
+    mlplatform.dataset("petals")
+    mlplatform.dataset("petals")
+    mlflow.log_metric("loss", float(sys.argv[1]))
+    path = run.info.artifact_uri
+    with open("weights", "wb") as file:
+        file.write(b"0" * 100_000)
+    mlflow.log_artifact("weights", "model")
+    mlflow.log_text("flavors: {}", "model/MLmodel")
+    mlflow.log_text("flavors: {}", "model/data/part")
+    version = mlplatform.register(f"runs:/{run.info.run_id}/model", "petals")
+    assert mlplatform.register(f"runs:/{run.info.run_id}/model", "petals").version == version.version
+    print(run.info.run_id, version.version)
+"""
+
+
+@pytest.fixture(autouse=True)
+def connected(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    return environment
+
+
+@pytest.fixture(scope="module")
+def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two versions of a small model by two jobs that used a data set: run ids."""
+    folder = tmp_path_factory.mktemp("petals")
+    (folder / "iris.csv").write_text("5.1,3.5,1.4,0.2\n")
+    env = {**os.environ, **reached.environment(), "MLPLATFORM_GIT_COMMIT": "c0ffee"}
+
+    def run(program: str, *arguments: str, **variables: str) -> str:
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(
+            command, env={**env, **variables}, cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout or done.stderr
+
+    run("from mlplatform import datasets; datasets.put('iris.csv', 'petals')")
+    assert "recorded by no run, because none is open" in run(TRAINS_ON_DATA, "outside")
+    first = run(TRAINS_ON_DATA, "0.5", MLPLATFORM_JOB_ID="petals-1").split()
+    second = run(TRAINS_ON_DATA, "0.7", MLPLATFORM_JOB_ID="petals-2").split()
+    return first[0], second[0]
+
+
+def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
+    """What a process prints, line by line, so that waiting for one can have a bound."""
+    found: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout
+        for line in process.stdout:
+            found.put(line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return found
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
+    """A program that MLflow tells of promotions; each call gives the next thing that it says."""
+    (tmp_path / "secret").write_text("shared by both\n")
+    command = [sys.executable, str(SCRIPTS / "receiver.py"), "0", "secret", str(tmp_path / "deployed")]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    said = lines_of(process)
+    try:
+        port = said.get(timeout=60).split()[-1]
+        hook = webhooks.add(f"http://127.0.0.1:{port}/", "shared by both", name="deployment")
+        yield lambda: json.loads(said.get(timeout=60))
+        webhooks.remove(hook.id)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_the_runs_accuracy_again(
+    digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
+) -> None:
+    run = tracking.find_run(digits.job_id)
+    trained = registry.version_of("digits", "champion")
+    assert run
+    assert trained
+    released = registry.register(trained.source, "released")
+    registry.promote("released", released.version, "champion", metric="test_accuracy")
+    told = receiver()
+    assert (told["model"], told["alias"], told["version"]) == ("released", "champion", str(released.version))
+
+    checkpoints = f"{reached.storage}/{digits.job_id}/fit"
+    command = [sys.executable, str(SCRIPTS / "accuracy.py"), str(JOBS), told["folder"], checkpoints]
+    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert again == pytest.approx({"model": run.data.metrics["test_accuracy"], "checkpoint": again["model"]})
+
+
+def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
+    (hook,) = webhooks.webhooks()
+    other = webhooks.add(hook.url, "another secret", name="stranger")
+    try:
+        with pytest.raises(RegistryError, match=rf"webhook {other.id} was not reached: it answered 403"):
+            webhooks.send_example(other.id)
+    finally:
+        webhooks.remove(other.id)
+    assert "does not bear the webhook's signature" in receiver()["refused"]
+    webhooks.send_example(hook.id)
+    registry.promote("petals", 1, "champion")
+    assert receiver()["model"] == "petals"
+    assert [known.id for known in webhooks.webhooks()] == [hook.id]
+
+
+def test_a_model_comes_with_the_job_the_code_and_the_data_that_made_it(petals: tuple[str, str]) -> None:
+    registry.promote("petals", 1, "first")
+    data = datasets.find("petals")
+    told = registry.describe("petals@first")
+    assert told["version"] == "1"
+    assert told["job"] == "petals-1"
+    assert told["commit"] == "c0ffee"
+    assert told["data"] == f"petals@{data.digest}"
+    assert told["run"].endswith(petals[0])
+    assert "first" in told["aliases"]
+    (used,) = tracking.find_run("petals-1").inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("petals", data.digest)
+
+
+def test_a_download_holds_its_checksums_and_a_second_one_moves_nothing(petals: tuple[str, str], tmp_path: Path) -> None:
+    folder = registry.download("petals/1", tmp_path / "model")
+    subprocess.run(["sha256sum", "--check", "--strict", digests.FILE], cwd=folder, check=True, capture_output=True)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        *("MLmodel", digests.FILE, "part", "weights")
+    ]
+    before = {path: path.stat().st_ino for path in folder.rglob("*")}
+    assert registry.download("models:/petals/1", folder) == folder
+    assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
+
+
+def test_an_earlier_download_is_replaced_and_a_folder_of_ones_own_is_not(
+    petals: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = registry.download("petals/1", tmp_path / "model")
+    (folder / "weights").write_bytes(b"edited")
+    registry.download("petals/2", folder)
+    assert (folder / "weights").read_bytes() == b"0" * 100_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "notes").touch()
+    with pytest.raises(StorageError, match="own holds other files"):
+        registry.download("petals/1", tmp_path / "own")
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["notes"]
+
+
+def test_a_file_that_was_damaged_in_the_storage_is_refused_and_leaves_nothing(
+    petals: tuple[str, str], reached: Settings, tmp_path: Path
+) -> None:
+    (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/weights")
+    whole = stored.read_bytes()
+    stored.write_bytes(b"1" + whole[1:])
+    try:
+        with pytest.raises(RegistryError, match="weights of petals version 2 does not have the checksum") as error:
+            registry.download("petals/2", tmp_path / "model")
+    finally:
+        stored.write_bytes(whole)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checksums_that_were_changed_with_the_files_are_seen(
+    petals: tuple[str, str], reached: Settings, tmp_path: Path
+) -> None:
+    (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/{digests.FILE}")
+    whole = stored.read_text()
+    stored.write_text(whole.replace(whole[:8], "00000000"))
+    try:
+        with pytest.raises(RegistryError, match="checksums of petals version 2 are not those that were registered"):
+            registry.download("petals/2", tmp_path / "model")
+    finally:
+        stored.write_text(whole)
+
+
+@pytest.mark.usefixtures("petals")
+def test_an_unknown_alias_is_answered_with_those_that_exist(tmp_path: Path) -> None:
+    registry.promote("petals", 1, "first")
+    with pytest.raises(
+        RegistryError, match=r"^Model 'petals' has no alias 'best'; it has: .*first = version 1"
+    ) as error:
+        registry.download("petals@best", tmp_path / "model")
+    assert "\n" not in str(error.value)
+    with pytest.raises(RegistryError, match=r"^There is no model 'petal'; there are: .*petals"):
+        registry.resolve("petal@best")
+    with pytest.raises(RegistryError, match="'petals/9' cannot be looked up: "):
+        registry.resolve("petals/9")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("petals")
+def test_the_guard_compares_with_the_present_champion() -> None:
+    registry.promote("petals", 1, "guarded", metric="loss", mode="min")
+    with pytest.raises(RegistryError, match=r"its loss of 0.7000 is worse than the 0.5000 of version 1"):
+        registry.promote("petals", 2, "guarded", metric="loss", mode="min")
+    registry.promote("petals", 2, "guarded", metric="loss", mode="max")
+    assert registry.resolve("petals@guarded").version in (2, "2")
+
+
+def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, str]) -> None:
+    import mlflow
+
+    mlflow.MlflowClient().log_metric(petals[1], "f1", float("nan"))
+    with pytest.raises(RegistryError, match="has no number as its metric 'f1'"):
+        registry.promote("petals", 2, "guarded-by-f1", metric="f1")
+
+
+def test_a_model_that_was_registered_past_us_is_fetched_unchecked(
+    petals: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    with mlflow.start_run() as run:
+        mlflow.log_text("flavors: {}", "plain/MLmodel")
+    version = mlflow.register_model(f"runs:/{run.info.run_id}/plain", "plain")
+    folder = registry.download(f"plain/{version.version}", tmp_path / "model")
+    assert (folder / "MLmodel").read_text() == "flavors: {}"
+    assert "was registered without checksums" in capsys.readouterr().err
+
+
+def test_the_command_line_shows_promotes_and_downloads(petals: tuple[str, str], tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        """In this process, because each of its own takes 4 s to import MLflow."""
+        return CliRunner().invoke(app, ["models", *words], catch_exceptions=False).output
+
+    assert run("promote", "petals/2", "--alias", "spoken") == "petals@spoken is version 2.\n"
+    assert "job      petals-2\n" in run("show", "petals@spoken")
+    assert petals[0] in run("best", "petals", "loss", "--mode", "min")
+    assert "petals" in run()
+    command = [sys.executable, "-m", "mlplatform", "models", "download", "petals@spoken", str(tmp_path / "model")]
+    fetched = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert fetched.stdout.strip() == str(tmp_path / "model")
+    assert fetched.stderr == "", "a bar is for terminals"

@@ -1,0 +1,150 @@
+"""Submitting to a real Ray: what a job is given, what is refused, and how soon its reports are seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embedded import wait_for
+
+from mlplatform.errors import CapacityError
+from mlplatform.jobs import REPORT, Jobs, Resources, WorkerGroup
+from mlplatform.settings import Settings
+
+PRINT_SETTINGS = """
+import json, sys
+from mlplatform.settings import environment, settings
+names = ("MLFLOW_EXPERIMENT_NAME", "SEED")
+print(json.dumps({"note": settings().note, "attempt": settings().attempt, "arguments": sys.argv[1:],
+                  **{name: environment().get(name) for name in names}}))
+sys.exit(settings().attempt < 2)
+"""
+
+REPORT_SLOWLY = f"""
+import json, pathlib, sys, time
+for step in range(8):
+    print("other", step)
+    print({REPORT!r}, json.dumps({{"step": step, "printed": time.time()}}), flush=True)
+    time.sleep(0.6)
+"""
+
+
+def submit(reached: Settings, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mlplatform", "submit", *words]
+    env = {**os.environ, **reached.environment()}
+    return subprocess.Popen(command, env=env, stdout=-1, stderr=-1, text=True)
+
+
+def printed(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_a_job_file_and_options_reach_the_job_and_a_failed_attempt_is_repeated(
+    reached: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(PRINT_SETTINGS)
+    (tmp_path / "job.toml").write_text(
+        'cpus = 0.5\nretries = 3\nexperiment = "food"\nnote = "first"\n[env]\nSEED = "1"\n[workers]\ncount = 2\n'
+    )
+    job = submit(reached, str(tmp_path / "train.py"), "--note", "it's the second", "--", "--name", "two words")
+    output, said = job.communicate(timeout=120)
+    assert job.returncode == 0, said
+    attempts = printed(output)
+    assert [attempt.pop("attempt") for attempt in attempts] == [1, 2]
+    assert all(
+        attempt
+        == {
+            "note": "it's the second",
+            "arguments": ["--name", "two words"],
+            "MLFLOW_EXPERIMENT_NAME": "food",
+            "SEED": "1",
+        }
+        for attempt in attempts
+    )
+    assert "Attempt 1 of 4 ended with exit code 1." in output
+
+
+def test_what_no_node_has_is_refused_and_nothing_is_listed(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with Jobs(reached) as jobs:
+        before = jobs.list()
+        job = submit(reached, str(tmp_path / "train.py"), "--gpus", "4")
+        _, said = job.communicate(timeout=60)
+        assert job.returncode == 1
+        assert "The entry point asks for 4 GPUs; no node has a GPU (" in said
+        assert len(said.strip().splitlines()) == 1
+        with pytest.raises(CapacityError, match=r"asks for 99 workers with 1 CPU each; all nodes together hold \d"):
+            jobs.submit("true", tmp_path, workers=WorkerGroup(99))
+        assert jobs.list() == before
+
+
+def test_what_is_in_use_is_waited_for_and_its_user_named(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "hang.py").write_text("import signal\nsignal.pause()\n")
+    everything = Resources(cpus=max(4, os.cpu_count() or 1))
+    with Jobs(reached) as jobs:
+        holder = jobs.submit("python hang.py", tmp_path, name="holder", resources=Resources(cpus=3))
+
+        def waits() -> str | None:
+            wait = jobs.check_capacity(everything)
+            return str(wait) if wait and holder in wait.users else None
+
+        try:
+            # Ray tells what is in use a few seconds late.
+            wait_for(lambda: "waits for 3 CPUs; in use by " in (waits() or ""), "Ray tells what is in use", seconds=60)
+            assert jobs.check_capacity(Resources(cpus=0.5)) is None
+        finally:
+            jobs.stop(holder)
+            jobs.wait(holder, timeout_s=60)
+        wait_for(lambda: jobs.check_capacity(everything) is None, "Ray tells what is free", seconds=60)
+
+
+def test_reports_are_seen_while_the_job_runs(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(REPORT_SLOWLY)
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit("python slow.py", tmp_path, name="reports")
+        seen = [(report["step"], time.time() - report["printed"]) for report in jobs.reports(job_id)]
+        assert [step for step, _ in seen] == list(range(8))
+        # The job takes as long as eight reports; had they come with its end, the first would be nearly 5 s old.
+        late = sorted(delay for _, delay in seen)
+        print("delays of reports:", ", ".join(f"{delay:.2f}" for delay in late))
+        assert late[len(late) // 2] < 1.5, seen
+
+
+def test_a_long_log_is_followed_without_losing_or_repeating_a_line(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(
+        "import time\nfor number in range(60_000):\n    print('line', number)\n"
+        "    if number % 2_000 == 0: time.sleep(0.1)\nprint('no end', end='')\n"
+    )
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit("python chatty.py", tmp_path, name="chatty")
+        lines = [line for line in jobs.follow(job_id, poll_s=0.3) if line.startswith(("line", "no end"))]
+    assert lines == [*(f"line {number}" for number in range(60_000)), "no end"]
+
+
+def test_control_c_detaches_and_says_how_to_go_on(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "hang.py").write_text("import signal\nprint('hanging', flush=True)\nsignal.pause()\n")
+    job = submit(reached, str(tmp_path / "hang.py"))
+    assert job.stdout
+    job_id = job.stdout.readline().split()[2].rstrip(";")
+    with Jobs(reached) as jobs:
+        try:
+            for line in job.stdout:
+                if "hanging" in line:
+                    break
+            job.send_signal(signal.SIGINT)
+            _, said = job.communicate(timeout=30)
+            assert job.returncode == 130
+            assert f"mlplatform logs -f {job_id}" in said
+            assert f"mlplatform stop {job_id}" in said
+            assert jobs.get(job_id).status == "RUNNING"
+        finally:
+            job.kill()
+            jobs.stop(job_id)
+            jobs.wait(job_id, timeout_s=60)

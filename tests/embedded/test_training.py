@@ -1,0 +1,118 @@
+"""`run_config` on a real Ray: a training of two fits, one of whose workers is killed between two checkpoints."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embedded import command, processes
+
+from mlplatform import storage, tracking
+from mlplatform.jobs import Jobs, report_in
+from mlplatform.local import Local
+from mlplatform.settings import Settings
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+STEPS = 10
+KILL_AFTER_REPORTS = 5
+"""Two after the checkpoint of the third step, one before that of the sixth."""
+
+
+@pytest.fixture(autouse=True)
+def connected(environment: Settings) -> Settings:
+    return environment
+
+
+@pytest.fixture(scope="module")
+def trained(local: Local, reached: Settings) -> tuple[str, list[str]]:
+    """Id and log of the job."""
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(
+            ["python", "steps.py", f"--steps={STEPS}", "--pause=0.6", "--detailed", "--fits", "first", "second"],
+            SCRIPTS,
+            name="steps",
+        )
+        log: list[str] = []
+        for line in jobs.follow(job_id):
+            log.append(line)
+            if report_in(line) and sum(report_in(old) is not None for old in log) == KILL_AFTER_REPORTS:
+                next(process for process in processes(local) if "RayTrainWorker" in command(process)).kill()
+        assert jobs.get(job_id).status == "SUCCEEDED", "\n".join(log[-40:])
+        return job_id, log
+
+
+def points(job_id: str, key: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    run = tracking.find_run(job_id)
+    assert run
+    return [(point.step, point.value) for point in MlflowClient().get_metric_history(run.info.run_id, key)]
+
+
+def read_back(log: list[str], name: str) -> list[dict[str, Any]]:
+    """What the job got from `mlplatform.history`."""
+    marker = f"{name}: history "
+    return json.loads(next(line for line in log if marker in line).partition(marker)[2])
+
+
+def test_it_resumed_from_its_last_checkpoint(trained: tuple[str, list[str]]) -> None:
+    reports = [report for line in trained[1] if (report := report_in(line))]
+    starts = list(dict.fromkeys((report["run"], report["start"]) for report in reports))
+    assert len(starts) == 3, f"the first fit, its restart, and the second fit: {starts}"
+    (_, resumed_at) = starts[1]
+    assert starts == [("first", 0), ("first", resumed_at), ("second", 0)]
+    assert resumed_at in (3, 6)
+
+
+@pytest.mark.parametrize("prefix", ["", "second/"])
+def test_each_metric_has_one_point_a_step_though_steps_were_replayed(
+    trained: tuple[str, list[str]], prefix: str
+) -> None:
+    expected = [(step, pytest.approx(1 / (step + 1))) for step in range(STEPS)]
+    assert points(trained[0], f"{prefix}loss") == expected
+
+
+def test_a_metric_of_both_ranks_is_aggregated(trained: tuple[str, list[str]]) -> None:
+    assert points(trained[0], "rank") == [(step, 0.5) for step in range(STEPS)]
+
+
+def test_a_name_that_mlflow_refuses_is_mended_and_said(trained: tuple[str, list[str]]) -> None:
+    assert points(trained[0], "loss_top_") == [(step, float(step)) for step in range(STEPS)]
+    assert any("'loss[top]' is logged as 'loss_top_'" in line for line in trained[1])
+
+
+def test_a_value_that_is_no_number_is_kept(trained: tuple[str, list[str]]) -> None:
+    assert len(points(trained[0], "nothing")) == STEPS
+    assert all(math.isnan(report["nothing"]) for report in read_back(trained[1], "first"))
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_all_reports_are_read_back_in_one_call(trained: tuple[str, list[str]], name: str) -> None:
+    found = read_back(trained[1], name)
+    assert [report["step"] for report in found] == list(range(STEPS))
+    assert [report["training_iteration"] for report in found] == list(range(1, STEPS + 1))
+    assert [report.get("done", False) for report in found] == [False] * (STEPS - 1) + [True]
+    assert all({rank["rank"] for rank in report["ranks"]} == {0, 1} for report in found)
+    assert {report["job_id"] for report in found} == {trained[0]}
+    assert all("checkpoint" in report for report in found[2::3])
+
+
+def test_the_detailed_fields_count_from_the_restore(trained: tuple[str, list[str]]) -> None:
+    reports = [report for line in trained[1] if (report := report_in(line)) and report["run"] == "first"]
+    since = [report["iterations_since_restore"] for report in reports]
+    again = since.index(1, 1)
+    assert since[:again] == list(range(1, again + 1))
+    assert reports[again]["step"] == reports[again]["start"] > 0
+
+
+def test_metrics_of_numpy_are_said_to_be_converted_once_a_worker(trained: tuple[str, list[str]]) -> None:
+    said = [line for line in trained[1] if "'loss' is reported as a Python value, not as float32" in line]
+    assert 1 <= len(said) <= 6
+
+
+def test_each_fit_has_its_own_checkpoints(trained: tuple[str, list[str]], reached: Settings) -> None:
+    for name in ("first", "second"):
+        files = storage.list_files(f"{reached.storage}/{trained[0]}/{name}")
+        kept = {Path(file).parent.name for file in files if file.endswith("state.json")}
+        assert len(kept) == 2, "two are kept"

@@ -1,0 +1,77 @@
+"""A training without a model: counts steps, reports each, checkpoints every third, and resumes where it was."""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import ray.train
+from ray.train import Checkpoint, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+import mlplatform
+
+CHECKPOINT_EVERY = 3
+
+
+def train(config: dict) -> None:
+    rank = ray.train.get_context().get_world_rank()
+    start = 0
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            start = json.loads((Path(folder) / "state.json").read_text())["next"]
+    if config["old_api"]:
+        from ray.air import session
+
+        session.report({"loss": 0})
+    saved_when_asked = False
+    for number in range(start, config["steps"]):
+        asked = ray.train.get_preemption_info() is not None and not saved_when_asked
+        time.sleep(config["late"] if rank == 1 and number == 1 else config["pause"])
+        metrics = {
+            "loss": np.float32(1 / (number + 1)),
+            "rank": rank,
+            "nothing": float("nan"),
+            "loss[top]": number,
+            "start": start,
+            "asked": int(asked),
+        }
+        if config["numbered"]:
+            metrics["step"] = number
+        if (number + 1) % CHECKPOINT_EVERY and not asked:
+            ray.train.report(metrics)
+            continue
+        saved_when_asked = saved_when_asked or asked
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "state.json").write_text(json.dumps({"next": number + 1}))
+            ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--pause", type=float, default=0.2, help="seconds a step")
+    parser.add_argument("--late", type=float, default=0.2, help="seconds that rank 1 takes for its second step")
+    parser.add_argument("--old-api", action="store_true", help="also report as it was done before Train V2")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--fits", nargs="+", default=["fit"])
+    parser.add_argument("--numbered", action="store_true", help="report the step instead of leaving the count to Ray")
+    parser.add_argument("--detailed", action="store_true")
+    args = parser.parse_args()
+    with mlplatform.job_run(experiment="steps", params=vars(args)):
+        for name in args.fits:
+            trainer = DataParallelTrainer(
+                train,
+                train_loop_config=vars(args),
+                scaling_config=ScalingConfig(num_workers=args.workers, placement_strategy="SPREAD"),
+                run_config=mlplatform.run_config(name, detailed=args.detailed, aggregate="mean"),
+            )
+            result = trainer.fit()
+            print(f"{name}: checkpoint {result.checkpoint.path}")
+            print(f"{name}: history {json.dumps(mlplatform.history(name))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""A job that the cluster can never run is refused before anything is uploaded; one that has to wait says for what."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+from host import Stack, run, wait_for
+
+from mlplatform import stack as stack_module
+from mlplatform.jobs import Jobs, WorkerGroup
+from mlplatform.settings import environment
+
+TRAIN = "print('never')\n"
+
+
+def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
+    """`mlplatform submit` on the host, with the settings that `mlplatform env` prints."""
+    script = stack.root / "capacity" / "train.py"
+    script.parent.mkdir(exist_ok=True)
+    # Never the same twice, so that a package of it would have to be uploaded.
+    script.write_text(f"{TRAIN}# {time.time()}\n")
+    command = (str(stack.root / ".venv/bin/mlplatform"), "submit", str(script), *options)
+    return run(*command, check=False, env={**environment(), **stack_module.client_settings(stack.root).environment()})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--gpus", "4"),
+            "asks for 4 GPUs; no node with label role=worker has more than 1 GPU ({workers}: 8 CPUs and 1 GPU); "
+            "ask for at most 1 GPU.",
+        ),
+        (
+            ("--workers", "3", "--worker-gpus", "1"),
+            "The job asks for 3 workers with 1 CPU and 1 GPU each; all nodes together hold 2 "
+            "({workers}: 8 CPUs and 1 GPU); ask for at most 2.",
+        ),
+        (
+            ("--workers", "2", "--worker-gpus", "1", "--gpus", "1"),
+            "beside 1 GPU for the entry point; all nodes together hold 1",
+        ),
+    ],
+)
+def test_what_the_cluster_can_never_run_is_refused(stack: Stack, options: tuple[str, ...], said: str) -> None:
+    with Jobs(stack_module.client_settings(stack.root)) as jobs:
+        before = jobs.list()
+        started = time.monotonic()
+        done = submit(stack, *options)
+        seconds = time.monotonic() - started
+        assert done.returncode == 1, done.stdout
+        assert said.format(workers="ray-worker-0, ray-worker-1") in done.stderr, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert done.stdout == ""
+        assert seconds < 2, f"refused after {seconds:.1f} s"
+        assert jobs.list() == before
+
+
+def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
+    stack.compose("stop", "ray-worker-1")
+    try:
+        with Jobs(stack_module.client_settings(stack.root)) as jobs:
+
+            def waits() -> bool:
+                wait = jobs.check_capacity(workers=WorkerGroup(2, gpus=1))
+                return wait is not None and "ray-worker-1 is away" in str(wait)
+
+            wait_for(waits, "the worker is known to be away")
+    finally:
+        stack.make("up")

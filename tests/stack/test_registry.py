@@ -1,0 +1,172 @@
+"""Models and data sets on the stack: who is told of a promotion, what comes back, and which account may do it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from host import CHECKOUT, Stack, Trained, run, wait_for
+
+from mlplatform.settings import environment
+
+SCRIPTS = CHECKOUT / "tests" / "scripts"
+FOLDER = "/tmp/receiver"
+PORT = "9500"
+
+RELEASE = """
+import sys, mlplatform
+from mlplatform import registry
+version = mlplatform.register(registry.resolve("digits@champion").source, "released")
+mlplatform.promote("released", version.version, metric="test_accuracy")
+for name, value in registry.describe("released@champion").items():
+    print(name, value)
+"""
+
+USES_DATA = """
+import mlplatform
+with mlplatform.job_run(experiment="uses-data"):
+    data = mlplatform.dataset("numbers")
+    folder = data.download("/tmp/numbers-of-job")
+    print("read", (folder / "small" / "7.txt").read_text(), "from", data.uri)
+try:
+    from mlplatform import datasets
+    datasets.put(folder / "small", "made-by-a-job")
+except mlplatform.PlatformError as refusal:
+    print("refused:", refusal)
+"""
+
+
+@pytest.fixture
+def numbers(stack: Stack) -> Iterator[str]:
+    """A folder in the notebook: a file that goes in several parts, and 200 small ones."""
+    folder = "/tmp/numbers"
+    make = (
+        f"mkdir -p {folder}/small && head -c 50000000 /dev/urandom >{folder}/large && "
+        f"for n in $(seq 200); do echo $n >{folder}/small/$n.txt; done"
+    )
+    stack.execute("notebook", "sh", "-c", make)
+    yield folder
+    stack.execute("notebook", "sh", "-c", "rm -rf /tmp/numbers*")
+
+
+@pytest.fixture
+def told(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], list[dict[str, str]]]]:
+    """A program in the notebook's container that MLflow tells of promotions; gives what it has said so far."""
+    secret = tmp_path / "secret"
+    secret.write_text("known to both")
+    stack.write("notebook", f"{FOLDER}/secret", secret.read_text())
+    stack.write("notebook", f"{FOLDER}/receiver.py", (SCRIPTS / "receiver.py").read_text())
+    start = f"echo $$ >pid; exec python receiver.py {PORT} secret deployed >said 2>&1"
+    run("docker", "exec", "--detach", "--workdir", FOLDER, stack.container("notebook"), "sh", "-c", start)
+
+    def said() -> list[str]:
+        return stack.execute("notebook", "cat", f"{FOLDER}/said").stdout.splitlines()
+
+    try:
+        wait_for(lambda: any("listening" in line for line in said()), "the receiver listens")
+        added = models(stack, "add-webhook", f"http://notebook:{PORT}/", "--secret-file", str(secret))
+        yield lambda: [json.loads(line) for line in said() if line.startswith("{")]
+        models(stack, "remove-webhook", added.stdout.split()[0])
+        assert models(stack, "webhooks").stdout == ""
+    finally:
+        stack.execute("notebook", "sh", "-c", f"kill $(cat {FOLDER}/pid); rm -rf {FOLDER}")
+
+
+def models(stack: Stack, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """`mlplatform models ...` as the administrator types it on the host, in the checkout."""
+    env = {**environment(), "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{stack.settings.mlflow_port}"}
+    return run(str(stack.root / ".venv/bin/mlplatform"), "models", *words, cwd=stack.root, env=env, check=check)
+
+
+def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_the_runs_accuracy_again(
+    stack: Stack, trained: Trained, told: Callable[[], list[dict[str, str]]]
+) -> None:
+    described = stack.execute("notebook", "python", "-c", RELEASE).stdout
+    assert f"job {trained.id}" in described
+    (message,) = wait_for(told, "the promotion reaches the receiver")
+    assert (message["model"], message["alias"]) == ("released", "champion")
+
+    stack.write("notebook", f"{FOLDER}/accuracy.py", (SCRIPTS / "accuracy.py").read_text())
+    checkpoints = f"s3://ray/{trained.id}/fit"
+    command = ("python", f"{FOLDER}/accuracy.py", "/home/jovyan/work", f"{FOLDER}/deployed/released", checkpoints)
+    again = json.loads(stack.execute("notebook", *command).stdout.splitlines()[-1])
+    (job_run,) = stack.runs_of(trained.id)
+    accuracy = next(metric["value"] for metric in job_run["data"]["metrics"] if metric["key"] == "test_accuracy")
+    assert again == pytest.approx({"model": accuracy, "checkpoint": accuracy}, abs=1e-6)
+
+
+@pytest.mark.usefixtures("trained")
+def test_only_the_administrator_adds_receivers(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("known to both")
+    words = ("add-webhook", "http://notebook:1/", "--secret-file", str(tmp_path / "secret"))
+    refused = models(stack, *words, "--account", "secrets/mlflow_person", check=False)
+    assert refused.returncode == 1
+    assert "lets only its administrator handle webhooks (403)" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_key_of_the_webhooks_secrets_stands_in_no_environment(stack: Stack) -> None:
+    key = stack.secret("mlflow_webhook_key")
+    inspected = run("docker", "inspect", stack.container("mlflow")).stdout
+    assert key not in inspected
+    # What a process was started with; a key that it sets for itself is not in here.
+    seen = stack.execute("mlflow", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").stdout
+    assert "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE=/run/secrets/mlflow_webhook_key" in seen
+    assert key not in seen
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_notebook_shows_how_far_a_download_is(stack: Stack) -> None:
+    cell = "import mlplatform\nmlplatform.download('digits@champion', '/tmp/numbers-model')"
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "id": "c", "metadata": {}, "source": cell, "outputs": [], "execution_count": None}
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    stack.write("notebook", "/tmp/numbers.ipynb", json.dumps(notebook))
+    command = ("jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/numbers.ipynb")
+    printed = stack.execute("notebook", *command).stdout
+    stack.execute("notebook", "sh", "-c", "rm -rf /tmp/numbers*")
+    assert "Downloading digits version" in printed
+    assert "(100 %)" in printed
+
+
+def test_a_data_set_goes_to_the_bucket_and_comes_back(stack: Stack, numbers: str) -> None:
+    kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0]
+    assert stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0] == kept
+    assert kept in stack.execute("notebook", "mlplatform", "data", "list").stdout
+    stack.execute("notebook", "mlplatform", "data", "get", kept, "/tmp/numbers-again")
+    stack.execute("notebook", "diff", "--recursive", numbers, "/tmp/numbers-again")
+    assert len(stack.objects("datasets", f"numbers/{kept.split('@')[1]}")) == 201
+
+
+def test_a_job_reads_a_data_set_and_its_run_says_which(stack: Stack, numbers: str) -> None:
+    kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0]
+    stack.write("notebook", "/tmp/numbers-job/job.py", USES_DATA)
+    command = "cd /tmp/numbers-job && ray job submit --working-dir . -- python job.py"
+    log = stack.execute("notebook", "bash", "-c", command).stdout
+    assert "read 7\n from s3://datasets/numbers/" in log, log
+    assert "refused: " in log, "jobs read data sets; people put them"
+    assert "refuses access to" in log
+    job_id = next(word.strip("'") for word in log.split() if word.strip("'").startswith("raysubmit_"))
+    (job_run,) = stack.runs_of(job_id)
+    (used,) = job_run["inputs"]["dataset_inputs"]
+    assert used["dataset"]["name"] == "numbers"
+    assert used["dataset"]["digest"].startswith(kept.split("@")[1])
+
+
+def test_a_put_that_was_killed_shows_nothing(stack: Stack, numbers: str) -> None:
+    start = f"echo $$ >/tmp/numbers.pid; exec mlplatform data put {numbers} killed"
+    run("docker", "exec", "--detach", stack.container("notebook"), "sh", "-c", start)
+    wait_for(lambda: stack.objects("datasets", "killed/"), "the first file of the data set is there")
+    stack.execute("notebook", "sh", "-c", "kill -KILL $(cat /tmp/numbers.pid)")
+    assert "killed@" not in stack.execute("notebook", "mlplatform", "data", "list").stdout
+    kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "killed").stdout.split()[0]
+    stack.execute("notebook", "mlplatform", "data", "get", kept, "/tmp/numbers-again")
+    stack.execute("notebook", "diff", "--recursive", numbers, "/tmp/numbers-again")

@@ -1,0 +1,133 @@
+"""Plain `ray job submit` from the notebook: one run for two ranks, and runs that know job, user, commit and changes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host import Stack, Trained
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+FOLDER = "/tmp/tracked"
+GIT = "git -c user.name=a -c user.email=a@b"
+
+
+@pytest.fixture(scope="module")
+def folder(running: Stack) -> str:
+    """A repository in the notebook with two scripts, a line of one of which is not committed."""
+    for name in ("autologged.py", "plain.py"):
+        running.write("notebook", f"{FOLDER}/{name}", (SCRIPTS / name).read_text())
+    commands = f"cd {FOLDER} && git init -q && git add . && {GIT} commit -qm one && echo '# changed' >>autologged.py"
+    running.execute("notebook", "bash", "-c", commands)
+    return FOLDER
+
+
+def submit(stack: Stack, folder: str, command: str) -> Trained:
+    printed = stack.execute(
+        "notebook", "bash", "-c", f"cd {folder} && ray job submit --working-dir . -- {command}"
+    ).stdout
+    return Trained(re.findall(r"raysubmit_\w+", printed)[0], printed)
+
+
+@pytest.fixture(scope="module")
+def ranks(running: Stack, folder: str) -> Trained:
+    """Lightning's autologging on two ranks of Ray Train, whose driver opens no run."""
+    return submit(running, folder, "python autologged.py --train")
+
+
+@pytest.fixture
+def the_run(stack: Stack, ranks: Trained) -> dict[str, Any]:
+    (run,) = stack.runs_of(ranks.id)
+    return run
+
+
+def tags(run: dict[str, Any]) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+
+
+def files(stack: Stack, run: dict[str, Any]) -> set[str]:
+    answer = stack.mlflow.get("/artifacts/list", params={"run_id": run["info"]["run_id"]})
+    return {file["path"] for file in answer.json()["files"]}
+
+
+def test_two_ranks_leave_one_run_with_all_that_rank_0_logged(stack: Stack, the_run: dict[str, Any]) -> None:
+    assert the_run["info"]["status"] == "FINISHED"
+    params = {param["key"]: param["value"] for param in the_run["data"]["params"]}
+    assert params["epochs"] == "2"
+    assert params["lr"] == "0.1"
+    metrics = {metric["key"]: metric["value"] for metric in the_run["data"]["metrics"]}
+    assert metrics["after_fit"] == 0.0, "rank 0's"
+    assert "loss" in metrics
+    assert {"model_summary.txt", "gpu-info.txt", "params.json", "git.diff"} <= files(stack, the_run)
+    versions = stack.mlflow.get(
+        "/model-versions/search", params={"filter": f"run_id = '{the_run['info']['run_id']}'"}
+    ).json()["model_versions"]
+    assert len(versions) == 1
+
+
+def test_the_other_rank_logged_to_a_folder_of_its_own(ranks: Trained) -> None:
+    assert "rank 0 of 2 has logged to http://mlflow:8000" in ranks.log
+    assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in ranks.log
+
+
+def test_ranks_that_lightning_starts_by_itself_share_one_run(stack: Stack, folder: str) -> None:
+    printed = stack.execute("notebook", "env", "MLPLATFORM_JOB_ID=own-ddp", "python", f"{folder}/autologged.py").stdout
+    assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in printed
+    (run,) = stack.runs_of("own-ddp")
+    assert run["info"]["status"] == "FINISHED"
+    assert {"model_summary.txt", "gpu-info.txt"} <= files(stack, run)
+    assert (
+        stack.execute("notebook", "sh", "-c", "ls -d /tmp/mlplatform-rank-* 2>/dev/null | wc -l").stdout.strip() == "0"
+    )
+
+
+def test_the_run_says_who_submitted_what(stack: Stack, folder: str, the_run: dict[str, Any]) -> None:
+    said = tags(the_run)
+    assert said["mlflow.user"] == stack.execute("notebook", "id", "-un").stdout.strip()
+    assert said["mlplatform.entrypoint"] == "python autologged.py --train"
+    assert said["mlplatform.image"].startswith("mlplatform-ray:")
+    head = stack.execute("notebook", "git", "-C", folder, "rev-parse", "HEAD").stdout.strip()
+    assert said["mlflow.source.git.commit"] == head
+    download = "import mlflow, sys; print(mlflow.artifacts.load_text(sys.argv[1]))"
+    uri = f"{the_run['info']['artifact_uri']}/git.diff"
+    assert "+# changed" in stack.execute("notebook", "python", "-c", download, uri).stdout
+
+
+def test_runs_of_a_script_that_knows_nothing_of_the_platform_carry_its_job(stack: Stack, folder: str) -> None:
+    job = submit(stack, folder, "python plain.py")
+    started = re.findall(r"(?:driver|task)'s run (\w+)", job.log)
+    runs = stack.runs_of(job.id)
+    assert {run["info"]["run_id"] for run in runs} == set(started)
+    assert len({run["info"]["experiment_id"] for run in runs}) == 2
+    for run in runs:
+        assert tags(run)["mlplatform.node"].startswith(("ray-worker", "ray-head"))
+        assert tags(run)["mlplatform.attempt"] == "1"
+
+
+def test_the_platforms_account_is_sent_to_no_other_server(stack: Stack) -> None:
+    """A server of the notebook's own writes down what MLflow's client sends it."""
+    program = """
+import http.server, threading, mlflow
+class Listener(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print("key", self.headers.get("Authorization"), flush=True)
+        self.send_error(404)
+    do_GET = do_POST
+    def log_message(self, *arguments): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Listener)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+try:
+    mlflow.MlflowClient(f"http://127.0.0.1:{server.server_port}").get_experiment("1")
+except mlflow.MlflowException:
+    pass
+print("platform", mlflow.get_experiment("0").name)
+"""
+    printed = stack.execute("notebook", "python", "-c", program).stdout
+    assert "key None" in printed
+    assert "platform Default" in printed
+    printed = stack.execute(
+        "notebook", "env", "MLFLOW_TRACKING_TOKEN=mine", "python", "-c", program, check=False
+    ).stdout
+    assert "key Bearer mine" in printed

@@ -1,0 +1,112 @@
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlplatform.outbox import Outbox
+from mlplatform.report_history import HistorySink, history
+from mlplatform.reports import Reports, aggregated, numbers, step_of
+from mlplatform.settings import settings
+from mlplatform.worker_setup import plain
+
+NO_CHECKPOINT = SimpleNamespace(checkpoint=None)
+
+
+@pytest.fixture
+def storage_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path))
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "job")
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+def reports(storage_folder: Any) -> Reports:
+    uri = f"{storage_folder}/job/fit"
+    return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"), [({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({"loss": 1}, 7), ({}, 7)]
+)
+def test_a_report_is_plotted_at_its_step_else_epoch_else_count(values: dict[str, float], step: int) -> None:
+    assert step_of(values, reports=7) == step
+
+
+def test_only_numbers_are_plotted() -> None:
+    reported = {"loss": 0.5, "epoch": 1, "f32": np.float32(2), "name": "a", "done": True, "list": [1], "step": 3}
+    assert numbers(reported) == {"loss": 0.5, "epoch": 1.0, "f32": 2.0}
+
+
+@pytest.mark.parametrize(("how", "loss"), [("rank0", 1.0), ("mean", 2.0), ("max", 3.0)])
+def test_ranks_are_aggregated_as_asked(how: Any, loss: float) -> None:
+    ranks = [{"loss": 1.0, "epoch": 4, "name": "a"}, {"loss": 3.0, "epoch": 4, "name": "b"}]
+    assert aggregated(ranks, how) == {"loss": loss, "epoch": 4, "name": "a"}
+
+
+def test_a_metric_that_rank_0_does_not_report_is_aggregated_too() -> None:
+    assert aggregated([{"loss": 1.0}, {"loss": 2.0, "seen": 5}], "mean") == {"loss": 1.5, "seen": 5.0}
+
+
+def test_each_report_is_one_line_of_the_log(reports: Reports, capsys: pytest.CaptureFixture[str]) -> None:
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5}, {"loss": 9.0}])
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.25}, {"loss": 9.0}])
+    lines = [line.partition("mlplatform report ")[2] for line in capsys.readouterr().out.splitlines()]
+    said = [json.loads(line) for line in lines]
+    assert [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in said] == [
+        ("fit", 0.5, 0, 1),
+        ("fit", 0.25, 1, 2),
+    ]
+
+
+def test_all_reports_can_be_read_back_without_a_checkpoint(reports: Reports, storage_folder: Any) -> None:
+    for loss in (0.5, 0.25):
+        reports.after_report(NO_CHECKPOINT, [{"loss": loss, "note": "text stays"}])
+    reports._close()
+    assert [(line["loss"], line["note"]) for line in history("fit")] == [(0.5, "text stays"), (0.25, "text stays")]
+
+
+def test_the_detailed_fields_tell_each_rank_and_the_last_report(storage_folder: Any) -> None:
+    import asyncio
+
+    uri = f"{storage_folder}/job/fit"
+    reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None, aggregate="mean", detailed=True)
+    places = [SimpleNamespace(metadata=SimpleNamespace(hostname=f"node-{rank}", pid=rank)) for rank in (0, 1)]
+    reports.before_worker_group_start(None)
+    reports.after_worker_group_start(SimpleNamespace(get_workers=lambda: places))
+    for loss in (1.0, 2.0):
+        reports.after_report(NO_CHECKPOINT, [{"loss": loss}, {"loss": loss + 2}])
+    asyncio.run(reports.before_controller_shutdown())
+    first, last = history("fit")
+    assert (first["loss"], last["loss"]) == (2.0, 3.0)
+    assert first["ranks"] == [
+        {"hostname": "node-0", "pid": 0, "loss": 1.0},
+        {"hostname": "node-1", "pid": 1, "loss": 3.0},
+    ]
+    assert (first["job_id"], first["iterations_since_restore"], last["iterations_since_restore"]) == ("job", 1, 2)
+    assert "done" not in first
+    assert last["done"] is True
+
+
+def test_a_replayed_step_stands_once_in_the_history(reports: Reports, storage_folder: Any) -> None:
+    for step, loss in ((0, 0.5), (1, 0.4), (1, 0.3), (2, 0.2)):
+        reports.after_report(NO_CHECKPOINT, [{"loss": loss, "step": step}])
+    reports._close()
+    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.2]
+
+
+def test_a_report_that_cannot_be_tracked_does_not_end_the_training(
+    reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports.after_report(NO_CHECKPOINT, [])
+    assert "training goes on" in caplog.text
+
+
+def test_metrics_of_numpy_and_torch_become_python_values() -> None:
+    metrics = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array([1, 2]), "d": 1.5, "e": "text"}
+    values = plain(metrics)
+    assert values == {"a": 0.5, "b": 3, "c": [1, 2], "d": 1.5, "e": "text"}
+    json.dumps(values)

@@ -1,0 +1,86 @@
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+from mlplatform.tuning import TrialCallback, _is_begun, _length, _points, _step, reported, was_cut
+
+RESULT = {
+    "loss": np.float32(0.5),
+    "val": {"accuracy": 0.75},
+    "note": "warm",
+    "training_iteration": 4,
+    "timestamp": 1000,
+    "time_total_s": 2.5,
+    "pid": 17,
+    "done": False,
+    "trial_id": "abc_00000",
+    "config": {"lr": 0.1},
+}
+
+
+def test_what_ray_fills_in_is_not_the_trials_own_report() -> None:
+    assert reported(RESULT) == {"loss": 0.5, "val/accuracy": 0.75, "note": "warm"}
+
+
+@pytest.mark.parametrize(("own", "step"), [({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({}, 3)])
+def test_a_trials_report_is_plotted_at_its_step_else_epoch_else_count(own: dict[str, int], step: int) -> None:
+    assert _step({**RESULT, **own}) == step
+
+
+def test_a_report_that_comes_again_from_a_snapshot_has_the_time_of_its_own() -> None:
+    points = _points(RESULT)
+    assert {(point.key, point.value, point.step, point.timestamp) for point in points} == {
+        ("loss", 0.5, 3, 1_000_000),
+        ("val/accuracy", 0.75, 3, 1_000_000),
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "criteria", "length", "cut"),
+    [
+        ({"done": True, "epoch": 3}, {}, None, True),
+        ({"done": False, "epoch": 3}, {}, None, False),
+        ({"done": True, "epoch": 10}, {"epoch": 10}, None, False),
+        ({"done": True, "epoch": 3}, {"epoch": 10}, None, True),
+        ({"done": True, "val": {"loss": 9.0}}, {"val/loss": 9}, None, False),
+        ({"done": True, "training_iteration": 100}, {}, ("training_iteration", 100), False),
+        ({"done": True, "training_iteration": 16}, {}, ("training_iteration", 100), True),
+    ],
+)
+def test_a_trial_that_has_run_its_course_was_not_stopped_early(
+    result: dict[str, Any], criteria: dict[str, float], length: tuple[str, int] | None, cut: bool
+) -> None:
+    assert was_cut(result, criteria, length) is cut
+
+
+def test_the_length_of_a_trial_is_the_schedulers_if_it_ends_trials_at_one() -> None:
+    assert _length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
+    assert _length(ASHAScheduler(max_t=50, stop_last_trials=False)) is None
+    assert _length(FIFOScheduler()) is None
+
+
+def test_a_callback_travels_with_the_search_without_its_trials() -> None:
+    callback = TrialCallback("search", "run", ("epoch", 5))
+    callback._open.add("abc_00000")
+    restored = pickle.loads(pickle.dumps(callback))  # noqa: S301 - our own bytes
+    assert (restored._name, restored._parent, restored.length, restored._open) == ("search", "run", ("epoch", 5), set())
+
+
+def test_what_goes_wrong_in_tracking_does_not_end_the_search(caplog: pytest.LogCaptureFixture) -> None:
+    TrialCallback("search", None).on_trial_start(iteration=0, trials=[], trial=None)
+    assert "the search goes on" in caplog.text
+
+
+def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
+    from pyarrow.fs import LocalFileSystem
+
+    folder = tmp_path / "search"
+    assert not _is_begun(LocalFileSystem(), str(folder))
+    folder.mkdir()
+    (folder / "tuner.pkl").touch()
+    assert not _is_begun(LocalFileSystem(), str(folder))
+    (folder / "experiment_state-2026-11-21_00-00-00.json").touch()
+    assert _is_begun(LocalFileSystem(), str(folder))
