@@ -366,7 +366,8 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
         accepted[valid] = text[:MAX_PARAM_VAL_LENGTH]
     if accepted:
         mlflow.log_params(accepted)
-    if odd:
+    # Rank 0 says it for all.
+    if odd and not uri_outside():
         print("\n".join(odd), file=sys.stderr, flush=True)
         mlflow.log_dict({key: str(value) for key, value in params.items()}, "params.json")
 

@@ -78,7 +78,7 @@ def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: An
 
 @functools.cache
 def _warn_of_silent_calls() -> None:
-    """`ray.air.session.report` does nothing under Train V2, and says nothing; once a process, as it replaces functions."""
+    """`ray.air.session.report` does nothing under Train V2, and says nothing. Once a process, as it is replaced."""
     from ray.air import session
     from ray.train._internal import session as train_session
 
