@@ -53,6 +53,9 @@ test: lint  ## Lint, then unit and embedded tests; no Docker needed
 test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
 	tests/stack/run.sh
 
+bench: .venv/dev  ## Measure the running stack against what it is built on (QUICK=1 does not judge, ONLY="name ...")
+	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
 soak: .venv/dev  ## The long repetitions that CI leaves out
 	tests/stack/run.sh -m soak tests/stack
 
@@ -75,4 +78,4 @@ lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.PHONY: help demo env build up down status logs smoke destroy lint test test-stack soak lock
+.PHONY: help demo env build up down status logs smoke destroy lint test test-stack bench soak lock

@@ -82,7 +82,12 @@ def run_config(
         detailed=detailed,
     )
     files, path = storage.filesystem(storage.checkpoint_uri())
-    identity = {"MLPLATFORM_JOB_ID": settings().job_id, "MLPLATFORM_ATTEMPT": str(settings().attempt)}
+    identity = {
+        "MLPLATFORM_JOB_ID": settings().job_id,
+        "MLPLATFORM_ATTEMPT": str(settings().attempt),
+        # Also where the program has named another server than the platform's.
+        "MLFLOW_TRACKING_URI": tracking.uri(),
+    }
     return RunConfig(
         name=name,
         storage_path=path,

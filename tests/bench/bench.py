@@ -1,0 +1,240 @@
+"""Measures a running stack against what it is built on, and prints a table: `make bench`.
+
+What runs inside of the stack lies in `scripts/`. Jobs print what they measured; commands of the notebook are timed in
+its container, so that nothing of this program counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from harness import RESULT, Row, interleaved, table, write
+from host import CHECKOUT, Stack
+from rich.console import Console
+
+from mlplatform import stack as platform_stack
+from mlplatform.errors import HostError, PlatformError
+from mlplatform.jobs import Jobs
+
+BENCH = Path(__file__).parent
+RESULTS = CHECKOUT / ".bench" / "results.json"
+NEEDED = {"notebook", "ray-head", "ray-worker-0", "mlflow", "minio"}
+
+FIRST_LINE = "The first line of user code."
+# What the tutorial's requirements.txt names.
+TUTORIAL_PACKAGES = ["torch", "torchvision", "lightning", "boto3", "s3fs"]
+FOLDER = "/tmp/bench"
+
+_PAIRS = 5
+_TUTORIAL_PAIRS = 3
+"""Two and a half minutes each; the interval of two would be 13 deviations wide."""
+
+
+class NotMeasuredError(Exception):
+    """A job or a command of the benchmark failed; the message holds the end of what it printed."""
+
+
+class RunningStack(Stack):
+    """The stack that `.env` describes, whatever the prefix of its containers."""
+
+    def container(self, service: str) -> str:
+        return f"{self.settings.prefix}{service}"
+
+
+class Bench:
+    """What the measurements share."""
+
+    def __init__(self, root: Path, jobs: Jobs, quick: bool) -> None:
+        self.stack = RunningStack(root)
+        self.quick = quick
+        self.pairs = 1 if quick else _PAIRS
+        self._jobs = jobs
+
+    def job(self, script: str, *arguments: str) -> dict[str, list[tuple[float, float]]]:
+        """Run a script as a job; the pairs that it has measured, by name."""
+        command = ["python", "-m", f"scripts.{script}", f"--pairs={self.pairs}", *arguments]
+        job_id = self._jobs.submit([*command, *(["--quick"] if self.quick else [])], BENCH, name=f"bench-{script}")
+        lines = list(self._jobs.follow(job_id))
+        found = [line.partition(RESULT)[2] for line in lines if RESULT in line]
+        if self._jobs.get(job_id).status != "SUCCEEDED" or not found:
+            raise NotMeasuredError(f"Job {job_id} has measured nothing:\n" + "\n".join(lines[-30:]))
+        return json.loads(found[-1])
+
+    def seconds(self, folder: str, *command: str, until: str = "") -> float:
+        """Time a command of the notebook, to its end or to the first line that holds `until`.
+
+        What the command submitted has ended when this returns, so that it does not slow down the next one.
+        """
+        stopwatch = ["python", f"{FOLDER}/stopwatch.py", *(["--until", until] if until else [])]
+        printed = subprocess.run(
+            ["docker", "exec", "--workdir", folder, self.stack.container("notebook"), *stopwatch, "--", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if printed.returncode:
+            raise NotMeasuredError(f"`{' '.join(command)}` failed:\n{printed.stdout[-3000:]}{printed.stderr[-1000:]}")
+        measured = json.loads(printed.stdout.splitlines()[-1])
+        self._jobs.wait(measured["job"], timeout_s=300)
+        return float(measured["seconds"])
+
+    def new_job(self, **files: str) -> str:
+        """A folder in the notebook with a job that nobody has seen before; files are named without their suffix."""
+        folder = f"{FOLDER}/{secrets.token_hex(4)}"
+        self.stack.write("notebook", f"{folder}/hello.py", f"print({FIRST_LINE!r}, flush=True)  # {folder}\n")
+        for name, text in files.items():
+            self.stack.write("notebook", f"{folder}/{name}{'.json' if name == 'runtime' else '.txt'}", text)
+        return folder
+
+    def prepare(self) -> None:
+        self.stack.write("notebook", f"{FOLDER}/stopwatch.py", (BENCH / "scripts" / "stopwatch.py").read_text())
+
+    def clean_up(self) -> None:
+        self.stack.execute("notebook", "rm", "-rf", FOLDER, check=False)
+
+
+# --- Measurements ---
+
+# The platform's hook for plain `ray job submit` is no part of plain Ray.
+PLAIN = ("env", "-u", "RAY_JOB_SUBMIT_HOOK", "ray", "job", "submit")
+
+
+def training(bench: Bench) -> list[Row]:
+    measured = bench.job("training")
+    return [
+        Row("tracked-training: the same training with job_run and run_config", "s", measured["training"], 1.02),
+        Row("async-stall: report() of an asynchronous upload by a synchronous one", "s", measured["stall"], 0.05),
+    ]
+
+
+def batched_metrics(bench: Bench) -> list[Row]:
+    name = "batched-metrics: MetricWriter by mlflow.log_metric"
+    return [Row(name, "metrics/s", bench.job("metrics")["metrics"], 20, "higher")]
+
+
+def checkpoint_upload(bench: Bench) -> list[Row]:
+    name = "checkpoint-upload: storage.upload by boto3's upload_file"
+    return [Row(name, "MB/s", bench.job("upload")["upload"], 0.8, "higher")]
+
+
+def trivial_fit(bench: Bench) -> list[Row]:
+    name = "trivial-fit: a program that trains nothing on 2 workers, by torchrun"
+    return [Row(name, "s", bench.job("startup")["startup"], 2.0)]
+
+
+def submit(bench: Bench) -> float:
+    return bench.seconds(bench.new_job(), "mlplatform", "submit", "hello.py", until=FIRST_LINE)
+
+
+def plain_submit(bench: Bench) -> float:
+    return bench.seconds(bench.new_job(), *PLAIN, "--working-dir", ".", "--", "python", "hello.py", until=FIRST_LINE)
+
+
+def tutorial_submit(bench: Bench, index_url: str) -> float:
+    """The tutorial's way: packages in the job's runtime environment. Its list is one that no node has seen before."""
+    # A marker that holds everywhere makes the list another one without changing what it installs.
+    packages = [*TUTORIAL_PACKAGES, f'iniconfig==2.1.0; platform_machine != "bench-{secrets.token_hex(4)}"']
+    variables = {"FOOD11_DATA_DIR": "/mnt/Food-11", **({"PIP_INDEX_URL": index_url} if index_url else {})}
+    runtime = json.dumps({"pip": "requirements.txt", "env_vars": variables})
+    folder = bench.new_job(requirements="\n".join(packages) + "\n", runtime=runtime)
+    options = ("--runtime-env", "runtime.json", "--working-dir", ".")
+    return bench.seconds(folder, *PLAIN, *options, "--", "python", "hello.py", until=FIRST_LINE)
+
+
+def first_line(bench: Bench) -> list[Row]:
+    if not bench.quick:
+        # The first of each reads its programs from disk.
+        submit(bench)
+        plain_submit(bench)
+    pairs = interleaved(partial(submit, bench), partial(plain_submit, bench), bench.pairs)
+    return [Row("first-line: mlplatform submit of a new job by plain ray job submit", "s", pairs, 1.0)]
+
+
+def first_line_tutorial(bench: Bench) -> list[Row]:
+    if bench.quick:
+        print("first-line-tutorial is left out: it takes minutes.")
+        return []
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
+    baseline = partial(tutorial_submit, bench, asked.stdout.strip())
+    pairs = interleaved(partial(submit, bench), baseline, _TUTORIAL_PAIRS)
+    name = "first-line-tutorial: times sooner than with the tutorial's runtime_env"
+    return [Row(name, "s", pairs, 20, "higher", times_sooner=True)]
+
+
+def warm_submit(bench: Bench) -> list[Row]:
+    folder = bench.new_job()
+    ours = partial(bench.seconds, folder, "mlplatform", "submit", "--no-wait", "hello.py")
+    options = ("--no-wait", "--working-dir", ".", "--", "python", "hello.py")
+    if not bench.quick:
+        ours()
+    pairs = interleaved(ours, partial(bench.seconds, folder, *PLAIN, *options), bench.pairs)
+    return [
+        Row("warm-submit: mlplatform submit --no-wait, by 1 s", "s", [(mine, 1.0) for mine, _ in pairs], 1.0),
+        Row("warm-submit-ray: the same by ray job submit --no-wait", "s", pairs, 1.0),
+    ]
+
+
+MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
+    "warm-submit": warm_submit,
+    "first-line": first_line,
+    "batched-metrics": batched_metrics,
+    "checkpoint-upload": checkpoint_upload,
+    "trivial-fit": trivial_fit,
+    "training": training,
+    "first-line-tutorial": first_line_tutorial,
+}
+
+
+def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
+    """Measure, show and keep rows; False where one does not hold or could not be measured."""
+    rows: list[Row] = []
+    measured_all = True
+    bench.prepare()
+    try:
+        for name in names:
+            try:
+                new = MEASUREMENTS[name](bench)
+            except (NotMeasuredError, PlatformError, AssertionError) as error:
+                print(f"{name} could not be measured: {error}", file=sys.stderr)
+                measured_all = False
+                continue
+            if new:
+                console.print(table(new))
+            rows += new
+            # After each, so that a run that breaks off keeps what it has.
+            write(rows, RESULTS)
+    finally:
+        bench.clean_up()
+    console.print("", table(rows), f"\nWritten to {RESULTS}.", sep="\n", soft_wrap=True)
+    return measured_all and (bench.quick or all(row.result.holds for row in rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
+    parser.add_argument("--quick", action="store_true", help="one short pair of each, without judging")
+    parser.add_argument("--only", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
+    args = parser.parse_args()
+    try:
+        missing = NEEDED - platform_stack.running(args.root)
+        if missing:
+            raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
+        with Jobs(platform_stack.client_settings(args.root)) as jobs:
+            holds = measure(Bench(args.root, jobs, args.quick), args.only, Console(width=170))
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Rows of the benchmark: pairs measured beside each other, the interval of their ratio, and what it is held against."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CONFIDENCE = 0.95
+
+RESULT = "bench result"
+"""Starts the line of a job's log that carries what the job has measured, as JSON."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity, measured for us and for a baseline in turn."""
+
+    name: str
+    unit: str
+    pairs: Sequence[tuple[float, float]]
+    """Ours and the baseline's, in `unit`."""
+
+    target: float
+    better: Literal["lower", "higher"] = "lower"
+    """Whether the ratio has to stay at or below the target, or at or above it."""
+
+    times_sooner: bool = False
+    """The ratio is the baseline's seconds by ours, instead of ours by the baseline's."""
+
+    @property
+    def ratios(self) -> list[float]:
+        return [theirs / ours if self.times_sooner else ours / theirs for ours, theirs in self.pairs]
+
+    @property
+    def result(self) -> Result:
+        """The geometric mean of the ratios; its interval, whose worse end is judged, needs two pairs or more."""
+        ratio, half = _mean_and_half_width([math.log(value) for value in self.ratios])
+        if half is None:
+            return Result(self.name, math.exp(ratio), None, None, self.target, None)
+        low, high = math.exp(ratio - half), math.exp(ratio + half)
+        holds = high <= self.target if self.better == "lower" else low >= self.target
+        return Result(self.name, math.exp(ratio), low, high, self.target, holds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is kept of a row."""
+
+    name: str
+    ratio: float
+    low: float | None
+    high: float | None
+    target: float
+    holds: bool | None
+    """None where one pair gives no interval."""
+
+
+def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count: int) -> list[tuple[float, float]]:
+    """Measure `count` pairs; which one of a pair comes first alternates, so that a drift of the machine cancels."""
+    pairs = []
+    for index in range(count):
+        if index % 2:
+            theirs = baseline()
+            pairs.append((ours(), theirs))
+        else:
+            mine = ours()
+            pairs.append((mine, baseline()))
+    return pairs
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """For people: the geometric means of both sides, the ratio and what it is held against."""
+    from rich.table import Table
+
+    shown = Table("", "ours", "baseline", "ratio", "95 % interval", "target", "holds", box=None)
+    for row in rows:
+        result = row.result
+        ours, theirs = (_geometric_mean([pair[side] for pair in row.pairs]) for side in (0, 1))
+        interval = "one pair gives none"
+        if result.low is not None and result.high is not None:
+            interval = f"{result.low:.3g} to {result.high:.3g}"
+        shown.add_row(
+            row.name,
+            f"{ours:.4g} {row.unit}",
+            f"{theirs:.4g} {row.unit}",
+            f"{result.ratio:.4g}",
+            f"{interval} ({len(row.pairs)})" if len(row.pairs) > 1 else interval,
+            f"{'at most' if row.better == 'lower' else 'at least'} {row.target:g}",
+            {True: "yes", False: "no", None: "not judged"}[result.holds],
+        )
+    return shown
+
+
+def write(rows: Sequence[Row], file: Path) -> None:
+    """Write the results as JSON."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([asdict(row.result) for row in rows], indent=2) + "\n")
+
+
+def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean of a sample and half of its confidence interval by Student's t; None for a sample of one."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
+        return mean, None
+    from scipy.stats import t
+
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return mean, float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))

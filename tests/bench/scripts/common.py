@@ -1,0 +1,40 @@
+"""What the jobs of the benchmark share."""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import RESULT
+from pyarrow.fs import FileType
+
+from mlplatform import storage
+
+MB = 1_000_000
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    return parser.parse_args()
+
+
+def print_result(**measured: Sequence[tuple[float, float]]) -> None:
+    """Hand pairs, by the row's name, to whoever reads the job's log."""
+    print(f"{RESULT} {json.dumps(measured)}", flush=True)
+
+
+def write_random(file: Path, megabytes: int) -> None:
+    """Bytes that nothing on the way can compress."""
+    with file.open("wb") as output:
+        for _ in range(megabytes):
+            output.write(os.urandom(MB))
+
+
+def remove_files_of_job() -> None:
+    """Leave none of the job's checkpoints behind."""
+    files, path = storage.filesystem(storage.checkpoint_uri())
+    if files.get_file_info(path).type == FileType.Directory:
+        files.delete_dir(path)

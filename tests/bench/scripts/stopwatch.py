@@ -1,0 +1,36 @@
+"""Times a command, to its end or to the first line of its output that holds a text; needs nothing but Python."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+
+# What `mlplatform submit` and `ray job submit` say about the job that they have made.
+JOB = re.compile(r"^Submitted job (\S+);|Job '(\S+)' submitted successfully", re.MULTILINE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--until", default="")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args()
+    seen, seconds = [], None
+    start = time.perf_counter()
+    with subprocess.Popen(args.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            seen.append(line)
+            if args.until and args.until in line and seconds is None:
+                seconds = time.perf_counter() - start
+    if not args.until:
+        seconds = time.perf_counter() - start
+    output = "".join(seen)
+    job = JOB.search(output)
+    if process.returncode or seconds is None or job is None:
+        sys.exit(f"exit code {process.returncode}, {seconds} s\n{output}")
+    print(json.dumps({"seconds": seconds, "job": job[1] or job[2]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The same training under the same TorchTrainer, with the platform's run and run configuration and without.
+
+The clock runs in the training function, on rank 0, from the first step until the last report has returned, so that no
+start-up counts. After the clock has stopped, each tracked training also measures how long a report holds up the loop
+while its checkpoint is uploaded, asynchronously and synchronously.
+"""
+
+import argparse
+import itertools
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import ray.train
+import torch
+from harness import interleaved
+from ray.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_model
+from scripts.common import arguments, print_result, remove_files_of_job, write_random
+from torch import nn
+
+import mlplatform
+
+CHECKPOINT_MB = 10
+REPORTS_BETWEEN_CHECKPOINTS = 5
+BATCH = 64
+_fits = itertools.count()
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 8 * 8, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+class Loop:
+    """Steps of plain PyTorch on one thread, on data that is in memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        torch.set_num_threads(1)
+        generator = torch.Generator().manual_seed(0)
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self.images = torch.randn(BATCH, 3, 32, 32, generator=generator)
+        self.labels = torch.randint(10, (BATCH,), generator=generator)
+
+    def run(self, steps: int) -> float:
+        """Take steps; the last one's loss."""
+        for _ in range(steps):
+            loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        return loss.item()
+
+
+def train(config: dict) -> dict[str, tuple[float, float] | float]:
+    loop = Loop(prepare_model(network()))
+    loop.run(5)
+    rank = ray.train.get_context().get_world_rank()
+    with tempfile.TemporaryDirectory() as folder:
+        write_random(Path(folder) / "state", CHECKPOINT_MB)
+        checkpoint = Checkpoint.from_directory(folder) if rank == 0 else None
+        torch.distributed.barrier()
+        start = time.perf_counter()
+        for number in range(1, config["reports"] + 1):
+            loss = loop.run(config["steps_a_report"])
+            metrics = {"loss": loss, "learning_rate": 1e-3}
+            if number % REPORTS_BETWEEN_CHECKPOINTS:
+                ray.train.report(metrics)
+            else:
+                ray.train.report(metrics, checkpoint=checkpoint)
+        seconds = time.perf_counter() - start
+        # Ray reads the folder until everything is reported.
+        ray.train.get_all_reported_checkpoints()
+    modes = config["stall_modes"]
+    return {"seconds": seconds, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
+
+
+def stall(mode: str, rank: int, megabytes: int) -> float:
+    """Seconds that a report with a checkpoint holds up the training loop of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        if rank == 0:
+            write_random(Path(folder) / "state", megabytes)
+        torch.distributed.barrier()
+        start = time.perf_counter()
+        ray.train.report(
+            {"loss": 0.0},
+            checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None,
+            checkpoint_upload_mode=CheckpointUploadMode[mode],
+        )
+        seconds = time.perf_counter() - start
+        # Uploaded and registered: the folder may go, and the next report has nothing to wait for.
+        ray.train.get_all_reported_checkpoints()
+    return seconds
+
+
+def fit(config: dict, tracked: bool) -> dict:
+    """One training; what rank 0 measured."""
+    name = f"{'tracked' if tracked else 'plain'}-{next(_fits)}"
+    with mlplatform.job_run(experiment="bench") if tracked else nullcontext():
+        if tracked:
+            run_config = mlplatform.run_config(name)
+        else:
+            run_config = RunConfig(name=name, storage_path=mlplatform.checkpoint_uri())
+        scaling = ScalingConfig(num_workers=2)
+        trainer = TorchTrainer(train, train_loop_config=config, scaling_config=scaling, run_config=run_config)
+        measured = trainer.fit().return_value
+    print(f"{name}: {measured}", flush=True)
+    return measured
+
+
+def steps_in(seconds: float) -> int:
+    """Steps that one process alone takes in that time; two that share the machine take no less time for as many."""
+    loop = Loop(network())
+    loop.run(20)
+    start = time.perf_counter()
+    loop.run(40)
+    return max(1, round(seconds * 40 / (time.perf_counter() - start)))
+
+
+def main(args: argparse.Namespace) -> None:
+    seconds_a_report, reports = (0.5, 5) if args.quick else (3.0, 21)
+    config = {"steps_a_report": steps_in(seconds_a_report), "reports": reports, "stall_mb": 32 if args.quick else 256}
+    stalls: list[tuple[float, float]] = []
+
+    def tracked() -> float:
+        modes = ["ASYNC", "SYNC"] if len(stalls) % 2 == 0 else ["SYNC", "ASYNC"]
+        measured = fit({**config, "stall_modes": modes}, tracked=True)
+        held = dict(zip(modes, measured["stalls"], strict=True))
+        stalls.append((held["ASYNC"], held["SYNC"]))
+        return measured["seconds"]
+
+    def plain() -> float:
+        return fit({**config, "stall_modes": []}, tracked=False)["seconds"]
+
+    try:
+        pairs = interleaved(tracked, plain, args.pairs)
+    finally:
+        remove_files_of_job()
+    print_result(training=pairs, stall=stalls)
+
+
+if __name__ == "__main__":
+    main(arguments())
