@@ -198,6 +198,7 @@ def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
     """Measure, show and keep rows; False where one does not hold or could not be measured."""
     rows: list[Row] = []
     measured_all = True
+    RESULTS.unlink(missing_ok=True)
     bench.prepare()
     try:
         for name in names:

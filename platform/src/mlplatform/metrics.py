@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlplatform import mlflow_http
 from mlplatform.outbox import Outbox
 
 _BATCH = 1000
 """Metrics a request; MLflow takes no more."""
 
-_REQUEST_SECONDS = 30
 _NAME_BYTES = 250
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
 """What MLflow refuses in the name of a metric (`mlflow.utils.validation`)."""
@@ -37,24 +37,32 @@ class Point:
 
 
 class RunSink:
-    """An MLflow run; leaves out what the run already has, as after a restore from a checkpoint."""
+    """An MLflow run; leaves out what the run already has, as after a restore from a checkpoint.
+
+    A server is asked over HTTP without MLflow's client: that one takes 4 s of a core to import while workers train, and
+    repeats a request by itself, with pauses of up to a minute.
+    """
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:
         self.name = f"MLflow run {run_id}"
         self._run_id = run_id
-        self._tracking_uri = tracking_uri or ""
+        self._tracking_uri = tracking_uri
         self._last_steps: dict[str, int] = {}
         self._renamed: dict[str, str] = {}
+        self._run: RemoteRun | LocalRun
 
     def open(self) -> None:
-        self._last_steps = _last_steps(self._tracking_uri, self._run_id)
+        remote = (self._tracking_uri or "").startswith(("http://", "https://"))
+        address, run_id = self._tracking_uri, self._run_id
+        self._run = RemoteRun(str(address), run_id) if remote else LocalRun(address, run_id)
+        self._last_steps = self._run.last_steps()
 
     def send(self, items: Sequence[Point]) -> None:
         # What is noted as sent, only after it was: the same items come again if MLflow is away.
         last_steps = dict(self._last_steps)
         fresh = not_yet_sent([self._with_a_valid_name(point) for point in items], last_steps)
         for start in range(0, len(fresh), _BATCH):
-            if refusal := _log_batch(self._tracking_uri, self._run_id, fresh[start : start + _BATCH]):
+            if refusal := self._run.log(fresh[start : start + _BATCH]):
                 _log.warning("MLflow refuses metrics of run %s, they are left out: %s", self._run_id, refusal)
         self._last_steps = last_steps
 
@@ -114,61 +122,50 @@ def not_yet_sent(points: Sequence[Point], last_steps: dict[str, int]) -> list[Po
     return fresh
 
 
-def _last_steps(tracking_uri: str, run_id: str) -> dict[str, int]:
-    """The highest step that a run has for each metric."""
-    if _is_remote(tracking_uri):
-        answer = _request(tracking_uri, "runs/get", "GET", params={"run_id": run_id})
-        if answer.status_code != 200:
-            raise ConnectionError(_reason(answer))
+class RemoteRun:
+    """A run of an MLflow server; whatever is raised means that the server is away."""
+
+    def __init__(self, tracking_uri: str, run_id: str) -> None:
+        self._run_id = run_id
+        self._http = mlflow_http.client(tracking_uri)
+
+    def last_steps(self) -> dict[str, int]:
+        """The highest step that the run has for each metric."""
+        answer = self._http.get("runs/get", params={"run_id": self._run_id})
+        answer.raise_for_status()
         found = answer.json()["run"].get("data", {}).get("metrics", [])
         return {metric["key"]: int(metric.get("step", 0)) for metric in found}
-    from mlflow import MlflowClient
 
-    metrics = MlflowClient(tracking_uri or None).get_run(run_id).data._metric_objs
-    return {metric.key: metric.step for metric in metrics}
-
-
-def _log_batch(tracking_uri: str, run_id: str, points: Sequence[Point]) -> str | None:
-    """Send points; the reason where MLflow refuses them for good, an exception where it is away."""
-    if _is_remote(tracking_uri):
+    def log(self, points: Sequence[Point]) -> str | None:
+        """Send points; the reason where MLflow refuses them for good."""
         metrics = [{**asdict(point), "value": _as_json(point.value)} for point in points]
-        answer = _request(tracking_uri, "runs/log-batch", "POST", json={"run_id": run_id, "metrics": metrics})
+        answer = self._http.post("runs/log-batch", json={"run_id": self._run_id, "metrics": metrics})
         if answer.status_code in (400, 404):
-            return _reason(answer)
-        if answer.status_code != 200:
-            raise ConnectionError(_reason(answer))
+            return f"{answer.status_code}, {answer.text.strip()[:300]}"
+        answer.raise_for_status()
         return None
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric
-
-    MlflowClient(tracking_uri or None).log_batch(
-        run_id, metrics=[Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-    )
-    return None
 
 
-def _request(tracking_uri: str, path: str, method: str, **options: Any) -> Any:
-    """One request without MLflow's own retries: they pause for up to a minute, and are set for a whole process."""
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
+class LocalRun:
+    """A run of a database that MLflow's client itself opens."""
 
-    return http_request(  # type: ignore[no-untyped-call]
-        get_default_host_creds(tracking_uri),  # type: ignore[no-untyped-call]
-        f"/api/2.0/mlflow/{path}",
-        method,
-        max_retries=0,
-        timeout=_REQUEST_SECONDS,
-        raise_on_status=False,
-        **options,
-    )
+    def __init__(self, tracking_uri: str | None, run_id: str) -> None:
+        from mlflow import MlflowClient
 
+        self._run_id = run_id
+        self._client = MlflowClient(tracking_uri)
 
-def _is_remote(tracking_uri: str) -> bool:
-    return tracking_uri.startswith(("http://", "https://"))
+    def last_steps(self) -> dict[str, int]:
+        """As `RemoteRun.last_steps`."""
+        return {metric.key: metric.step for metric in self._client.get_run(self._run_id).data._metric_objs}
 
+    def log(self, points: Sequence[Point]) -> str | None:
+        """As `RemoteRun.log`."""
+        from mlflow.entities import Metric
 
-def _reason(answer: Any) -> str:
-    return f"{answer.status_code}, {answer.text.strip()[:300]}"
+        metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+        self._client.log_batch(self._run_id, metrics=metrics)
+        return None
 
 
 def _as_json(value: float) -> float | str:

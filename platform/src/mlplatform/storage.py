@@ -129,11 +129,23 @@ def _split(uri: str) -> tuple[str, str]:
     return parts.netloc, f"{prefix}/" if prefix else ""
 
 
+def prepare() -> None:
+    """Import and connect what `upload` needs, 1 s of a core, before a training would wait for it."""
+    _s3()
+
+
 def _s3() -> S3Client:
+    known = settings()
+    return _client(known.s3_endpoint, known.s3_region, known.s3_credentials)
+
+
+@cache
+def _client(endpoint: str | None, region: str | None, credentials: Path | None) -> S3Client:
+    """One client for each place; threads may share it."""
     import boto3
     from botocore.config import Config
 
-    # The endpoint, the region and the path of the credentials file come from the AWS_* variables.
+    # All three come from the AWS_* variables, which boto3 reads by itself.
     return boto3.session.Session().client(
         "s3",
         config=Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
 
     def after_init_train_context(self) -> None:
         context = get_train_context()
-        upload = _uploader(context, self._checkpoints) if self._checkpoints.startswith("s3://") else None
+        upload = None
+        if self._checkpoints.startswith("s3://"):
+            upload = _uploader(context, self._checkpoints)
+            threading.Thread(target=storage.prepare, name="storage", daemon=True).start()
         # On the object, not on its class: Ray makes one for each start of the training function.
         context.report = _reporting(context.report, upload)
         _warn_of_silent_calls()

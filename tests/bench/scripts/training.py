@@ -123,7 +123,7 @@ def steps_in(seconds: float) -> int:
 
 
 def main(args: argparse.Namespace) -> None:
-    seconds_a_report, reports = (0.5, 5) if args.quick else (3.0, 21)
+    seconds_a_report, reports = (0.2, 5) if args.quick else (3.0, 21)
     config = {"steps_a_report": steps_in(seconds_a_report), "reports": reports, "stall_mb": 32 if args.quick else 256}
     stalls: list[tuple[float, float]] = []
 
