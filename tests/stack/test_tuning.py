@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from host import Stack, Trained
+from host import Stack, Trained, wait_for
 
+from mlplatform.jobs import Jobs
+from mlplatform.stack import client_settings
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRIALS = 8
 
 
@@ -80,3 +86,48 @@ def test_checkpoints_lie_in_the_trials_folders(stack: Stack, tuned: Trained, chi
     for run in children:
         trial_id = tags(run)["mlplatform.trial_id"]
         assert any(f"/tune/{trial_id}/checkpoint_" in key for key in keys), trial_id
+
+
+@pytest.mark.soak
+def test_a_search_that_crashed_half_way_runs_no_finished_trial_again(stack: Stack) -> None:
+    folder = f"/shared/{uuid.uuid4().hex}"
+    stack.execute("notebook", "mkdir", folder)
+    with Jobs(client_settings(stack.root)) as jobs:
+        job_id = jobs.submit(["python", "search.py", folder], SCRIPTS, name="search")
+        # The best two trials wait for a file; one of the others raises, five run to an end.
+        before = wait_for(lambda: ended_trials(stack, job_id, TRIALS - 2), "all but two trials have ended", 180)
+        kill_driver(stack, job_id, folder)
+        assert jobs.wait(job_id, 60).status == "FAILED"
+        stack.execute("notebook", "touch", f"{folder}/gate")
+        again = jobs.submit(
+            ["python", "search.py", folder],
+            SCRIPTS,
+            name="search-again",
+            env={"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_ATTEMPT": "2"},
+        )
+        assert jobs.wait(again, 240).status == "SUCCEEDED", jobs.logs(again)[-4000:]
+    starts = stack.execute("notebook", "cat", f"{folder}/starts").stdout.splitlines()
+    started = Counter(line.split()[0] for line in starts)
+    after = ended_trials(stack, job_id, TRIALS)
+    assert after, "eight children, all ended"
+    assert all(started[trial] == 1 for trial in before), f"a finished trial ran again: {starts}"
+    continued = set(after) - set(before)
+    assert len(continued) == 2
+    assert all(started[trial] == 2 for trial in continued), starts
+    assert all(after[trial] == before[trial] for trial in before), "each trial keeps its run"
+    stack.execute("notebook", "rm", "-r", folder)
+
+
+def ended_trials(stack: Stack, job_id: str, count: int) -> dict[str, str] | None:
+    """The run of each trial that has ended, by the trial's id, once there are so many of them."""
+    runs = [run for run in stack.runs_of(job_id) if "mlplatform.trial_id" in tags(run)]
+    ended = [run for run in runs if run["info"]["status"] != "RUNNING"]
+    return {tags(run)["mlplatform.trial_id"]: run["info"]["run_id"] for run in ended} if len(ended) == count else None
+
+
+def kill_driver(stack: Stack, job_id: str, folder: str) -> None:
+    """SIGKILL to the entry point, in the container of its node; it wrote its process id into the folder."""
+    node = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
+    host = next(found["hostname"] for found in stack.alive_nodes() if found["raylet"]["nodeId"] == node)
+    pid = stack.execute(host, "cat", f"{folder}/driver").stdout
+    stack.execute(host, "sh", "-c", f"kill -9 {pid}")
