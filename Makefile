@@ -35,6 +35,14 @@ status: .venv/cli  ## Show the state of each container and the addresses
 logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
+data: env  ## Fill the volume food11 with Food-11 (SRC=address or path of its archive, FORCE=1 replaces)
+	$(COMPOSE) build --quiet storage-init
+	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
+
+cache:  ## Copy downloaded models to where jobs look for them (SRC=~/.cache, from a machine that reaches the hubs)
+	@[ -d $(SRC)/huggingface/hub ] || [ -d $(SRC)/torch ] || { echo "SRC='$(SRC)' holds neither huggingface/hub nor torch; give the folder of a machine that has downloaded models, such as SRC=~/.cache." >&2; exit 1; }
+	cd $(SRC) && tar --create $$(ls -d huggingface/hub torch 2>/dev/null) | (cd $(CURDIR) && $(COMPOSE) exec -T ray-worker-0 sh -c 'mkdir -p /shared/cache && tar --extract --directory=/shared/cache')
+
 smoke:  ## Train the main job on the running stack, submitted from the notebook
 	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py
 
@@ -48,7 +56,7 @@ lint: .venv/dev  ## Check style and types
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 test: lint  ## Lint, then unit and embedded tests; no Docker needed
-	.venv/bin/pytest tests/unit tests/embedded
+	.venv/bin/pytest -m "not soak" tests/unit tests/embedded
 
 test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
 	tests/stack/run.sh
@@ -57,7 +65,11 @@ bench: .venv/dev  ## Measure the running stack against what it is built on (QUIC
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 soak: .venv/dev  ## The long repetitions that CI leaves out
+	.venv/bin/pytest -m soak tests/embedded
 	tests/stack/run.sh -m soak tests/stack
+
+tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (SRC=checkout, BRANCHES="ray tune")
+	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(SRC)" $(if $(BRANCHES),--branches $(BRANCHES))
 
 lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	tests/lock.sh
@@ -78,4 +90,4 @@ lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.PHONY: help demo env build up down status logs smoke destroy lint test test-stack bench soak lock
+.PHONY: help demo env build up down status logs data cache smoke destroy lint test test-stack bench soak tutorial lock

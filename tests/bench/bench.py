@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import training as training_job
 from harness import RESULT, Row, interleaved, table, write
-from host import CHECKOUT, Stack
+from host import CHECKOUT, RunningStack
 from rich.console import Console
 
 from mlplatform import stack as platform_stack
@@ -25,7 +26,7 @@ from mlplatform.jobs import Jobs
 
 BENCH = Path(__file__).parent
 RESULTS = CHECKOUT / ".bench" / "results.json"
-NEEDED = {"notebook", "ray-head", "ray-worker-0", "mlflow", "minio"}
+NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow", "minio"}
 
 FIRST_LINE = "The first line of user code."
 # What the tutorial's requirements.txt names.
@@ -39,13 +40,6 @@ _TUTORIAL_PAIRS = 3
 
 class NotMeasuredError(Exception):
     """A job or a command of the benchmark failed; the message holds the end of what it printed."""
-
-
-class RunningStack(Stack):
-    """The stack that `.env` describes, whatever the prefix of its containers."""
-
-    def container(self, service: str) -> str:
-        return f"{self.settings.prefix}{service}"
 
 
 class Bench:
@@ -84,6 +78,27 @@ class Bench:
         measured = json.loads(printed.stdout.splitlines()[-1])
         self._jobs.wait(measured["job"], timeout_s=300)
         return float(measured["seconds"])
+
+    def driver_node(self, job_id: str) -> str:
+        """The service whose node runs a job's driver."""
+        return str(self.stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"][-1]["node"])
+
+    def recovery(self, victims: Callable[[str], Sequence[str]]) -> float:
+        """Seconds from the crash of services, in the midst of a training, to its next new step."""
+        job_id = training_job.submit(self._jobs, 300, 1)
+        training_job.after_a_checkpoint(self._jobs, job_id, more=4)
+        crashed = victims(job_id)
+        seconds = training_job.recovery(
+            self._jobs,
+            job_id,
+            lambda: [training_job.crash(self.stack, one) for one in crashed],
+            # Training goes on without the head alone.
+            anew=set(crashed) != {"ray-head"},
+        )
+        self._jobs.stop(job_id)
+        self._jobs.wait(job_id, timeout_s=120)
+        training_job.whole_again(self.stack)
+        return seconds
 
     def new_job(self, **files: str) -> str:
         """A folder in the notebook with a job that nobody has seen before; files are named without their suffix."""
@@ -183,6 +198,35 @@ def warm_submit(bench: Bench) -> list[Row]:
     ]
 
 
+def door(bench: Bench) -> list[Row]:
+    """The gateway before the head."""
+    for name, file in (("harness", "harness.py"), ("door", "scripts/door.py")):
+        bench.stack.write("notebook", f"{FOLDER}/{name}.py", (BENCH / file).read_text())
+    printed = bench.stack.execute("notebook", "python", f"{FOLDER}/door.py", f"--pairs={bench.pairs}").stdout
+    measured = json.loads(printed.rpartition(RESULT)[2])
+    allowed = [(ours, max(1.1 * theirs, theirs + 0.05)) for ours, theirs in measured["submit"]]
+    return [
+        Row("gateway-submit: submit_job through the gateway by the bare head's time plus 50 ms", "s", allowed, 1.0),
+        Row("log-follow: lateness of a line through the gateway by the bare head's", "s", measured["follow"], 1.5),
+    ]
+
+
+def recovery(bench: Bench) -> list[Row]:
+    """What a crash costs a training, up to the first step beyond the last one that was reported."""
+    if bench.quick:
+        print("recovery is left out: the tests of the stack do the same.")
+        return []
+    workers = ("ray-worker-0", "ray-worker-1")
+    node = [bench.recovery(lambda job_id: [bench.driver_node(job_id)]) for _ in range(bench.pairs)]
+    head = [bench.recovery(lambda _: ["ray-head"]) for _ in range(bench.pairs)]
+    ray = [bench.recovery(lambda _: ["ray-head", *workers]) for _ in range(bench.pairs)]
+    return [
+        Row("recovery-node: the driver's node crashed, by 45 s", "s", [(took, 45.0) for took in node], 1.0),
+        Row("recovery-head: the head crashed, by 5 s", "s", [(took, 5.0) for took in head], 1.0),
+        Row("recovery-ray: all of Ray crashed, by 90 s", "s", [(took, 90.0) for took in ray], 1.0),
+    ]
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "warm-submit": warm_submit,
     "first-line": first_line,
@@ -190,6 +234,8 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "checkpoint-upload": checkpoint_upload,
     "trivial-fit": trivial_fit,
     "training": training,
+    "door": door,
+    "recovery": recovery,
     "first-line-tutorial": first_line_tutorial,
 }
 

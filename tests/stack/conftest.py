@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import stand_in
 from host import Stack, Trained, run
+
+from mlplatform.jobs import Jobs
+from mlplatform.stack import client_settings
 
 _stack: Stack | None = None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--running", type=Path, help="use the stack of this folder, which runs, and leave it running")
+
+
 @pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
     """The stack's files with its images built, nothing started."""
     global _stack
     run("docker", "version")
+    if folder := pytestconfig.getoption("running"):
+        _stack = Stack(folder)
+        yield _stack
+        return
     _stack = Stack.checked_out(tmp_path_factory.mktemp("checkout"))
     try:
         started = time.monotonic()
@@ -28,8 +42,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def running(checkout: Stack) -> Stack:
+def running(checkout: Stack, pytestconfig: pytest.Config) -> Stack:
     """The whole stack, as `make up` leaves it."""
+    if pytestconfig.getoption("running"):
+        return checkout
     started = time.monotonic()
     checkout.make("up")
     print(f"\nmake up from built images: {time.monotonic() - started:.0f} s")
@@ -42,6 +58,22 @@ def stack(running: Stack) -> Stack:
     if running.unhealthy() or not running.containers():
         running.make("up")
     return running
+
+
+@pytest.fixture
+def jobs(stack: Stack) -> Iterator[Jobs]:
+    """A client of the stack's gateway, with a person's token."""
+    with Jobs(client_settings(stack.root)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def food11(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The volume of Food-11, filled by `make data` from an archive of the stand-in."""
+    folder = tmp_path_factory.mktemp("food11")
+    stand_in.write(folder / "photos", original=True)
+    archive = shutil.make_archive(str(folder / "archive"), "zip", folder / "photos")
+    print(running.make("data", f"SRC={archive}").stdout)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
+from mlplatform.errors import PlatformError
 from mlplatform.settings import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ CHECKOUT = Path(__file__).parents[2]
 # the stack's own network.
 ENV = {
     "STACK_PREFIX": "test-",
+    "FOOD11_VOLUME": "test-food11",
     "WORKER_GPUS": "1",
     "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
     "WORKER_MEMORY": "5g",
@@ -60,7 +62,7 @@ def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T
             last = condition()
             if last:
                 return last
-        except (httpx.HTTPError, AssertionError) as error:
+        except (httpx.HTTPError, PlatformError, AssertionError) as error:
             last = error
         time.sleep(0.5)
     raise AssertionError(f"{what} did not come within {seconds} s; last seen: {last}")
@@ -235,3 +237,11 @@ class Stack:
 
     def remove(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
+        run("docker", "volume", "rm", "--force", ENV["FOOD11_VOLUME"], check=False)
+
+
+class RunningStack(Stack):
+    """The stack that `.env` describes, whatever the prefix of its containers."""
+
+    def container(self, service: str) -> str:
+        return f"{self.settings.prefix}{service}"

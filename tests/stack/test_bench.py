@@ -16,6 +16,8 @@ ROWS = {
     "trivial-fit",
     "tracked-training",
     "async-stall",
+    "gateway-submit",
+    "log-follow",
 }
 
 

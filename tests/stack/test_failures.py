@@ -2,89 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from host import Stack, run, wait_for
+from training import (
+    CHECKPOINT_EVERY,
+    OUTAGE_SECONDS,
+    between_two_checkpoints,
+    crash,
+    nothing_is_lost,
+    outage,
+    reports,
+    starts,
+    submit,
+    wait_until,
+    whole_again,
+    worker_without_driver,
+)
 
-from mlplatform.jobs import Jobs, report_in
-from mlplatform.stack import client_settings
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-CHECKPOINT_EVERY = 3
-OUTAGE_SECONDS = 60
-
-
-@pytest.fixture
-def jobs(stack: Stack) -> Iterator[Jobs]:
-    with Jobs(client_settings(stack.root)) as client:
-        yield client
-
-
-def submit(jobs: Jobs, steps: int, pause: float, *more: str) -> str:
-    return jobs.submit(["python", "steps.py", f"--steps={steps}", f"--pause={pause}", *more], SCRIPTS, name="steps")
-
-
-def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
-    return [report for line in jobs.logs(job_id).splitlines() if (report := report_in(line))]
-
-
-def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
-    """A checkpoint came after `at_least` reports, and one more report, so that there is something to replay."""
-    count = len(reports(jobs, job_id))
-    return count > at_least and count % CHECKPOINT_EVERY == 1
-
-
-def worker_without_driver(stack: Stack, job_id: str) -> str:
-    """The worker's service whose node runs neither the entry point nor Ray Train's controller."""
-    driver = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
-    others = [node["hostname"] for node in stack.alive_nodes() if node["raylet"]["nodeId"] != driver]
-    return next(name for name in others if name.startswith("ray-worker"))
-
-
-def crash(stack: Stack, service: str) -> None:
-    """SIGKILL from the host, so that the restart policy acts."""
-    pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service)).stdout)
-    os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def outage(stack: Stack, service: str) -> Iterator[None]:
-    run("docker", "kill", stack.container(service))
-    try:
-        yield
-    finally:
-        run("docker", "start", stack.container(service))
-
-
-def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
-    """One run, FINISHED, with exactly one point a step of each reported metric, in order."""
-    job = jobs.wait(job_id, timeout_s=300)
-    assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
-    (found,) = stack.runs_of(job_id)
-    assert found["info"]["status"] == "FINISHED"
-    for key in ("loss", "rank", "loss_top_"):
-        answer = stack.mlflow.get(
-            "/metrics/get-history", params={"run_id": found["info"]["run_id"], "metric_key": key, "max_results": 1000}
-        )
-        points = [(int(point.get("step", 0)), int(point["timestamp"])) for point in answer.json()["metrics"]]
-        assert sorted(step for step, _ in points) == list(range(steps)), f"{key}: {points}"
-        assert [step for step, _ in sorted(points, key=lambda point: (point[1], point[0]))] == list(range(steps))
-
-
-def whole_again(stack: Stack) -> None:
-    wait_for(lambda: not stack.unhealthy() and len(stack.alive_nodes()) == 3, "the worker back", 180)
-
-
-def starts(jobs: Jobs, job_id: str) -> list[int]:
-    """The step at which each start of the workers went on."""
-    return list(dict.fromkeys(int(report["start"]) for report in reports(jobs, job_id)))
+from mlplatform.jobs import Jobs
 
 
 def test_training_goes_on_from_its_last_checkpoint_when_a_worker_crashes(stack: Stack, jobs: Jobs) -> None:
@@ -121,9 +58,9 @@ def test_a_minute_without_mlflow_postgres_and_minio_costs_nothing(stack: Stack, 
     for service in ("mlflow", "postgres", "minio"):
         run("docker", "kill", stack.container(service))
         away.append((time.monotonic() + OUTAGE_SECONDS, service))
-        _wait_until(time.monotonic() + 15)
+        wait_until(time.monotonic() + 15)
     for end, service in away:
-        _wait_until(end)
+        wait_until(end)
         run("docker", "start", stack.container(service))
     nothing_is_lost(stack, jobs, job_id, steps)
     assert starts(jobs, job_id) == [0], "no worker was restarted"
@@ -145,11 +82,18 @@ def test_an_outage_of_a_minute_costs_nothing(stack: Stack, jobs: Jobs, service: 
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
     with outage(stack, service):
-        _wait_until(time.monotonic() + OUTAGE_SECONDS)
+        wait_until(time.monotonic() + OUTAGE_SECONDS)
     nothing_is_lost(stack, jobs, job_id, steps)
     assert starts(jobs, job_id) == [0], "no worker was restarted"
 
 
-def _wait_until(moment: float) -> None:
-    """The length of an outage is what is tested, so here time itself is waited for."""
-    time.sleep(max(0.0, moment - time.monotonic()))
+def test_many_small_files_go_to_the_storage_at_once(stack: Stack) -> None:
+    """As Ray Tune keeps its state; more files than pyarrow has threads for I/O once waited for each other for ever."""
+    code = (
+        "import pathlib, tempfile, pyarrow.fs as fs; from mlplatform import storage; "
+        "files, path = storage.filesystem('s3://ray/small-files'); folder = tempfile.mkdtemp(); "
+        "[(pathlib.Path(folder) / str(number)).write_text('x') for number in range(40)]; "
+        "fs.copy_files(folder, path, destination_filesystem=files); "
+        "print(len(files.get_file_info(fs.FileSelector(path)))); files.delete_dir(path)"
+    )
+    assert stack.execute("ray-worker-0", "timeout", "60", "python", "-c", code).stdout.split() == ["40"]

@@ -71,6 +71,12 @@ def test_jobs_are_found_by_what_their_entry_points_and_actors_hold() -> None:
     assert users_of(["TPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ()
 
 
+def test_who_holds_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -> None:
+    name = "_ray_internal_job_actor_train-1--2-0a1b2c"
+    actor = {"class_name": "JobSupervisor", "name": name, "job_id": "05000000", "required_resources": {"GPU": 1.0}}
+    assert users_of(["GPU"], [actor], []) == ("train-1",)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -105,7 +111,7 @@ def test_jobs_are_found_by_what_their_entry_points_and_actors_hold() -> None:
         ),
         ((Resources(cpus=-1),), "The entry point asks for -1 CPUs; ask for 0 or more."),
         (
-            (Resources(cpus=1), None, "role=trainer"),
+            (Resources(cpus=1), None, {"role": "trainer"}),
             "The entry point asks for 1 CPU; Ray knows no node with label role=trainer, start a worker.",
         ),
     ],
@@ -140,7 +146,7 @@ def test_a_group_without_room_beside_the_entry_point_is_refused() -> None:
     ],
 )
 def test_what_fits_passes(entry: Resources, workers: WorkerGroup | None) -> None:
-    assert check(STACK, entry, workers, "role=worker") is None
+    assert check(STACK, entry, workers, {"role": "worker"}) is None
 
 
 def test_the_entry_point_goes_where_it_costs_least_workers() -> None:

@@ -1,6 +1,7 @@
 """Bad input at the command line: one sentence on stderr, no traceback, an exit code that is not zero."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -100,3 +101,17 @@ def test_env_survives_a_shell(tmp_path: Path) -> None:
     assert f"MLPLATFORM_STORAGE={folder}" in words
     assert "RAY_AUTH_MODE=token" in words
     assert "RAY_AUTH_TOKEN_PATH=/secrets/token" in words
+
+
+@pytest.mark.parametrize("words", [["models"], ["data", "list"]])
+def test_a_package_that_is_not_installed_is_named(words: list[str], tmp_path: Path) -> None:
+    without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli import main; main()"
+    env = {
+        **os.environ,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "MLPLATFORM_DATASETS": "s3://datasets",
+    }
+    command = [sys.executable, "-c", without, *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"This needs the Python package \w+, which is not installed here; run .*\n", done.stderr)

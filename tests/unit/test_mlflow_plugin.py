@@ -1,13 +1,17 @@
-"""What MLflow loads from the package: tags of every run of a job, and whose key goes where."""
+"""What MLflow loads from the package: tags of every run of a job, whose key goes where, and how models are written."""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 from requests import PreparedRequest, Request
 
-from mlplatform.mlflow_plugin import JobContext, JobsOwnKey
+from mlplatform.mlflow_plugin import JobContext, JobsOwnKey, pickle_by_default
 
 OWN = "http://mlflow:800"
 ACCOUNT = {"Authorization": "Basic of-the-platform"}
@@ -41,8 +45,8 @@ def test_settings_that_are_not_valid_cost_the_tags_and_not_the_run(monkeypatch: 
 
 def test_it_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from mlplatform.mlflow_plugin import JobContext; JobContext().tags(); "
-        "print({'ray', 'torch', 'mlflow'} & set(sys.modules))"
+        "import sys, mlflow; from mlplatform.mlflow_plugin import JobContext; JobContext().tags(); "
+        "print({'ray', 'torch', 'mlflow.pytorch'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "set()"
 
@@ -52,6 +56,41 @@ def test_mlflow_finds_both_plugins() -> None:
     (key,) = entry_points(group="mlflow.request_auth_provider", name="mlplatform")
     assert context.load() is JobContext
     assert key.load() is JobsOwnKey
+
+
+def test_a_model_is_pickled_unless_its_caller_says_how_to_write_it() -> None:
+    def save_model(model, input_example=None, export_model=False, serialization_format=None, **others):  # type: ignore
+        return serialization_format
+
+    pytorch = ModuleType("mlflow.pytorch")
+    pytorch.save_model = save_model  # type: ignore[attr-defined]
+    pickle_by_default(pytorch)
+    save: Callable[..., str | None] = pytorch.save_model  # type: ignore[attr-defined]
+    assert save("model") == save("model", path="here") == save("model", None, False, None) == "pickle"
+    assert save("model", input_example=np.ones(2)) is None
+    assert save("model", export_model=True) is None
+    assert save("model", serialization_format="pt2") == "pt2"
+
+
+def test_log_model_pickles_as_the_tutorial_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        with mlflow.start_run():
+            logged = mlflow.pytorch.log_model(torch.nn.Linear(2, 1), "food11", pip_requirements=["torch"])
+        assert mlflow.pytorch.load_model(logged.model_uri).in_features == 2
+    finally:
+        mlflow.set_tracking_uri(None)
+
+
+def test_an_mlflow_without_formats_is_left_as_it_is() -> None:
+    older = ModuleType("mlflow.pytorch")
+    older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
+    pickle_by_default(older)
+    assert older.log_model is log_model
 
 
 def sent(url: str) -> str | None:

@@ -1,10 +1,12 @@
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mlplatform.metrics import MetricWriter
 from mlplatform.outbox import Outbox
 from mlplatform.report_history import HistorySink, history
 from mlplatform.reports import Reports, aggregated, numbers, step_of
@@ -24,9 +26,12 @@ def storage_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def reports(storage_folder: Any) -> Reports:
+def reports(storage_folder: Any) -> Iterator[Reports]:
     uri = f"{storage_folder}/job/fit"
-    return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None)
+    reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None)
+    yield reports
+    # Its thread reads the settings, which the next test changes.
+    reports._close()
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,30 @@ def test_a_replayed_step_stands_once_in_the_history(reports: Reports, storage_fo
         reports.after_report(NO_CHECKPOINT, [{"loss": loss, "step": step}])
     reports._close()
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.2]
+
+
+def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_attempt(storage_folder: Any) -> None:
+    from ray.train import Checkpoint
+
+    def new() -> tuple[Reports, MetricWriter]:
+        uri = f"{storage_folder}/job/fit"
+        # Nothing listens there, as while MLflow is away.
+        metrics = MetricWriter("run", "http://127.0.0.1:1")
+        return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
+
+    reports, metrics = new()
+    checkpoint = Checkpoint(str(storage_folder))
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5}])
+    reports.after_report(SimpleNamespace(checkpoint=checkpoint), [{"loss": 0.25}])
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.125}])
+    sent = [(point.key, point.value, point.step) for point in metrics.pending()]
+    assert sent == [("loss", 0.5, 0), ("loss", 0.25, 1), ("loss", 0.125, 2)]
+
+    again, rest = new()
+    again._send_again(checkpoint.get_metadata()["mlplatform.unsent"])
+    assert rest.pending() == metrics.pending()[:2], "the same points with the same stamps; what follows is replayed"
+    for each in (reports, again):
+        each._close(timeout_s=0.1)
 
 
 def test_a_report_that_cannot_be_tracked_does_not_end_the_training(

@@ -1,10 +1,14 @@
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import boto3
 import pytest
 
 from mlplatform import storage
 from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
+from mlplatform.objects import S3Store
 
 REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
 
@@ -97,3 +101,24 @@ def test_missing_credentials_are_told_from_wrong_ones(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(AccessError, match="There are no credentials for s3://ray"):
         storage.check_writable("s3://ray/x")
+
+
+@pytest.mark.usefixtures("s3_key")
+def test_threads_that_begin_at_once_share_one_connection(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, "")))
+    made = []
+    connect = boto3.session.Session.client
+    monkeypatch.setattr(
+        boto3.session.Session, "client", lambda *args, **options: made.append(1) or connect(*args, **options)
+    )
+    store, together = S3Store("s3://jobs/logs"), threading.Barrier(8)
+
+    def write(number: int) -> None:
+        together.wait()
+        store.write(str(number), "text")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert len(made) == 1

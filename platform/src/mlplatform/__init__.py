@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from mlplatform.registry import promote as promote
     from mlplatform.registry import register as register
     from mlplatform.report_history import history as history
-    from mlplatform.settings import settings as settings
     from mlplatform.storage import checkpoint_uri as checkpoint_uri
+    from mlplatform.trackers import Tracker as Tracker
+    from mlplatform.trackers import tracker as tracker
     from mlplatform.tracking import job_run as job_run
     from mlplatform.tracking import node_metrics as node_metrics
     from mlplatform.tracking import run_url as run_url
@@ -37,6 +38,7 @@ _HOME = {
     "PlatformError": "errors",
     "RegistryError": "errors",
     "Resources": "capacity",
+    "Tracker": "trackers",
     "WorkerGroup": "capacity",
     "best_run": "registry",
     "check_capacity": "jobs",
@@ -50,8 +52,8 @@ _HOME = {
     "register": "registry",
     "run_config": "training",
     "run_url": "tracking",
-    "settings": "settings",
     "submit": "jobs",
+    "tracker": "trackers",
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "PlatformError",
     "RegistryError",
     "Resources",
+    "Tracker",
     "WorkerGroup",
     "best_run",
     "check_capacity",
@@ -73,8 +76,8 @@ __all__ = [
     "register",
     "run_config",
     "run_url",
-    "settings",
     "submit",
+    "tracker",
 ]
 
 

@@ -27,9 +27,11 @@ BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
 _READ = ("s3:GetObject",)
 _WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
-# Account -> bucket -> what it may do with the objects in it; listing a bucket comes with either.
+# Account -> bucket, or some of its objects -> what it may do with them; listing the bucket comes with either.
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlflow": {"mlflow-artifacts": _WRITE},
+    # An attempt's number beside its job's checkpoints fences off the ones before it.
+    "gateway": {"jobs": _WRITE, "ray/*/attempt": _WRITE},
     "job": {"ray": _WRITE, "datasets": _READ},
     "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
 }
@@ -42,12 +44,12 @@ def storage() -> None:
 
 
 def make_databases() -> None:
-    """MLflow owns a database for runs and one for accounts; the exporter may read statistics, nothing else."""
+    """MLflow owns a database for runs and one for accounts, the gateway one for jobs; the exporter reads statistics."""
     import psycopg2
     from psycopg2 import sql
 
-    user, password = read_postgres_service(SECRETS / "postgres_mlflow")
-    roles = {user: password, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
+    owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
+    roles = {**owners, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
     superuser = (SECRETS / "postgres_password").read_text()
     with closing(psycopg2.connect(host="postgres", user="postgres", password=superuser)) as connection:
         connection.autocommit = True  # CREATE DATABASE refuses to run in a transaction
@@ -59,11 +61,11 @@ def make_databases() -> None:
                 sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), sql.Literal(role_password))
             )
         cursor.execute("GRANT pg_monitor TO exporter")
-        for database in ("mlflow", "mlflow_auth"):
+        for database, owner in (("mlflow", "mlflow"), ("mlflow_auth", "mlflow"), ("gateway", "gateway")):
             cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
             if not cursor.fetchone():
                 cursor.execute(
-                    sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(user))
+                    sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(owner))
                 )
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
@@ -90,11 +92,12 @@ def make_buckets() -> None:
     print("MinIO: buckets, accounts and policies are as declared.")
 
 
-def _statements(bucket: str, actions: tuple[str, ...]) -> list[dict[str, object]]:
+def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object]]:
+    bucket, _, some = objects.partition("/")
     about_bucket = ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"]
     return [
         {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
-        {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/*"]},
+        {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/{some or '*'}"]},
     ]
 
 
@@ -114,7 +117,7 @@ def tracking() -> None:
     from mlflow.server.auth import auth_config, store
 
     store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
-    accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "job", "person")]
+    accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "gateway", "job", "person")]
     accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))
     for user, password in accounts:
         if store.has_user(user):

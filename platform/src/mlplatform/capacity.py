@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from mlplatform.errors import CapacityError
@@ -16,7 +17,13 @@ from mlplatform.errors import CapacityError
 SEEN_LATELY_SECONDS = 600
 """A node that was lost less long ago counts: it may only be restarting."""
 
+ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
+"""How the ids end under which Ray knows the attempts of a job of the gateway; people's ids must not."""
+
 _EPSILON = 1e-9
+_LEAST = 0.0001
+"""Ray refuses less of a resource (`ray._common.ray_option_utils`), and how often less fits overflows."""
+
 _USED = re.compile(r"^([\d.]+)/[\d.]+ (\S+)", re.MULTILINE)
 _IN_GROUP = re.compile(r"_group(_\d+)?_[0-9a-f]{36}$")
 
@@ -62,6 +69,10 @@ class Node:
         """What it has for jobs: all of it, or what nobody uses now."""
         return self.total if not now else self.free if self.alive else {}
 
+    def has(self, labels: Mapping[str, str]) -> bool:
+        """Whether it satisfies a label selector of Ray's: values may be `v`, `!v`, `in(v, w)` and `!in(v, w)`."""
+        return all(_selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -84,7 +95,10 @@ class Wait:
 
 
 def check(
-    nodes: Sequence[Node], entry: Resources, workers: WorkerGroup | None = None, label: str | None = None
+    nodes: Sequence[Node],
+    entry: Resources,
+    workers: WorkerGroup | None = None,
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Wait | None:
     """Refuse what the nodes can never run, and say what is missing now.
 
@@ -92,7 +106,7 @@ def check(
         nodes: alive, or seen lately.
         entry: what the entry point reserves.
         workers: the group that the job's code asks for.
-        label: `key=value` of the nodes that may run the entry point; None means any.
+        labels: selector of the nodes that may run the entry point; empty means any.
 
     Returns:
         What has to become free first; None when there is room now.
@@ -100,9 +114,10 @@ def check(
     Raises:
         CapacityError: no node, or not all of them together, can ever give what is asked for.
     """
-    hosts = [node for node in nodes if _has(node, label)]
+    hosts = [node for node in nodes if node.has(labels)]
+    selector = ", ".join(f"{key}={value}" for key, value in labels.items())
     _check_amounts("The entry point", entry.amounts())
-    _check_fits("The entry point", entry.amounts(), hosts, f" with label {label}" if label else "")
+    _check_fits("The entry point", entry.amounts(), hosts, f" with label {selector}" if selector else "")
     if workers:
         _check_amounts("One worker", workers.amounts())
         _check_fits("One worker", workers.amounts(), nodes, "")
@@ -153,7 +168,7 @@ def users_of(
         held = {_IN_GROUP.sub("", name) for name, value in (actor["required_resources"] or {}).items() if value}
         # The actor that runs an entry point belongs to Ray's own job, and carries the job's id in its name.
         _, _, entry = (actor["name"] or "").rpartition("_ray_internal_job_actor_")
-        owner = entry if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
+        owner = ATTEMPT_ID.sub("", entry) if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
         if owner and held.intersection(asked):
             found.add(owner)
     return tuple(sorted(found))
@@ -181,11 +196,11 @@ def _used(lines: str) -> dict[str, float]:
     return {name: float(value) for value, name in _USED.findall(lines)}
 
 
-def _has(node: Node, label: str | None) -> bool:
-    if label is None:
-        return True
-    key, _, value = label.partition("=")
-    return node.labels.get(key) == value
+def _selects(wanted: str, value: str | None) -> bool:
+    negated, wanted = wanted.startswith("!"), wanted.removeprefix("!")
+    listed = wanted.removeprefix("in(").removesuffix(")") if wanted.startswith("in(") else wanted
+    choices = {choice.strip() for choice in listed.split(",")} if listed is not wanted else {wanted}
+    return (value in choices) != negated
 
 
 def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
@@ -193,6 +208,10 @@ def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
     for name, value in amounts.items():
         if value < 0:
             raise CapacityError(f"{who} asks for {_amount(name, value)}; ask for 0 or more.")
+        if 0 < value < _LEAST:
+            raise CapacityError(
+                f"{who} asks for {_amount(name, value)}, and Ray counts in steps of {_LEAST}; ask for more."
+            )
     gpus = amounts.get("GPU", 0)
     if gpus > 1 and gpus != int(gpus):
         raise CapacityError(

@@ -12,6 +12,7 @@ from mlplatform import registry_commands, stack_commands
 from mlplatform.errors import JobError, PlatformError
 
 if TYPE_CHECKING:
+    from mlplatform.checkpoints import Kept
     from mlplatform.jobs import Job, Jobs
 
 app = typer.Typer(
@@ -40,7 +41,9 @@ def submit(
     worker_cpus: Annotated[float | None, typer.Option(help="CPUs of each worker; 1 if not said.")] = None,
     worker_gpus: Annotated[float | None, typer.Option(help="GPUs of each worker.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for all its processes; may be repeated.")] = None,
-    retries: Annotated[int | None, typer.Option(help="Starts again on its node after it failed.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Starts again after it failed by its own fault.")] = None,
+    max_losses: Annotated[int | None, typer.Option(help="Starts again after it was lost with a node; 3.")] = None,
+    wait_for_capacity: Annotated[bool, typer.Option(help="Wait for a node that can run it.")] = False,
     experiment: Annotated[str | None, typer.Option(help="MLflow experiment, where the code names none.")] = None,
     note: Annotated[str | None, typer.Option(help="Shown with the job's run.")] = None,
     pip: Annotated[list[str] | None, typer.Option(help="Package for this job alone; may be repeated.")] = None,
@@ -62,6 +65,8 @@ def submit(
         "workers": {key: value for key, value in group.items() if value is not None},
         "env": jobfile.pairs(env or []),
         "retries": retries,
+        "max_losses": max_losses,
+        "wait_for_capacity": wait_for_capacity or None,
         "experiment": experiment,
         "note": note,
         "pip": pip,
@@ -79,6 +84,8 @@ def submit(
             workers=job.workers,
             note=job.file.note,
             retries=job.file.retries,
+            max_losses=job.file.max_losses,
+            wait_for_capacity=job.file.wait_for_capacity,
             pip=job.file.pip,
             on_wait=print,
         )
@@ -88,8 +95,13 @@ def submit(
 
 
 @app.command()
-def jobs() -> None:
-    """List jobs, the latest first."""
+def jobs(
+    job_id: Annotated[str | None, typer.Argument(help="Show all of one job: attempts, run, checkpoints.")] = None,
+) -> None:
+    """List jobs, the latest first, or show one of them."""
+    if job_id:
+        _show(job_id)
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -222,6 +234,61 @@ def main() -> None:
     except PlatformError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except ModuleNotFoundError as missing:
+        # Of our extras: the virtual environment of `make up` holds what the stack itself needs.
+        print(
+            f"This needs the Python package {missing.name}, which is not installed here; run `make .venv/train` in the "
+            "checkout, or type it in JupyterLab's terminal.",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
+
+
+def _show(job_id: str) -> None:
+    """Print what is known of a job, one line a fact; what MLflow or the storage does not tell is said so."""
+    from mlplatform.checkpoints import fits
+    from mlplatform.jobs import Jobs
+
+    with Jobs() as client:
+        job, attempts = client.get(job_id), client.attempts(job_id)
+    times = [f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in (job.started, job.ended) if moment]
+    facts = {"Status": job.status, "User": job.user, "Command": job.entrypoint, "Time": " to ".join(times)}
+    facts["Message"] = (job.message.strip().splitlines() or [""])[-1]
+    for attempt in attempts:
+        said = (attempt.outcome or "goes on", attempt.node and f"on {attempt.node}", attempt.reason)
+        facts[f"Attempt {attempt.number}"] = ", ".join(word for word in said if word)
+    try:
+        facts["Run"] = _address_of_run(job_id)
+        for fit in fits(job_id):
+            facts[f"Latest of {fit.name}"] = _kept(fit.latest, "epoch" if "epoch" in fit.latest.metrics else "step")
+            if fit.best:
+                facts[f"Best of {fit.name}"] = _kept(fit.best, fit.metric)
+    except PlatformError as error:
+        facts["Not seen"] = str(error)
+    except ModuleNotFoundError as missing:
+        facts["Not seen"] = f"run and checkpoints, as {missing.name} is not installed here (`make .venv/train`)"
+    width = max(map(len, facts))
+    print(f"{'Job':{width}}  {job_id}")
+    for name, value in facts.items():
+        if value:
+            print(f"{name:{width}}  {value}")
+
+
+def _address_of_run(job_id: str) -> str:
+    from mlplatform import tracking
+
+    if not (address := tracking.uri()):
+        return ""
+    tracking.check(address)
+    run = tracking.find_run(job_id, address)
+    return tracking.run_url(run) if run else ""
+
+
+def _kept(checkpoint: Kept, metric: str | None) -> str:
+    """A checkpoint's address, which nothing follows so that it can be copied by its line's end, after what it is."""
+    value = checkpoint.metrics.get(metric or "")
+    shown = f"{value:.6g}" if isinstance(value, float) else value
+    return f"{metric} {shown}: {checkpoint.uri}" if shown is not None else checkpoint.uri
 
 
 def _follow(client: Jobs, job_id: str) -> None:

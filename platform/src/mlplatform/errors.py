@@ -6,7 +6,8 @@
     ├── UnreachableError          a service did not answer at its address
     ├── AccessError               a service refused the credentials
     ├── JobError                  a job could not be submitted, or did not succeed
-    │   └── CapacityError         no node, or not all of them together, can ever run it
+    │   ├── CapacityError         no node, or not all of them together, can ever run it
+    │   └── FencedError           this attempt of the job was replaced by a later one
     ├── StorageError              a bucket, an object or a folder could not be used
     └── RegistryError             a model, version or alias is not as asked
 
@@ -45,6 +46,10 @@ class JobError(PlatformError):
 
 class CapacityError(JobError):
     """A job asks for what the nodes can never give; the message names the largest shape that fits."""
+
+
+class FencedError(JobError):
+    """This attempt of the job was replaced by a later one, so it may write nothing; trying again is of no use."""
 
 
 class StorageError(PlatformError):

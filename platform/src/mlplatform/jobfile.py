@@ -53,7 +53,13 @@ class JobFile(BaseModel):
     """Environment variables of all processes of the job."""
 
     retries: int = Field(0, ge=0)
-    """How often the entry point is started again, where it ran, after it failed."""
+    """How often the entry point is started again after it failed by its own fault."""
+
+    max_losses: int | None = Field(None, ge=0)
+    """How often it is started again after it was lost with its node or with Ray; 3 if not said."""
+
+    wait_for_capacity: bool = False
+    """Wait for a node that can run it, where none ever could, instead of being refused."""
 
     experiment: str | None = None
     """MLflow experiment of the job's run, where the code names none."""

@@ -1,6 +1,6 @@
 """Jobs over Ray's Jobs REST API, with an HTTP client: submit, follow, wait, list, stop.
 
-Only this module knows the API's paths. The protocol is that of `ray.job_submission.JobSubmissionClient`
+Of clients, only this module knows the API's paths. The protocol is that of `ray.job_submission.JobSubmissionClient`
 (`ray/dashboard/modules/dashboard_sdk.py` and `ray/dashboard/modules/job/job_head.py` in Ray 2.60).
 """
 
@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +31,9 @@ from mlplatform.log_tail import LOOKS, LogTail
 from mlplatform.settings import Settings, settings
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+GATEWAY_HEADER = "X-MLPlatform-Gateway"
+"""In every answer that comes through the stack's gateway, with its version."""
 
 REPORT = "mlplatform report"
 """Starts the line of the job's log that carries a report as JSON."""
@@ -50,6 +53,7 @@ _ALL = 10_000
 """The most that Ray's state API lists."""
 
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 
 _NOTHING = Resources()
@@ -82,6 +86,18 @@ class Job:
         )
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job, as the stack's gateway knows it."""
+
+    number: int
+    outcome: str | None
+    """SUCCEEDED, FAILED, STOPPED or LOST; None while it runs."""
+
+    reason: str | None
+    node: str | None
+
+
 class Jobs:
     """A client of the Jobs API at `settings.ray_address`; a context manager that closes its connections.
 
@@ -94,6 +110,9 @@ class Jobs:
 
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
+        self._gateway = False
+        """Whether the stack's gateway has answered, and not Ray's head itself."""
+
         self._http = httpx.Client(
             base_url=self._settings.ray_address, headers=_authorization(self._settings), timeout=_TIMEOUT
         )
@@ -116,6 +135,8 @@ class Jobs:
         workers: WorkerGroup | None = None,
         note: str | None = None,
         retries: int = 0,
+        max_losses: int | None = None,
+        wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Wait], None] | None = None,
     ) -> str:
@@ -130,7 +151,9 @@ class Jobs:
             resources: reserved for the entry point.
             workers: the group that the job's own code will ask for; checked before anything is sent, not started.
             note: shown with the job's run.
-            retries: how often the entry point is started again, where it ran, after it failed.
+            retries: how often the entry point is started again after it failed by its own fault.
+            max_losses: how often the stack starts it again after it was lost with its node or with Ray; None means 3.
+            wait_for_capacity: on the stack, wait for a node that can run it where none ever could.
             pip: packages that Ray installs for this job alone, before it starts.
             on_wait: told what the job waits for, where it cannot start at once.
 
@@ -138,34 +161,36 @@ class Jobs:
             The job's id.
 
         Raises:
-            CapacityError: the nodes alive or lately seen can never run it; nothing was sent.
+            CapacityError: the nodes alive or lately seen can never run it, and it was not said that it shall wait for
+                others; nothing was sent.
         """
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
-        wait = self.check_capacity(resources, workers)
-        if wait and on_wait:
+        if not wait_for_capacity and (wait := self.check_capacity(resources, workers)) and on_wait:
             on_wait(wait)
         name = re.sub(r"[^\w.-]+", "-", name)
         job_id = job_id or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
+        package = self._upload(folder)
+        # Who starts it again: the gateway, on any node; without one a loop on the node.
+        knobs = _knobs(workers, retries, max_losses, wait_for_capacity) if self._gateway else {}
         noted = {"MLPLATFORM_NOTE": note} if note else {}
         runtime_env: dict[str, Any] = {
-            "working_dir": self._upload(folder),
+            "working_dir": package,
             "env_vars": self._environment(job_id, {**noted, **(env or {})}),
         }
         request: dict[str, Any] = {
-            "entrypoint": _with_retries(command, retries),
+            "entrypoint": command if self._gateway else _with_retries(command, retries),
             "submission_id": job_id,
             "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
-            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}),
+            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}) | knobs,
             "entrypoint_num_cpus": resources.cpus,
             "entrypoint_num_gpus": resources.gpus,
             "entrypoint_resources": dict(resources.custom) or None,
         }
-        if self._settings.driver_label:
-            label, value = self._settings.driver_label.split("=", 1)
-            request["entrypoint_label_selector"] = {label: value}
+        if labels := self._settings.driver_labels:
+            request["entrypoint_label_selector"] = labels
         answer = self._call("POST", "/api/jobs/", json={k: v for k, v in request.items() if v is not None})
         return str(answer.json()["submission_id"])
 
@@ -178,6 +203,15 @@ class Jobs:
         """One job."""
         return Job.of(self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json())
 
+    def attempts(self, job_id: str) -> Sequence[Attempt]:
+        """How often a job was started and how each start ended, the first one first; empty where no gateway counts."""
+        self.get(job_id)
+        if not self._gateway:
+            return []
+        answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
+        known = [field.name for field in fields(Attempt)]
+        return [Attempt(**{key: attempt[key] for key in known}) for attempt in answer["attempts"]]
+
     def logs(self, job_id: str) -> str:
         """Everything that the job has printed so far."""
         answer = self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id, timeout=_LOG_TIMEOUT)
@@ -187,14 +221,17 @@ class Jobs:
         """Yield the job's log line by line until the job ends: each line once, also over restarts of Ray's head.
 
         Args:
-            poll_s: seconds between two looks at the end of the log.
+            poll_s: seconds between two looks at the end of the log, where no gateway sends its lines.
 
         Raises:
             UnreachableError: Ray has not answered for three minutes.
         """
+        details, asked = self._details(job_id), time.monotonic()
+        if self._gateway:
+            yield from self._stream(job_id)
+            return
         # A log for each node that the driver has been on.
         logs: dict[str | None, LogTail] = defaultdict(LogTail)
-        details, asked = self._details(job_id), time.monotonic()
         while details["status"] not in ENDED:
             lines = self._new_lines(details, logs)
             if lines is None:
@@ -235,7 +272,7 @@ class Jobs:
         shapes = self._call("GET", "/api/v0/nodes", params={"detail": "1", "limit": _ALL}).json()["data"]["result"]
         summary = self._call("GET", "/nodes", params={"view": "summary"}).json()["data"]
         nodes = capacity.nodes_in(shapes["result"], summary, time.time())
-        wait = capacity.check(nodes, entry, workers, self._settings.driver_label)
+        wait = capacity.check(nodes, entry, workers, self._settings.driver_labels)
         if wait is None:
             return None
         alive = {
@@ -287,6 +324,23 @@ class Jobs:
 
     def _metadata(self, folder: Path, command: str) -> dict[str, str]:
         return {"user": self._settings.user, **source.describe(folder, command)}
+
+    def _stream(self, job_id: str) -> Iterator[str]:
+        """The job's lines as the gateway sends them; goes on where it was after the gateway was away."""
+        seen, asked = 0, time.monotonic()
+        while True:
+            ended = self._details_patiently(job_id)["status"] in ENDED
+            path, parameters = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}
+            with suppress(httpx.TransportError):
+                with self._http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
+                    for line in _lines(answer):
+                        seen, asked = seen + 1, time.monotonic()
+                        yield line
+                if ended and answer.is_success:
+                    return
+            if ended and time.monotonic() - asked > _AWAY_SECONDS:
+                raise UnreachableError(f"The log of job {job_id} cannot be read to its end; try again later.")
+            time.sleep(0 if not ended else _POLL_SECONDS)
 
     def _details(self, job_id: str) -> dict[str, Any]:
         details: dict[str, Any] = self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
@@ -346,6 +400,7 @@ class Jobs:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"{address} does not answer ({reason}); start it or correct the address.") from error
+        self._gateway = GATEWAY_HEADER in response.headers
         if response.status_code in (401, 403):
             used = self._settings.ray_auth_token_path or "no token"
             raise AccessError(
@@ -383,6 +438,28 @@ def report_in(line: str) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return report
+
+
+def _knobs(workers: WorkerGroup | None, retries: int, max_losses: int | None, wait: bool) -> dict[str, str]:
+    """What a job's metadata says to the gateway (`gateway.submission.Knobs`)."""
+    group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
+    said = {
+        **group,
+        "retry_failures": retries or None,
+        "max_retries": max_losses,
+        "wait_for_capacity": "true" if wait else None,
+    }
+    return {key: str(value) for key, value in said.items() if value is not None}
+
+
+def _lines(answer: httpx.Response) -> Iterator[str]:
+    """Split at line feeds alone; httpx splits at ten other characters too."""
+    rest = ""
+    for text in answer.iter_text():
+        *whole, rest = (rest + text).split("\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 def _with_retries(command: str, retries: int) -> str:

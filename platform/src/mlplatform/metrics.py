@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mlplatform import mlflow_http
+from mlplatform import fence, mlflow_http
 from mlplatform.outbox import Outbox
 
 _BATCH = 1000
@@ -39,6 +39,9 @@ class Point:
 class RunSink:
     """An MLflow run; leaves out what the run already has, as after a restore from a checkpoint.
 
+    An attempt of the job that was replaced sends nothing any more. Its successor asks for the run's steps when the
+    fence already stands, so no point comes in between.
+
     A server is asked over HTTP without MLflow's client: that one takes 4 s of a core to import while workers train, and
     repeats a request by itself, with pauses of up to a minute.
     """
@@ -62,6 +65,7 @@ class RunSink:
         last_steps = dict(self._last_steps)
         fresh = not_yet_sent([self._with_a_valid_name(point) for point in items], last_steps)
         for start in range(0, len(fresh), _BATCH):
+            fence.check(wait=False)
             if refusal := self._run.log(fresh[start : start + _BATCH]):
                 _log.warning("MLflow refuses metrics of run %s, they are left out: %s", self._run_id, refusal)
         self._last_steps = last_steps

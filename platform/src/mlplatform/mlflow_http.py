@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TypedDict
 
 import httpx
 
@@ -15,6 +16,13 @@ _ACCOUNT = Path("~/.mlflow/credentials")
 """The one place that MLflow's client takes an account from (`mlflow.utils.credentials`)."""
 
 
+class _Identity(TypedDict, total=False):
+    """What httpx takes."""
+
+    auth: tuple[str, str]
+    headers: dict[str, str]
+
+
 def client(tracking_uri: str) -> httpx.Client:
     """A client of `<tracking_uri>/api/2.0/mlflow/`, with the key, account and certificates that MLflow would use."""
     variables = environment()
@@ -22,35 +30,29 @@ def client(tracking_uri: str) -> httpx.Client:
     authority = variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH")
     return httpx.Client(
         base_url=f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/",
-        auth=account(tracking_uri),
-        headers=_token(),
+        **_identity(tracking_uri),
         timeout=_SECONDS,
         verify=ssl.create_default_context(cafile=authority) if authority else not insecure,
     )
 
 
-def account(tracking_uri: str) -> tuple[str, str] | None:
-    """User and password for a server: the job's own; the platform's only for the platform's server, and with no token.
+def _identity(tracking_uri: str) -> _Identity:
+    """Who asks: the job's own account or token; else the platform's account, for the platform's server only.
 
     The order is that of `mlflow_plugin.JobsOwnKey`.
     """
     variables = environment()
-    own = variables.get("MLFLOW_TRACKING_USERNAME"), variables.get("MLFLOW_TRACKING_PASSWORD")
-    if own[0] and own[1]:
-        return own[0], own[1]
+    user, password = variables.get("MLFLOW_TRACKING_USERNAME"), variables.get("MLFLOW_TRACKING_PASSWORD")
+    if user and password:
+        return {"auth": (user, password)}
+    if token := variables.get("MLFLOW_TRACKING_TOKEN"):
+        return {"headers": {"Authorization": f"Bearer {token}"}}
     platform = settings().platform_tracking_uri
     foreign = platform is not None and platform.rstrip("/") != tracking_uri.rstrip("/")
     file = _ACCOUNT.expanduser()
-    if _token() or foreign or not file.is_file():
-        return None
+    if foreign or not file.is_file():
+        return {}
     try:
-        return read_mlflow_account(file)
+        return {"auth": read_mlflow_account(file)}
     except KeyError:
-        return None
-
-
-def _token() -> dict[str, str]:
-    variables = environment()
-    token = variables.get("MLFLOW_TRACKING_TOKEN")
-    has_account = variables.get("MLFLOW_TRACKING_USERNAME") and variables.get("MLFLOW_TRACKING_PASSWORD")
-    return {"Authorization": f"Bearer {token}"} if token and not has_account else {}
+        return {}

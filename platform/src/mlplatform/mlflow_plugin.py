@@ -1,4 +1,5 @@
-"""What MLflow loads from this package by itself, in every process that uses it: tags of runs, and whose key is sent.
+"""What MLflow loads from this package by itself, in every process that uses it: tags of runs, whose key is sent, and
+how a PyTorch model is written when nobody says how.
 
 Named by the entry points in `pyproject.toml`. Imported with MLflow, so it loads neither ray nor torch; nothing in it
 raises, because a run must not fail for its tags.
@@ -6,7 +7,11 @@ raises, because a run must not fail for its tags.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from mlplatform.settings import environment, settings
 
@@ -19,6 +24,12 @@ class JobContext:
 
     `MlflowClient.create_run` asks no context provider: runs that it makes carry what their caller gives.
     """
+
+    def __init__(self) -> None:
+        """Made by MLflow once, while it is imported; `mlflow.pytorch` comes later, and only where it is used."""
+        from mlflow.utils.import_hooks import register_post_import_hook
+
+        register_post_import_hook(pickle_by_default, "mlflow.pytorch")
 
     def in_context(self) -> bool:
         """Whether this process belongs to a job."""
@@ -63,3 +74,29 @@ class JobsOwnKey:
         elif (own := settings().platform_tracking_uri) and not str(request.url).startswith(f"{own.rstrip('/')}/"):
             request.headers.pop("Authorization", None)
         return request
+
+
+def pickle_by_default(pytorch: ModuleType) -> None:
+    """Let `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, and `save_model` likewise.
+
+    Newer ones write "pt2" unless told otherwise, and raise where no `input_example` says what to trace. A caller who
+    names a format or gives an example gets what MLflow does with it.
+    """
+    for name in ("log_model", "save_model"):
+        function = getattr(pytorch, name, None)
+        if function and "serialization_format" in inspect.signature(function).parameters:
+            setattr(pytorch, name, _pickling(function))
+
+
+def _pickling(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def pickling(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        said = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
+        if not call.arguments.get("export_model") and all(value is None for value in said):
+            call.arguments["serialization_format"] = "pickle"
+        return function(*call.args, **call.kwargs)
+
+    return pickling

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mlplatform import fence
+
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -92,6 +94,7 @@ class NodeMonitor:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
+        fence.check(wait=False)
         now = time.time_ns() // 1_000_000
         prefix = f"system/{monitor.node_id}/" if monitor.node_id else "system/"
         values = monitor.aggregate_metrics()  # type: ignore[no-untyped-call]

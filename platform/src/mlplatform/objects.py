@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class S3Store:
         self.uri = uri
         self._bucket, self._prefix = storage._split(uri)
         self._cached: S3Client | None = None
+        self._making = threading.Lock()
 
     def find(self, prefix: str) -> list[Entry]:
         with storage._s3_errors(self.uri):
@@ -113,17 +115,21 @@ class S3Store:
 
     @property
     def _client(self) -> S3Client:
-        if self._cached is None:
-            import boto3
-            from botocore.config import Config
+        # One for all threads: to make one takes 0.3 s of a core, and forty at once kept a whole process from answering.
+        with self._making:
+            return self._cached or self._connect()
 
-            config = Config(
-                connect_timeout=storage._CONNECT_SECONDS,
-                read_timeout=_READ_SECONDS,
-                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-                max_pool_connections=transfer.PARALLEL * _PARTS_A_FILE,
-            )
-            self._cached = boto3.session.Session().client("s3", config=config)
+    def _connect(self) -> S3Client:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=storage._CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+            max_pool_connections=transfer.PARALLEL * _PARTS_A_FILE,
+        )
+        self._cached = boto3.session.Session().client("s3", config=config)
         return self._cached
 
     def _parts(self) -> TransferConfig:
@@ -145,7 +151,7 @@ class FolderStore:
         folder = self._root / prefix
         return [
             Entry(path.relative_to(self._root).as_posix(), path.stat().st_size, _modified(path))
-            for path in sorted(folder.rglob("*"))
+            for path in ([folder] if folder.is_file() else sorted(folder.rglob("*")))
             if path.is_file() and not path.name.startswith(".partial-")
         ]
 

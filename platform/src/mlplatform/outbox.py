@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from mlplatform.errors import FencedError
+
 _FLUSH_SECONDS = 120.0
 """At the end of a training; above the 60 s that a restart of MLflow, Postgres or MinIO takes at the longest."""
 
@@ -27,7 +29,10 @@ class Sink(Protocol):
         """Called once, in the outbox' thread, before the first delivery; repeated until it does not raise."""
 
     def send(self, items: Sequence[Any]) -> None:
-        """Deliver; whatever is raised, the same items come again. What can never be delivered must not raise."""
+        """Deliver; whatever is raised, the same items come again. What can never be delivered must not raise.
+
+        FencedError ends it: nothing is delivered from here any more.
+        """
 
 
 class Outbox:
@@ -38,8 +43,11 @@ class Outbox:
         self._sink = sink
         self._interval = interval_s
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending: list[Any] = []
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._fenced = threading.Event()
         self._deadline: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -48,19 +56,30 @@ class Outbox:
 
     def put(self, items: Sequence[Any]) -> None:
         """Hand items over; the thread starts with the first."""
+        if self._fenced.is_set():
+            return
+        with self._lock:
+            self._pending.extend(items)
         self._queue.put(list(items))
         if self._thread is None:
             self._thread = threading.Thread(target=self._deliver_all, name=f"outbox {self._sink.name}", daemon=True)
             self._thread.start()
 
+    def pending(self) -> list[Any]:
+        """What was handed over and is not yet known to be delivered, in order."""
+        with self._lock:
+            return list(self._pending)
+
     def close(self, timeout_s: float = _FLUSH_SECONDS) -> None:
         """Wait until everything is delivered, at most `timeout_s` seconds; says so where that was too short."""
-        if self._thread is None:
+        if self._thread is None or self._fenced.is_set():
             return
         self._deadline = time.monotonic() + timeout_s
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout_s + _RETRY_SECONDS)
+        if self._fenced.is_set():
+            return
         if self._thread.is_alive() or not self._queue.empty():
             _log.warning("%s did not take everything within %.0f s; what it has stays.", self._sink.name, timeout_s)
 
@@ -72,6 +91,8 @@ class Outbox:
             more, items = self._next_batch()
             if items and not self._until_it_works(self._sink.send, items):
                 return
+            with self._lock:
+                del self._pending[: len(items)]
             self._closing.wait(self._interval)
 
     def _next_batch(self) -> tuple[bool, list[Any]]:
@@ -92,6 +113,10 @@ class Outbox:
             try:
                 call(*arguments)
                 return True
+            except FencedError as error:
+                _log.warning("%s gets nothing more from here: %s", self._sink.name, error)
+                self._fenced.set()
+                return False
             except Exception as error:
                 if time.monotonic() - warned > _WARN_SECONDS:
                     _log.warning("%s is away, what is meant for it waits: %s", self._sink.name, error)

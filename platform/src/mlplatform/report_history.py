@@ -21,7 +21,10 @@ _LINES = 1000
 
 
 class HistorySink:
-    """Numbered files `reports/00000.jsonl` and so on below a training run's folder; a restart begins a new one."""
+    """Numbered files `reports/00000.jsonl` and so on below a training run's folder; a restart begins a new one.
+
+    An attempt of the job that was replaced writes none any more.
+    """
 
     def __init__(self, uri: str) -> None:
         self.name = f"Storage {uri}"

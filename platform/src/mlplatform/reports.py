@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from numbers import Real
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,19 +16,24 @@ from typing import TYPE_CHECKING, Any, Literal
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 
 from mlplatform import storage
+from mlplatform.checkpoints import KEPT_BY, remove_unkept
 from mlplatform.jobs import REPORT
+from mlplatform.metrics import MetricWriter, Point
 from mlplatform.report_history import FIELDS
 from mlplatform.settings import settings
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
 
-    from mlplatform.metrics import MetricWriter
     from mlplatform.outbox import Outbox
 
 _COUNT = "mlplatform.reports"
 """Key of a checkpoint's metadata: how many reports came before it, itself included."""
 
+_UNSENT = "mlplatform.unsent"
+"""Key of what was on its way to MLflow and to the history when the checkpoint was made."""
+
+_MOST_UNSENT = 10_000
 _ABORT_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
@@ -46,7 +52,9 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         prefix: str = "",
         aggregate: Literal["rank0", "mean", "max"] = "rank0",
         detailed: bool = False,
+        kept_by: str | None = None,
     ) -> None:
+        """Args: kept_by: the metric by which checkpoints are kept; noted in each of them."""
         self._name = name
         self._uri = uri
         self._history = history
@@ -54,6 +62,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._prefix = prefix
         self._aggregate = aggregate
         self._detailed = detailed
+        self._kept_by = kept_by
         self._count = 0
         self._count_at_checkpoint: int | None = None
         self._restored_at = 0
@@ -64,7 +73,10 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Workers start, the first time or again: reports are counted from the checkpoint that they resume from."""
         if self._count_at_checkpoint is None:
-            self._count_at_checkpoint = _guarded(lambda: _count_of_latest_checkpoint(self._uri)) or 0
+            kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
+            self._count_at_checkpoint = int(kept.get(_COUNT, 0))
+            _guarded(lambda: self._send_again(kept.get(_UNSENT, {})))
+        _guarded(lambda: remove_unkept(self._uri), "What a lost worker has left in storage was not removed")
         self._count = self._restored_at = self._count_at_checkpoint
         self._started = self._last = time.monotonic()
 
@@ -88,9 +100,6 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         values = aggregated(metrics, self._aggregate)
         step = step_of(values, self._count)
         self._count += 1
-        if checkpoint:
-            self._count_at_checkpoint = self._count
-            checkpoint.update_metadata({_COUNT: self._count})
         report = {**values, "step": step, **self._fields()}
         if self._detailed:
             report.update(self._details(metrics))
@@ -100,6 +109,24 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             self._metrics.log({self._prefix + key: value for key, value in numbers(values).items()}, step)
         self._last_report = report
         self._hand_on(report)
+        if checkpoint:
+            self._count_at_checkpoint = self._count
+            checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
+
+    def _unsent(self) -> dict[str, Any]:
+        """What MLflow and storage have not got yet. Steps up to a checkpoint are not replayed, so it goes with it."""
+        points = self._metrics.pending() if self._metrics else []
+        return {
+            "points": [list(astuple(point)) for point in points[-_MOST_UNSENT:]],
+            "reports": self._history.pending()[-_MOST_UNSENT:],
+        }
+
+    def _send_again(self, unsent: Mapping[str, Any]) -> None:
+        """Hand over what an earlier attempt took with it; what has arrived meanwhile is left out."""
+        if self._metrics and unsent.get("points"):
+            self._metrics.put([Point(*point) for point in unsent["points"]])
+        if unsent.get("reports"):
+            self._history.put(unsent["reports"])
 
     def _hand_on(self, report: dict[str, Any]) -> None:
         print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
@@ -150,8 +177,8 @@ def step_of(values: Mapping[str, Any], reports: int) -> int:
     return int(values.get("step", values.get("epoch", reports)))
 
 
-def _count_of_latest_checkpoint(uri: str) -> int:
-    """As an earlier attempt of the job has left it; 0 without a checkpoint."""
+def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:
+    """As an earlier attempt of the job has left it; empty without a checkpoint."""
     from ray.train import Result
 
     files, path = storage.filesystem(uri)
@@ -159,13 +186,13 @@ def _count_of_latest_checkpoint(uri: str) -> int:
         checkpoint = Result.from_path(path, storage_filesystem=files).checkpoint
     except RuntimeError:
         # No such folder: nothing was trained yet.
-        return 0
-    return int(checkpoint.get_metadata().get(_COUNT, 0)) if checkpoint else 0
+        return {}
+    return dict(checkpoint.get_metadata()) if checkpoint else {}
 
 
-def _guarded(call: Callable[[], Any]) -> Any:
+def _guarded(call: Callable[[], Any], otherwise: str = "A report was not tracked") -> Any:
     try:
         return call()
     except Exception:
-        _log.exception("A report was not tracked; training goes on.")
+        _log.exception("%s; training goes on.", otherwise)
         return None

@@ -100,6 +100,9 @@ class Settings(BaseSettings):
     home: Path = Field(Path("~/.local/share/mlplatform"), validation_alias="MLPLATFORM_HOME")
     """Folder of the embedded platform."""
 
+    shared: Path | None = Field(None, validation_alias="MLPLATFORM_SHARED")
+    """Folder that all nodes share; None means `shared` below `home`."""
+
     mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
     """File with the key that signs the MLflow server's forms; read in the server's container only."""
 
@@ -144,6 +147,16 @@ class Settings(BaseSettings):
         """
         return _load(cls, overrides)
 
+    @property
+    def driver_labels(self) -> dict[str, str]:
+        """The label that entry points need, as Ray's label selectors have it; empty where any node will do."""
+        return _selector(self.driver_label)
+
+    @property
+    def shared_folder(self) -> Path:
+        """The folder that all nodes share."""
+        return self.shared or self.home / "shared"
+
     def environment(self) -> dict[str, str]:
         """The variables that bring these settings to another process, a shell or a laptop."""
         values = {
@@ -154,6 +167,86 @@ class Settings(BaseSettings):
         if self.ray_auth_token_path:
             values["RAY_AUTH_MODE"] = "token"
         return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+class GatewaySettings(BaseSettings):
+    """What the gateway's and the log carrier's containers are told; secrets stay in the files that the paths name."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
+
+    listen: str = Field("0.0.0.0", validation_alias="MLPLATFORM_GATEWAY_LISTEN")  # noqa: S104 - of a container
+    port: int = Field(8265, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_PORT")
+
+    gateway: str = Field("http://gateway:8265", validation_alias="MLPLATFORM_GATEWAY")
+    """Where the log carrier finds the gateway."""
+
+    node_logs: Path = Field(Path("/logs"), validation_alias="MLPLATFORM_NODE_LOGS")
+    """Folder with a folder for each node, its /tmp/ray; read by the log carrier."""
+
+    head: str = Field("http://ray-head:8265", validation_alias="MLPLATFORM_HEAD")
+    """Dashboard of Ray's head."""
+
+    head_agent: str = Field("http://ray-head:52365", validation_alias="MLPLATFORM_HEAD_AGENT")
+    """Agent of the head's node, which looks after jobs once it was asked for one."""
+
+    token_path: Path = Field(Path("/run/secrets/ray_token"), validation_alias="RAY_AUTH_TOKEN_PATH")
+    """File with the token that clients send, and that the head wants."""
+
+    database: str = Field("postgresql+psycopg2:///gateway?service=gateway", validation_alias="MLPLATFORM_DATABASE")
+    """SQLAlchemy's address; libpq takes host and password from the file of PGSERVICEFILE."""
+
+    files: str = Field("s3://jobs", validation_alias="MLPLATFORM_GATEWAY_STORE")
+    """Where packages and logs go: `s3://bucket[/prefix]` or an absolute folder."""
+
+    s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+
+    tracking_account: Path = Field(Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_TRACKING_ACCOUNT")
+    """File with MLflow's user and password."""
+
+    driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
+    """`key=value` of the nodes that run entry points."""
+
+    starts: int = Field(4, ge=1, validation_alias="MLPLATFORM_STARTS")
+    """How many jobs start at the same time; each costs seconds of a core."""
+
+    package_bytes: int = Field(512 << 20, ge=1, validation_alias="MLPLATFORM_PACKAGE_BYTES")
+    """The largest package that may be uploaded."""
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment; `overrides` are fields by name.
+
+        Raises:
+            SettingsError: a variable has a value that is not valid; all of them are named at once.
+        """
+        return _load(cls, overrides)
+
+    @property
+    def driver_labels(self) -> dict[str, str]:
+        """As `Settings.driver_labels`."""
+        return _selector(self.driver_label)
+
+    def token(self) -> str:
+        """The token itself.
+
+        Raises:
+            SettingsError: its file cannot be read, or is empty.
+        """
+        try:
+            token = self.token_path.read_text().strip()
+        except OSError as error:
+            raise SettingsError(
+                f"RAY_AUTH_TOKEN_PATH={str(self.token_path)!r} cannot be read ({error.strerror}); let it name the file."
+            ) from error
+        if not token:
+            raise SettingsError(f"RAY_AUTH_TOKEN_PATH={str(self.token_path)!r} is empty; run `make env` for a token.")
+        return token
+
+    def servers(self) -> dict[str, str]:
+        """What jobs stand on beside Ray, by the name that people know."""
+        known = {"the object storage": self.s3_endpoint, "MLflow": self.tracking_uri}
+        return {name: address for name, address in known.items() if address}
 
 
 class StackSettings(BaseSettings):
@@ -172,6 +265,9 @@ class StackSettings(BaseSettings):
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Put before every container, so that two stacks fit on a host."""
+
+    food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
+    """Docker volume with the photos of Food-11, which stacks of a host may share."""
 
     bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
     """Address that the ports are published on."""
@@ -263,6 +359,11 @@ def set_default_environment(variables: Mapping[str, str]) -> None:
     """Set variables that a library reads only from the environment, where the user has not set them."""
     for variable, value in variables.items():
         os.environ.setdefault(variable, value)
+
+
+def _selector(label: str | None) -> dict[str, str]:
+    key, _, value = (label or "").partition("=")
+    return {key: value} if key else {}
 
 
 def _change(variables: Mapping[str, str | None]) -> None:

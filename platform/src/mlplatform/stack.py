@@ -43,7 +43,7 @@ def pages(settings: StackSettings) -> list[Page]:
 
     return [
         page("JupyterLab", "notebook", "notebook", "NOTEBOOK_PORT", "token in secrets/notebook_token"),
-        page("Ray dashboard and jobs", "ray-head", "ray", "RAY_PORT", "token in secrets/ray_token"),
+        page("Ray dashboard and jobs", "gateway", "ray", "RAY_PORT", "token in secrets/ray_token"),
         page("MLflow", "mlflow", "tracking", "MLFLOW_PORT", "user and password in secrets/mlflow_person"),
         page("Grafana", "grafana", "grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password"),
         page(
@@ -124,8 +124,13 @@ def render_workers(accelerator: str, count: int) -> str:
         lines.append(f'    volumes: ["ray-worker-{index}-logs:/tmp/ray"]')
         services.append("\n".join(lines))
         volumes.append(f"  ray-worker-{index}-logs:")
+    mounts = "".join(f"      - ray-worker-{index}-logs:/logs/ray-worker-{index}:ro\n" for index in range(count))
+    carrier = (
+        "\n\n  log-carrier:\n    extends: {file: base.yaml, service: log-carrier}\n"
+        f"    container_name: ${{STACK_PREFIX:-}}log-carrier\n    volumes:\n{mounts}"
+    )
     header = f"# Written by `make env` for {count} GPUs; delete it and run `make env` again when their number changes."
-    return f"{header}\nservices:\n" + "\n\n".join(services) + "\n\nvolumes:\n" + "\n".join(volumes) + "\n"
+    return f"{header}\nservices:\n" + "\n\n".join(services) + carrier + "\nvolumes:\n" + "\n".join(volumes) + "\n"
 
 
 def compose(root: Path, *arguments: str) -> list[str]:
@@ -142,8 +147,7 @@ def up(root: Path, only: str | None = None) -> None:
         HostError: a service did not become healthy.
     """
     variables = only_variables(StackSettings.load(root / ".env"), only)
-    # External to Compose, so that no `down --volumes` takes the data set.
-    subprocess.run(["docker", "volume", "create", "food11"], check=True, stdout=subprocess.DEVNULL)
+    make_food11_volume(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env={**environment(), **variables}, check=False)
     if result.returncode:
@@ -151,6 +155,30 @@ def up(root: Path, only: str | None = None) -> None:
             f"The stack is not healthy after {START_TIMEOUT} s or less: `make status` shows each container's state "
             "and `make logs` its last lines."
         )
+
+
+def make_food11_volume(root: Path) -> None:
+    """External to Compose, so that no `down --volumes` takes the data set."""
+    name = StackSettings.load(root / ".env").food11_volume
+    subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
+
+
+def fill_food11(root: Path, source: str, force: bool) -> int:
+    """Unpack an archive into the volume, in a container that says itself what it did; returns its exit status.
+
+    Args:
+        root: of the checkout.
+        source: address, or a path on this host, which the container sees read-only; not needed for a volume that is
+            filled.
+        force: replace what the volume holds.
+    """
+    make_food11_volume(root)
+    command = compose(root, "run", "--rm")
+    if (archive := Path(source).expanduser().absolute()).is_file():
+        source = f"/archive/{archive.name}"
+        command += ["--volume", f"{archive}:{source}:ro"]
+    command += ["food11-data", *([source] if source else []), *(["--force"] if force else [])]
+    return subprocess.run(command, check=False).returncode
 
 
 def running(root: Path) -> set[str]:

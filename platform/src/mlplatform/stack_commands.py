@@ -38,6 +38,18 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 
 @app.command()
+def data(
+    source: Annotated[str, typer.Argument(help="Address or path of the archive of Food-11, zip or tar.")] = "",
+    force: Annotated[bool, typer.Option(help="Replace what the volume holds.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Fill the volume food11 with photos for the lessons; a volume that is filled is left as it is."""
+    from mlplatform import stack
+
+    raise typer.Exit(stack.fill_food11(root.absolute(), source, force))
+
+
+@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of what runs, how to log in, and how to reach it from a laptop."""
     from rich.console import Console

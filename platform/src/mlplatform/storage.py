@@ -42,13 +42,18 @@ def checkpoint_uri(name: str = "", job_id: str | None = None) -> str:
 
 
 def filesystem(uri: str) -> tuple[FileSystem, str]:
-    """The pyarrow file system of an address and the path in it; one on S3 waits while its server is away."""
+    """The pyarrow file system of an address and the path in it; one on S3 waits while its server is away.
+
+    What is written through it raises FencedError once a later attempt of this job has been started.
+    """
     from pyarrow.fs import FileSystem
 
+    from mlplatform import fence
     from mlplatform.retrying import retrying
 
     files, path = FileSystem.from_uri(uri)
-    return (retrying(files), path) if uri.startswith("s3://") else (files, path)
+    # A folder as it is where no attempt is ever replaced: Ray reads checkpoints in place, without a copy, from that.
+    return (retrying(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)
 
 
 def upload(folder: Path, uri: str) -> None:
@@ -56,9 +61,11 @@ def upload(folder: Path, uri: str) -> None:
 
     Raises:
         AccessError, StorageError: the server refuses.
+        FencedError: a later attempt of this job was started, so no more of the files appears.
     """
     from boto3.exceptions import S3UploadFailedError
 
+    from mlplatform import fence
     from mlplatform.retrying import retry
 
     bucket, prefix = _split(uri)
@@ -69,6 +76,7 @@ def upload(folder: Path, uri: str) -> None:
         return isinstance(error, UnreachableError | S3UploadFailedError) and not refused
 
     def send(file: Path) -> None:
+        fence.check()
         with _s3_errors(uri):
             client.upload_file(str(file), bucket, f"{prefix}{file.relative_to(folder).as_posix()}")
 
@@ -100,6 +108,43 @@ def check_writable(uri: str) -> None:
         raise StorageError(
             f"The storage folder {uri} cannot be written ({error.strerror}); make it so or set MLPLATFORM_STORAGE."
         ) from error
+
+
+def write_text(uri: str, text: str) -> None:
+    """Write a small file, at once as a whole.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: as `check_writable`.
+    """
+    if uri.startswith("s3://"):
+        bucket, key = _split(uri)
+        with _s3_errors(uri):
+            _s3().put_object(Bucket=bucket, Key=key.rstrip("/"), Body=text.encode())
+        return
+    draft = Path(f"{uri}.{uuid.uuid4().hex}")
+    try:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text)
+        draft.replace(uri)
+    except OSError as error:
+        raise StorageError(f"{uri} cannot be written ({error.strerror}); make its folder writable.") from error
+
+
+def delete_file(uri: str) -> None:
+    """Remove a file; nothing happens where there is none.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: as `check_writable`.
+    """
+    if uri.startswith("s3://"):
+        bucket, key = _split(uri)
+        with _s3_errors(uri):
+            _s3().delete_object(Bucket=bucket, Key=key.rstrip("/"))
+        return
+    try:
+        Path(uri).unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"{uri} cannot be removed ({error.strerror}); make its folder writable.") from error
 
 
 def list_files(uri: str) -> list[str]:
@@ -146,10 +191,20 @@ def _client(endpoint: str | None, region: str | None, credentials: Path | None) 
     from botocore.config import Config
 
     # All three come from the AWS_* variables, which boto3 reads by itself.
-    return boto3.session.Session().client(
+    made = boto3.session.Session().client(
         "s3",
         config=Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}),
     )
+    # The two requests that make a file appear; a repeated one asks again.
+    for operation in ("PutObject", "CompleteMultipartUpload"):
+        made.meta.events.register(f"before-send.s3.{operation}", _check_fence)
+    return made
+
+
+def _check_fence(**_: Any) -> None:
+    from mlplatform import fence
+
+    fence.check()
 
 
 @contextmanager
@@ -177,7 +232,10 @@ def _refusal(uri: str, server: str, response: Any) -> Exception:
         return StorageError(
             f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE or MLPLATFORM_DATASETS."
         )
-    if response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= 500:
+        return UnreachableError(f"The storage at {server} is not ready ({status}, {code}); wait, or see its log.")
+    if status in (401, 403):
         return AccessError(
             f"{server} refuses access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."
         )

@@ -12,14 +12,23 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mlplatform import gpus, ray_context, source
+from mlplatform import fence, gpus, hub_cache, ray_context, source
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.metrics import valid_name
 from mlplatform.node_monitor import NodeMonitor
-from mlplatform.settings import OPEN_RUN, Settings, changed_environment, launcher_ranks, open_run, settings
+from mlplatform.settings import (
+    OPEN_RUN,
+    Settings,
+    changed_environment,
+    environment,
+    launcher_ranks,
+    open_run,
+    settings,
+)
 from mlplatform.throwaway import throwaway_run, uri_outside
 
 if TYPE_CHECKING:
@@ -81,6 +90,7 @@ def job_run(
     Raises:
         UnreachableError: no MLflow answers within seconds.
         AccessError: MLflow refuses the credentials.
+        FencedError: a later attempt of this job was started; the run is that one's.
     """
     config = settings()
     address = uri()
@@ -95,6 +105,7 @@ def job_run(
         elif rank := process_ranks()[0]:
             run = stack.enter_context(_other_rank(config, address, rank, experiment, name))
         else:
+            fence.check()
             check(address)
             run = stack.enter_context(_first_rank(config, address, experiment, name, tags or {}))
         _log_new_params(run, params or {})
@@ -210,8 +221,10 @@ def check(tracking_uri: str) -> None:
 
     Raises:
         UnreachableError: nothing answers, or what answers is not MLflow.
-        AccessError: the credentials are refused.
+        AccessError: the credentials are refused, or there are none for Databricks on this node.
     """
+    if tracking_uri.partition(":")[0] == "databricks":
+        _check_databricks(tracking_uri)
     if not tracking_uri.startswith(("http://", "https://")):
         return
     import mlflow
@@ -240,6 +253,18 @@ def check(tracking_uri: str) -> None:
         raise UnreachableError(f"{start} answers {response.status_code}; check that the address is MLflow's.")
 
 
+def _check_databricks(tracking_uri: str) -> None:
+    """Whether this node knows an account; not whether Databricks takes it, as its client may try that for minutes."""
+    variables = environment()
+    file = Path(variables.get("DATABRICKS_CONFIG_FILE") or "~/.databrickscfg").expanduser()
+    if not variables.get("DATABRICKS_HOST") and not file.is_file():
+        raise AccessError(
+            f"MLflow is to be {tracking_uri} (MLFLOW_TRACKING_URI), but {socket.gethostname()} has no {file}. Copy the "
+            f"file that `databricks configure` writes to {settings().shared_folder}, which every node sees, and submit "
+            "the job with DATABRICKS_CONFIG_FILE naming it there; or with DATABRICKS_HOST and DATABRICKS_TOKEN."
+        )
+
+
 @cache
 def _say_untracked() -> None:
     """Once a process, also where both `job_run` and `run_config` find it out."""
@@ -265,6 +290,8 @@ def _first_rank(
                 yield run
             except BaseException as error:
                 status = _status_after(error)
+                if status == "FAILED" and (advice := hub_cache.advice_for(error)):
+                    print(advice, file=sys.stderr, flush=True)
                 raise
             finally:
                 # First of all: a stopped job has 3 s before Ray kills it.
@@ -404,11 +431,15 @@ def _end(address: str, run_id: str, status: str, guest: bool) -> None:
 
     client = mlflow.MlflowClient(address)
     try:
+        run = client.get_run(run_id)
+        if _is_of_a_later_attempt(run):
+            _leave_all()
+            return
         if status == "FAILED":
             with suppress(Exception):
                 client.log_text(run_id, traceback.format_exc(), "traceback.txt")
         if guest or status == "KILLED":
-            status = _status_to_leave(client.get_run(run_id), status, guest)
+            status = _status_to_leave(run, status, guest)
         # What user code has left open inside ends with it.
         while (active := mlflow.active_run()) and active.info.run_id != run_id:
             mlflow.end_run(status)
@@ -421,6 +452,23 @@ def _end(address: str, run_id: str, status: str, guest: bool) -> None:
     except Exception as error:
         said = f"MLflow at {address} did not take that run {run_id} ended {status}: {error}"
         print(said, file=sys.stderr, flush=True)
+
+
+def _is_of_a_later_attempt(run: Run) -> bool:
+    """Whether the run has been taken over; told by MLflow alone, as there is no time to wait for the storage.
+
+    Before its successor has rejoined a run, a replaced attempt may end it: rejoining opens it again.
+    """
+    attempt = run.data.tags.get(TAG_ATTEMPT, "")
+    return attempt.isdecimal() and int(attempt) > settings().attempt
+
+
+def _leave_all() -> None:
+    """Forget the runs that this process holds open, as MLflow itself would end them when the process exits."""
+    from mlflow.tracking.fluent import _active_run_stack
+
+    for runs in _active_run_stack.get_all_thread_values().values():
+        runs.clear()
 
 
 def _status_to_leave(run: Run, status: str, guest: bool) -> str:
@@ -444,7 +492,7 @@ def _fail_run_of(job_id: str, address: str, rank: int) -> None:
     with suppress(Exception):
         check(address)
         run = find_run(job_id, address)
-        if run:
+        if run and not _is_of_a_later_attempt(run):
             client = MlflowClient(address)
             client.log_text(run.info.run_id, traceback.format_exc(), f"traceback-rank-{rank}.txt")
             client.set_terminated(run.info.run_id, "FAILED")

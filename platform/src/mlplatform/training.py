@@ -8,7 +8,7 @@ from typing import Literal
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
 
-from mlplatform import storage, tracking
+from mlplatform import fence, storage, tracking
 from mlplatform.metrics import MetricWriter, metric_prefix
 from mlplatform.outbox import Outbox
 from mlplatform.report_history import HistorySink
@@ -80,11 +80,12 @@ def run_config(
         prefix=metric_prefix(run_id, name, tracking.uri()) if run_id else "",
         aggregate=aggregate,
         detailed=detailed,
+        kept_by=metric,
     )
     files, path = storage.filesystem(storage.checkpoint_uri())
     identity = {
         "MLPLATFORM_JOB_ID": settings().job_id,
-        "MLPLATFORM_ATTEMPT": str(settings().attempt),
+        "MLPLATFORM_ATTEMPT": str(settings().attempt) if fence.applies() else None,
         # Also where the program has named another server than the platform's.
         "MLFLOW_TRACKING_URI": tracking.uri(),
     }

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mlplatform import fence
 from mlplatform.metrics import Point, RunSink, valid_name
 from mlplatform.settings import settings
 from mlplatform.tracking import TAG_ATTEMPT, identity_tags
@@ -41,7 +42,10 @@ Act = Callable[["TrialRuns"], None]
 
 
 class TrialRuns:
-    """Where the outbox of a search delivers to; each of its acts may come again after a failure."""
+    """Where the outbox of a search delivers to; each of its acts may come again after a failure.
+
+    From an attempt of the job that was replaced nothing is delivered any more.
+    """
 
     def __init__(self, parent: str, search: str, tracking_uri: str | None) -> None:
         """Args: parent: id of the job's run; search: name of the search within the job."""
@@ -61,6 +65,7 @@ class TrialRuns:
 
     def send(self, items: Sequence[Act]) -> None:
         for act in items:
+            fence.check(wait=False)
             self._unless_refused(act)
         for trial_id in self._sinks:
             self._flush(trial_id)

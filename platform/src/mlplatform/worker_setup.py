@@ -17,6 +17,7 @@ from ray.train.v2._internal.execution.callback import WorkerCallback
 from ray.train.v2._internal.execution.context import TrainContext, get_train_context
 
 from mlplatform import storage
+from mlplatform.errors import JobError
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
         # On the object, not on its class: Ray makes one for each start of the training function.
         context.report = _reporting(context.report, upload)
         _warn_of_silent_calls()
+        _refuse_reports_to_tune()
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +96,23 @@ def _warn_of_silent_calls() -> None:
         return silent(*arguments, **options)
 
     for module in (session, train_session):
+        module.report = report
+
+
+@functools.cache
+def _refuse_reports_to_tune() -> None:
+    """`ray.tune.report` does nothing in a training worker but warn, once, that it is called outside of one."""
+    from ray import tune
+    from ray.tune.trainable import trainable_fn_utils
+
+    @functools.wraps(tune.report)
+    def report(*_: Any, **__: Any) -> None:
+        raise JobError(
+            "ray.tune.report() reaches nothing from inside a training function; call ray.train.report() there, and "
+            "give the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune has to hear of it."
+        )
+
+    for module in (tune, trainable_fn_utils):
         module.report = report
 
 

@@ -1,0 +1,76 @@
+"""Log three small models, one of each of MLflow's flavors for PyTorch, scikit-learn and Transformers, and load each.
+
+    mlplatform submit jobs/food11/flavors.py
+    python flavors.py
+
+The lesson: `log_model` of the flavor that fits keeps a model together with what it takes to load it, and `load_model`
+gives back an object of that library, which answers as before. A flavor differs in what it writes: a pickle of the
+network, scikit-learn's own safe format, a folder of weights, configuration and tokenizer. Nothing is downloaded: the
+Transformers model is a BERT so small that its configuration fits on a line, with a vocabulary of this page's words.
+"""
+
+import json
+
+import mlflow
+import torch
+
+EXPERIMENT = "flavors"
+
+
+def pytorch_model() -> bool:
+    """A network, as a pickle: the platform's default, because MLflow's own asks for an example of the input."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    logged = mlflow.pytorch.log_model(net, name="pytorch", pip_requirements=["torch"])
+    again = mlflow.pytorch.load_model(logged.model_uri)
+    inputs = torch.rand(5, 4)
+    return torch.equal(net(inputs), again(inputs))
+
+
+def sklearn_model() -> bool:
+    """A classifier of handwritten digits, with scikit-learn's own types only, so that the safe format takes it."""
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    pixels, digits = load_digits(return_X_y=True)
+    model = LogisticRegression(max_iter=2000).fit(pixels[:1000] / 16, digits[:1000])
+    mlflow.log_metric("sklearn_accuracy", model.score(pixels[1000:] / 16, digits[1000:]))
+    logged = mlflow.sklearn.log_model(model, name="sklearn", pip_requirements=["scikit-learn", "skops"])
+    again = mlflow.sklearn.load_model(logged.model_uri)
+    return (again.predict(pixels / 16) == model.predict(pixels / 16)).all()
+
+
+def transformers_model() -> bool:
+    """A pipeline of tokenizer and network, as Transformers keeps them."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.trainers import WordLevelTrainer
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, pipeline
+
+    words = Tokenizer(WordLevel(unk_token="[UNK]"))  # noqa: S106
+    words.pre_tokenizer = Whitespace()
+    words.train_from_iterator([__doc__], WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")  # noqa: S106
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **shape)).eval()
+    classifier = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    logged = mlflow.transformers.log_model(classifier, name="transformers", pip_requirements=["transformers", "torch"])
+    again = mlflow.transformers.load_model(logged.model_uri)
+    sentence = "nothing is downloaded"
+    return again(sentence) == classifier(sentence)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    mlflow.set_experiment(EXPERIMENT)
+    with mlflow.start_run(run_name="flavors"):
+        same = {}
+        for flavor in (pytorch_model, sklearn_model, transformers_model):
+            same[flavor.__name__] = bool(flavor())
+            print(f"{flavor.__name__}: answers as before: {same[flavor.__name__]}", flush=True)
+        mlflow.log_dict(same, "same_answers.json")
+    print(f"same answers: {json.dumps(same)}")
+
+
+if __name__ == "__main__":
+    main()

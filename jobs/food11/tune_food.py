@@ -1,0 +1,85 @@
+"""Tune batch size and dropout of the Lightning network of Food-11: 16 trials, of which most are stopped early.
+
+    mlplatform submit jobs/food11/tune_food.py -- --epochs 8
+    ray job submit --working-dir jobs/food11 -- python tune_food.py --epochs 8
+
+The lesson: a trial is a function that reports after each epoch. ASHA lets every trial run one epoch, the better half
+of them two, the better half of those four, and so on: poor combinations cost little. Each trial is a child run of the
+job's run, where MLflow compares them; the table of all trials is the end of the log.
+"""
+
+import torch
+from lightning_food import Food, loader, options, trainer
+from ray import tune
+from ray.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
+from ray.tune.schedulers import ASHAScheduler
+
+import mlplatform
+from mlplatform import tuning
+
+# The first decides: unlike the accuracy of a few photos, two trials hardly ever share its value.
+METRICS = ["val_loss", "val_accuracy", "train_loss"]
+
+
+def trial(config: dict) -> None:
+    """Train with one combination; begins again at its last checkpoint."""
+    torch.manual_seed(config["seed"])
+    report = TuneReportCheckpointCallback(METRICS, on="train_epoch_end")
+    fitting = trainer(config, report, accelerator="auto", devices=1, enable_model_summary=False)
+    model = Food(config["lr"], config["dropout"], config["pretrained"])
+    loaders = loader("training", config), loader("validation", config)
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            fitting.fit(model, *loaders, ckpt_path=f"{folder}/checkpoint")
+    else:
+        fitting.fit(model, *loaders)
+
+
+def table(results: tune.ResultGrid, epochs: int) -> str:
+    """One line a trial, the best first."""
+    lines = [f"{'trial':>12} {'batch size':>10} {'dropout':>8} {'epochs':>6} {'val_loss':>8} {'val_accuracy':>12}"]
+    for result in sorted(results, key=lambda result: result.metrics[METRICS[0]]):
+        done, shown = result.metrics["training_iteration"], result.config
+        lines.append(
+            f"{result.metrics['trial_id']:>12} {shown['batch_size']:>10} {shown['dropout']:>8.3f} {done:>6} "
+            f"{result.metrics['val_loss']:>8.4f} {result.metrics['val_accuracy']:>12.4f}"
+            f"{'  stopped early' if done < epochs else ''}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = options()
+    parser.description = __doc__
+    parser.add_argument("--trials", type=int, default=16, help="combinations to try")
+    parser.add_argument("--cpus", type=float, default=1, help="that a trial takes; 0.5 lets two share one")
+    parser.add_argument("--gpus", type=float, default=0, help="that a trial takes; 0.25 lets four share one")
+    parser.add_argument("--at-once", type=int, help="trials at the same time; as many as there is room for if not said")
+    args = parser.parse_args()
+
+    # The scheduler alone ends a trial before its time here, not Lightning's early stop.
+    fixed = {**vars(args), "patience": args.epochs}
+    with mlplatform.job_run(experiment="food11-classifier", params=vars(args)) as run:
+        results = tuning.tuner(
+            tune.with_resources(trial, {"cpu": args.cpus, "gpu": args.gpus}),
+            param_space={**fixed, "batch_size": tune.choice([32, 64]), "dropout": tune.uniform(0.1, 0.8)},
+            tune_config=tune.TuneConfig(
+                metric=METRICS[0],
+                mode="min",
+                num_samples=args.trials,
+                max_concurrent_trials=args.at_once,
+                scheduler=ASHAScheduler(max_t=args.epochs, grace_period=1, reduction_factor=2),
+                # A process that has imported torch takes the next trial, instead of a new one that imports it again.
+                reuse_actors=True,
+            ),
+        ).fit()
+        print(table(results, args.epochs))
+        result, child = tuning.best(results)
+        print(f"Best: batch size {result.config['batch_size']}, dropout {result.config['dropout']:.3f}")
+        if run:
+            print(f"Run of the best trial: {mlplatform.run_url(child)}")
+            print(f"Run: {mlplatform.run_url(run)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Train a small GPT-2 on a page of text with the `Trainer` of Hugging Face Transformers, fed by Ray Data.
+
+    mlplatform submit jobs/frameworks/transformers_text.py -- --epochs 6
+    mlplatform submit jobs/frameworks/transformers_text.py -- --epochs 6 --die-at-step 12
+
+The lesson: your `Trainer` stays as it is. `prepare_trainer` lets it read Ray Data's shards, `RayTrainReportCallback`
+reports each checkpoint that it saves, and the platform brings both to the job's run and storage: so `report_to` is
+"none", or the Trainer would open a run of its own. With `--die-at-step` a worker is killed once, and all go on from the
+last checkpoint. Model and tokenizer are made here; `jobs/README.md` says how pretrained ones get into the cache.
+"""
+
+import argparse
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import ray.data
+import ray.train
+from ray.train import Result, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import mlplatform
+
+TEXT = Path(__file__).with_name("harbour.txt")
+END = "<end>"
+VOCABULARY = 600
+TOKENS = 40
+"""Of a line, at most."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the text")
+    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--lr", type=float, default=3e-3, help="learning rate")
+    parser.add_argument("--batch-size", type=int, default=4, help="lines a step and worker")
+    parser.add_argument("--die-at-step", type=int, help="kill a worker at this step, once; from the third epoch on")
+    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    return parser.parse_args()
+
+
+def new_tokenizer(lines: list[str]) -> str:
+    """A tokenizer that has learnt the text's own word parts, as the JSON that its file would hold."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        lines, trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
+    return tokenizer.to_str()
+
+
+def pretrained(tokenizer: str):
+    """The tokenizer as Transformers knows it."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokenizer), eos_token=END, pad_token=END)
+
+
+def train(config: dict) -> dict:
+    """What each worker runs: an ordinary script for Transformers, but for the marked lines."""
+    from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+    class DieOnce(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == config["die_at_step"] and ray.train.get_context().get_world_rank() == 0:
+                print(f"Killing this worker at step {state.global_step}.", flush=True)
+                os._exit(1)
+
+    set_seed(0)
+    tokenizer = pretrained(config["tokenizer"])
+
+    def batch_of(rows):
+        batch = tokenizer(
+            list(rows["text"]), max_length=TOKENS, truncation=True, padding="max_length", return_tensors="pt"
+        )
+        labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
+
+    def shard(name: str):  # Ray: this worker's share of a data set
+        return ray.train.get_dataset_shard(name).iter_torch_batches(
+            batch_size=config["batch_size"], collate_fn=batch_of
+        )
+
+    size = {"vocab_size": len(tokenizer), "n_positions": TOKENS, "n_embd": 64, "n_layer": 2, "n_head": 4}
+    model = GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0))
+    checkpoint = ray.train.get_checkpoint()  # Ray: where an earlier attempt has come to
+    with tempfile.TemporaryDirectory() as output:
+        trainer = Trainer(
+            model,
+            TrainingArguments(
+                output,
+                # A shard does not know its length, so that an end is given in steps instead of epochs.
+                max_steps=config["steps"],
+                # After a resumption a shard begins anew: its first rows are not to be skipped, and the Trainer's own
+                # count of epochs does not know of the earlier ones. Go by the step.
+                ignore_data_skip=True,
+                learning_rate=config["lr"],
+                logging_strategy="epoch",
+                eval_strategy="epoch",
+                save_strategy="epoch",
+                save_total_limit=1,
+                report_to="none",
+                ddp_find_unused_parameters=False,
+                disable_tqdm=True,
+                use_cpu=not config["use_gpu"],
+            ),
+            train_dataset=shard("train"),
+            eval_dataset=shard("validation"),
+            callbacks=[RayTrainReportCallback()],  # Ray: report each checkpoint
+        )
+        trainer = prepare_trainer(trainer)  # Ray: read the shards
+        if checkpoint is None:
+            if config["die_at_step"] is not None:
+                trainer.add_callback(DieOnce())
+            trainer.train()
+            first = 0
+        else:
+            with checkpoint.as_directory() as folder:
+                saved = Path(folder, RayTrainReportCallback.CHECKPOINT_NAME)
+                first = json.loads((saved / "trainer_state.json").read_text())["global_step"]
+                print(f"Resuming at step {first}.", flush=True)
+                trainer.train(resume_from_checkpoint=str(saved))
+    return {"first_step": first, "last_step": trainer.state.global_step}
+
+
+def continuation(result: Result, tokenizer: str, start: str) -> str:
+    """How the best model goes on from the start of a line, taking the likeliest token each time."""
+    from ray.train.huggingface.transformers import RayTrainReportCallback
+    from transformers import GPT2LMHeadModel
+
+    words = pretrained(tokenizer)
+    with result.get_best_checkpoint("eval_loss", "min").as_directory() as folder:
+        model = GPT2LMHeadModel.from_pretrained(Path(folder, RayTrainReportCallback.CHECKPOINT_NAME))
+    tokens = words(start, return_tensors="pt")["input_ids"][:, :-1]
+    written = model.generate(tokens, max_length=TOKENS, do_sample=False, pad_token_id=0)
+    return words.decode(written[0], skip_special_tokens=True)
+
+
+def main() -> None:
+    args = arguments()
+    lines = TEXT.read_text().splitlines()
+    tokenizer = new_tokenizer(lines)
+    parts = {"validation": lines[::6], "train": [line for number, line in enumerate(lines) if number % 6]}
+    steps = args.epochs * math.ceil(len(parts["train"]) // args.workers / args.batch_size)
+    with mlplatform.job_run(experiment="frameworks", params=vars(args)) as run:
+        trainer = TorchTrainer(
+            train,
+            train_loop_config={**vars(args), "steps": steps, "tokenizer": tokenizer},
+            # Half a CPU each: Ray Data, which feeds them, works on what is left.
+            scaling_config=ScalingConfig(
+                num_workers=args.workers, use_gpu=args.use_gpu, resources_per_worker={"CPU": 0.5}
+            ),
+            datasets={name: ray.data.from_items([{"text": line} for line in part]) for name, part in parts.items()},
+            run_config=mlplatform.run_config("fit", metric="eval_loss", mode="min"),
+        )
+        result = trainer.fit()
+
+        loss = result.metrics["eval_loss"]
+        print(f"Trained: {json.dumps({**result.return_value, 'steps': steps, 'eval_loss': loss})}")
+        print(f"Perplexity: {math.exp(loss):.1f}, before training about {VOCABULARY}")
+        print(f"Text: {continuation(result, tokenizer, 'The keeper of the')}")
+        print(f"Checkpoints: {mlplatform.checkpoint_uri('fit')}")
+        if run:
+            print(f"Run: {mlplatform.run_url(run)}")
+
+
+if __name__ == "__main__":
+    main()

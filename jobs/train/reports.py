@@ -1,0 +1,113 @@
+"""Report from all ranks, see what is kept of it, and follow the reports in the driver while the training runs.
+
+    mlplatform submit jobs/train/reports.py
+    ray job submit --working-dir jobs/train -- python reports.py --aggregate mean
+
+The lesson: every rank reports, and `run_config(aggregate=...)` says what becomes a point in MLflow: rank 0's value, the
+mean or the highest. Some metrics are no mean of the ranks', such as the F1 score; TorchMetrics counts on every rank
+and puts the counts together, so that each rank reports the score over all the data. A callback with a queue brings
+each report of each rank to the driver at once; from outside of the job, `mlplatform.Jobs().reports(job_id)` does.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import ray.train
+import torch
+from ray.train import ScalingConfig, UserCallback
+from ray.train.torch import TorchTrainer
+from ray.util.queue import Queue
+from sklearn.datasets import load_digits
+
+import mlplatform
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--aggregate", nargs="+", choices=["rank0", "mean", "max"], default=["rank0", "mean"], help="a training each"
+    )
+    parser.add_argument("--epochs", type=int, default=3, help="reports of a training")
+    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    return parser.parse_args()
+
+
+def guesses(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of 1,797 digits, and guesses of which half as many are random with each epoch."""
+    labels = load_digits().target
+    random = np.random.default_rng(epoch)
+    wrong = random.random(len(labels)) < 0.5 ** (epoch + 1)
+    return labels, np.where(wrong, random.integers(10, size=len(labels)), labels)
+
+
+def score(config: dict) -> None:
+    """What each worker runs: rank r sees a part of the guesses that is r + 1 times as long as rank 0's."""
+    # Brings half of torch with it, so it is for the workers alone.
+    from torchmetrics.classification import MulticlassF1Score
+
+    rank, ranks = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    f1_of_all = MulticlassF1Score(num_classes=10)
+    f1_of_rank = MulticlassF1Score(num_classes=10, sync_on_compute=False)
+    for epoch in range(config["epochs"]):
+        labels, guessed = guesses(epoch)
+        unit = len(labels) // sum(range(1, ranks + 1))
+        begin = unit * rank * (rank + 1) // 2
+        part = slice(begin, begin + unit * (rank + 1) if rank < ranks - 1 else None)
+        for metric in (f1_of_all, f1_of_rank):
+            metric.reset()
+            metric.update(torch.tensor(guessed[part]), torch.tensor(labels[part]))
+        # Here the ranks wait for each other: all of them have to ask for it.
+        f1 = f1_of_all.compute().item()
+        images = len(labels[part])
+        ray.train.report({"epoch": epoch, "f1": f1, "f1_of_rank": f1_of_rank.compute().item(), "images": images})
+
+
+class Forward(UserCallback):
+    """Runs in Ray Train's controller, which has each report as a list of what the ranks have reported."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def after_report(self, run_context, metrics, checkpoint) -> None:
+        self.queue.put(metrics)
+
+
+def reports(trainer: TorchTrainer, queue: Queue) -> Iterator[tuple[list[dict], bool]]:
+    """Train in a thread and yield each report as it comes, and whether the training is still running then."""
+    with ThreadPoolExecutor(1) as thread:
+        training = thread.submit(trainer.fit)
+        training.add_done_callback(lambda _: queue.put(None))
+        while (report := queue.get()) is not None:
+            yield report, training.running()
+        training.result()
+
+
+def main() -> None:
+    args = arguments()
+    with mlplatform.job_run(experiment="train", params=vars(args)) as run:
+        for aggregate in args.aggregate:
+            queue = Queue(actor_options={"num_cpus": 0})
+            trainer = TorchTrainer(
+                score,
+                train_loop_config={"epochs": args.epochs},
+                scaling_config=ScalingConfig(num_workers=args.workers),
+                # `detailed` adds each rank's own values, host and process, and times since the last restore.
+                run_config=mlplatform.run_config(
+                    aggregate, aggregate=aggregate, detailed=aggregate != "rank0", callbacks=[Forward(queue)]
+                ),
+            )
+            live = []
+            for ranks, running in reports(trainer, queue):
+                print(f"Just reported by each rank: {json.dumps(ranks)}", flush=True)
+                live.append({"ranks": ranks, "running": running})
+            print(f"Live with {aggregate}: {json.dumps(live)}")
+            print(f"Kept with {aggregate}: {json.dumps(mlplatform.history(aggregate))}")
+        if run:
+            print(f"Run: {mlplatform.run_url(run)}")
+
+
+if __name__ == "__main__":
+    main()

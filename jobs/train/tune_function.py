@@ -1,0 +1,79 @@
+"""Tune over a training function that knows nothing of it: three values of a grid, two workers for each trial.
+
+    mlplatform submit jobs/train/tune_function.py
+    ray job submit --working-dir jobs/train -- python tune_function.py --epochs 2
+
+The lesson: `train` is what a trainer alone would run, unchanged. A trial is a function of three lines that makes the
+trainer and calls `fit`; `tuning.trial_config` passes what rank 0 reports on to Tune, so each trial is a child run. The
+trial itself takes next to no CPU, so that its two workers fit; what the cluster cannot hold at once waits its turn.
+"""
+
+import argparse
+import json
+
+import ray.train
+import torch.distributed
+from ray import tune
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer, get_device
+
+import mlplatform
+from mlplatform import tuning
+
+METRIC = "output"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=2, help="reports of a trial")
+    parser.add_argument("--inputs", type=int, nargs="+", default=[1, 2, 3], help="values of the grid")
+    parser.add_argument("--workers", type=int, default=2, help="that train together in a trial")
+    parser.add_argument("--at-once", type=int, default=1, help="trials that the cluster has workers for")
+    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    return parser.parse_args()
+
+
+def train(config: dict) -> None:
+    """What each worker runs: the mean over the ranks of what each makes of its input is the input itself."""
+    context = ray.train.get_context()
+    rank, ranks = context.get_world_rank(), context.get_world_size()
+    output = torch.tensor(config["input"] * (rank + 0.5) * 2 / ranks, device=get_device())
+    torch.distributed.all_reduce(output)
+    for epoch in range(config["epochs"]):
+        ray.train.report({"epoch": epoch, METRIC: output.item() / ranks, "ranks": ranks})
+
+
+def trial(config: dict) -> None:
+    """What Tune runs."""
+    TorchTrainer(
+        train,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=config["workers"], use_gpu=config["use_gpu"]),
+        run_config=tuning.trial_config(),
+    ).fit()
+
+
+def main() -> None:
+    args = arguments()
+    with mlplatform.job_run(experiment="lessons", params=vars(args)) as run:
+        tuner = tuning.tuner(
+            tune.with_resources(trial, {"cpu": 0.01}),
+            param_space={
+                "input": tune.grid_search(args.inputs),
+                "epochs": args.epochs,
+                "workers": args.workers,
+                "use_gpu": args.use_gpu,
+            },
+            # Workers of two trials that each get half of what they need would wait for each other.
+            tune_config=tune.TuneConfig(metric=METRIC, mode="max", max_concurrent_trials=args.at_once),
+        )
+        results = tuner.fit()
+        result, child = tuning.best(results)
+        print(f"Trials: {json.dumps(sorted(each.metrics[METRIC] for each in results))}")
+        print(f"Best config: {json.dumps({'input': result.config['input'], 'epochs': result.config['epochs']})}")
+        if run:
+            print(f"Best run: {mlplatform.run_url(child)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What a job has left to go on from: the latest and the best checkpoint of each of its training runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from mlplatform import storage
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+KEPT_BY = "mlplatform.kept_by"
+"""Key of a checkpoint's metadata: the metric by which the best ones are kept."""
+
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Where Ray Train lists the checkpoints that it keeps (`ray.train.v2._internal.execution.checkpoint` of Ray 2.60)."""
+
+_METADATA = ".metadata.json"
+
+_PREFIX = "checkpoint_"
+"""Of the folders that Ray Train makes for checkpoints."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that is in storage."""
+
+    uri: str
+    metrics: Mapping[str, Any]
+    """What was reported with it."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training run of a job."""
+
+    name: str
+    latest: Kept
+    best: Kept | None
+    """None where checkpoints are kept by their age."""
+
+    metric: str | None
+    """By which the best is the best."""
+
+    @classmethod
+    def read(cls, uri: str, name: str) -> Self | None:
+        """A training run by the address of its folder; None where it has kept no checkpoint."""
+        files, folder = storage.filesystem(uri)
+        snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
+        if not snapshot["latest_checkpoint_result"]:
+            return None
+        found = (snapshot["latest_checkpoint_result"], *snapshot["checkpoint_results"][-1:])
+        latest, last = (Kept(f"{uri}/{kept['checkpoint_dir_name']}", kept["metrics"]) for kept in found)
+        metadata = _json(files, f"{folder}/{found[0]['checkpoint_dir_name']}/{_METADATA}")
+        metric = metadata.get(KEPT_BY)
+        # Ray sorts them by the metric, where there is one, the best at the end.
+        return cls(name, latest, last if metric else None, metric)
+
+
+def fits(job_id: str | None = None) -> list[Fit]:
+    """The training runs of a job that have checkpoints, by name; None means this job.
+
+    Raises:
+        StorageError, UnreachableError, AccessError: the storage cannot be read.
+    """
+    root = storage.checkpoint_uri(job_id=job_id)
+    folders = [file.removesuffix(f"/{_SNAPSHOT}") for file in storage.list_files(root) if file.endswith(_SNAPSHOT)]
+    found = [Fit.read(folder, folder.removeprefix(f"{root}/")) for folder in folders]
+    return [fit for fit in found if fit]
+
+
+def remove_unkept(uri: str) -> list[str]:
+    """Remove the checkpoints that a training run's folder holds and Ray Train does not know, and return their names.
+
+    Such a one is left where a worker is lost after another has uploaded its part and before both have reported it.
+    Nothing may be training into the folder meanwhile.
+
+    Args:
+        uri: of the training run's folder.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    files, folder = storage.filesystem(uri)
+    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
+    known = [*snapshot.get("checkpoint_results", []), snapshot.get("latest_checkpoint_result") or {}]
+    names = {kept.get("checkpoint_dir_name") for kept in known}
+    unkept = sorted(
+        entry.base_name
+        for entry in files.get_file_info(FileSelector(folder, allow_not_found=True))
+        if entry.type == FileType.Directory and entry.base_name.startswith(_PREFIX) and entry.base_name not in names
+    )
+    for name in unkept:
+        files.delete_dir(f"{folder}/{name}")
+    return unkept
+
+
+def _json(files: FileSystem, path: str) -> dict[str, Any]:
+    """A small file of JSON; empty where there is none."""
+    try:
+        with files.open_input_stream(path) as file:
+            content: dict[str, Any] = json.loads(file.read())
+            return content
+    except FileNotFoundError:
+        return {}

@@ -1,0 +1,28 @@
+"""`python -m mlplatform.gateway`: serve on port 8265."""
+
+from __future__ import annotations
+
+import logging
+
+import uvicorn
+
+from mlplatform.gateway.app import create_app
+from mlplatform.settings import GatewaySettings
+
+_STOP_SECONDS = 5
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    config = GatewaySettings.load()
+    uvicorn.run(
+        create_app(config),
+        host=config.listen,
+        port=config.port,
+        access_log=False,
+        server_header=False,
+        # Otherwise who connects from 127.0.0.1 could choose the address that the head is told.
+        proxy_headers=False,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+        log_config=None,
+    )

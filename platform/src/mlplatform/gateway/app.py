@@ -1,0 +1,100 @@
+"""The gateway put together: its parts, its paths and its life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mlplatform.errors import PlatformError
+from mlplatform.gateway import log_routes, migrate, packages, runs
+from mlplatform.gateway.api import Api, error_response
+from mlplatform.gateway.auth import TokenAuth
+from mlplatform.gateway.cluster import Head
+from mlplatform.gateway.conductor import Conductor
+from mlplatform.gateway.logs import JobLogs
+from mlplatform.gateway.outages import Outages
+from mlplatform.gateway.packages import Packages
+from mlplatform.gateway.passage import Passage
+from mlplatform.gateway.store import Store
+from mlplatform.jobs import GATEWAY_HEADER
+from mlplatform.objects import open_store
+from mlplatform.settings import GatewaySettings
+
+_VERSION = version("mlplatform")
+
+
+def create_app(config: GatewaySettings) -> Starlette:
+    """The gateway as an ASGI application.
+
+    Raises:
+        SettingsError: a secret's file cannot be read.
+    """
+    token = config.token()
+    store = Store(config.database)
+    head = Head(config.head, config.head_agent, token)
+    logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
+    kept = Packages(config.files, config.package_bytes)
+    outages = Outages(config.servers())
+    tracking = runs.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
+    conductor = Conductor(config, store, head, logs, kept, outages, tracking)
+    passage = Passage(config.head)
+    api = Api(store, conductor, logs, head, passage)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        await migrate.upgrade(store.engine)
+        tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(logs.run())]
+        for task in tasks:
+            task.add_done_callback(_end_with)
+        try:
+            yield
+        finally:
+            await logs.flush()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for part in (head, outages, passage):
+                await part.close()
+            if tracking is not None:
+                await tracking.aclose()
+
+    return Starlette(
+        routes=[
+            *api.routes(),
+            *packages.routes(kept),
+            *log_routes.routes(logs),
+            Mount("/", app=passage),
+        ],
+        middleware=[Middleware(_Named), Middleware(TokenAuth, token=token)],
+        exception_handlers={PlatformError: error_response},
+        lifespan=life,
+    )
+
+
+class _Named:
+    """Says in every answer that it comes from the gateway, so that our client knows what it may ask for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[GATEWAY_HEADER] = _VERSION
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+def _end_with(task: asyncio.Task[None]) -> None:
+    """A gateway that no longer conducts must not look healthy: it ends, and is started again."""
+    if not task.cancelled() and task.exception() is not None:
+        raise SystemExit(1) from task.exception()

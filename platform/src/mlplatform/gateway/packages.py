@@ -1,0 +1,221 @@
+"""Uploaded packages lie in the gateway's own store, so that a job can start again when Ray has forgotten them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from mlplatform import objects
+from mlplatform.errors import PlatformError, StorageError
+from mlplatform.gateway.passage import SILENT_SECONDS, ClientGoneError, incoming
+
+PATH = "/api/packages/{protocol}/{package_name:path}"
+"""With slashes in the name, so that no upload slips past to the head."""
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,250}")
+_EXTENSIONS = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".whl")
+"""`PACKAGE_UPLOAD_EXTENSIONS` of `ray/_common/runtime_env_package.py` in Ray 2.60."""
+_CHUNK_BYTES = 1 << 20
+_LINGER_SECONDS = 10.0
+
+
+class PackageError(StorageError):
+    """A package is refused, or there is none; `status` says which, as HTTP does."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Packages:
+    """Packages by name in a bucket or folder, under the keys `packages/<name>`.
+
+    Every method raises PackageError (400) for a name that Ray's clients would not give, and UnreachableError,
+    AccessError or StorageError while the store cannot be used.
+
+    Args:
+        uri: `s3://bucket` or an absolute folder.
+        limit_bytes: the largest package that is taken.
+        spool: a folder on disk for packages on their way; None means the system's.
+    """
+
+    def __init__(self, uri: str, limit_bytes: int, spool: Path | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self._store = objects.open_store(uri, "MLPLATFORM_GATEWAY_STORE")
+        self._spool = spool
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    async def exists(self, name: str) -> bool:
+        return await to_thread.run_sync(self._has, _key(name))
+
+    async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
+        """Keep what `stream` gives, whole or not at all; under a known name, read it to its end and change nothing.
+
+        Ray names packages by their content, so what comes under a known name is the same.
+
+        Raises:
+            PackageError: it is empty (400) or larger than `limit_bytes` (413).
+        """
+        key = _key(name)
+        if await to_thread.run_sync(self._has, key):
+            async for _ in self._bounded(name, stream):
+                pass
+            return
+        with tempfile.NamedTemporaryFile(dir=self._spool, prefix="package-") as draft:
+            async for part in self._bounded(name, stream):
+                await to_thread.run_sync(draft.write, part)
+            draft.flush()
+            if not draft.tell():
+                raise PackageError(f"The package {name} is empty; upload it again.", 400)
+            lock = self._locks.setdefault(key, anyio.Lock())
+            async with lock:
+                if not await to_thread.run_sync(self._has, key):
+                    await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
+
+    async def size_and_stream(self, name: str) -> tuple[int, AsyncIterator[bytes]]:
+        """Bytes of the package in all, and the bytes; it is brought to this disk first, so that they do not break off.
+
+        Raises:
+            PackageError: there is none (404).
+        """
+        file = await to_thread.run_sync(self._fetch, name)
+        return os.fstat(file.fileno()).st_size, _parts(file)
+
+    async def delete(self, name: str) -> None:
+        """Forget a package; nothing happens when there is none."""
+        await to_thread.run_sync(self._store.delete, _key(name))
+
+    def check_size(self, name: str, size: int) -> None:
+        """Raises PackageError (413) for a package of `size` bytes or more that is too large."""
+        if size > self.limit_bytes:
+            raise PackageError(
+                f"The package {name} is larger than {self.limit_bytes / (1 << 20):g} MiB; move data out of the "
+                "folder, or name it in .gitignore.",
+                413,
+            )
+
+    async def _bounded(self, name: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in stream:
+            size += len(part)
+            self.check_size(name, size)
+            yield part
+
+    def _has(self, key: str) -> bool:
+        return any(entry.key == key for entry in self._store.find(key))
+
+    def _fetch(self, name: str) -> IO[bytes]:
+        if not self._has(_key(name)):
+            raise _missing(name)
+        with tempfile.TemporaryDirectory(dir=self._spool, prefix="package-") as folder:
+            path = Path(folder) / "package"
+            self._store.download(_key(name), path, _uncounted)
+            return path.open("rb")  # its name goes with the folder, its bytes when it is closed
+
+
+def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[Route]:
+    """Ray's paths for packages: GET says whether there is one, PUT brings one and may stand still for so long."""
+
+    async def get(request: Request) -> Response:
+        try:
+            name = _named(request)
+            if not await packages.exists(name):
+                raise _missing(name)
+        except (PlatformError, OSError) as error:
+            return _explained(error)
+        return Response()
+
+    async def put(request: Request) -> Response:
+        body = incoming(request.receive, silent_seconds)
+        try:
+            name = _named(request)
+            packages.check_size(name, int(request.headers.get("content-length", 0)))
+            await packages.put(name, body)
+        except ClientGoneError:
+            return Response(status_code=400)  # to nobody
+        except TimeoutError:
+            text = f"The upload stood still for {silent_seconds:g} s; submit the job again."
+            return PlainTextResponse(text, 408, {"Connection": "close"})
+        except (PlatformError, OSError) as error:
+            return _Early(_explained(error), body)
+        return Response()
+
+    return [Route(PATH, get, methods=["GET"]), Route(PATH, put, methods=["PUT"])]
+
+
+class _Early(Response):
+    """An answer that may come before the whole body did.
+
+    What still comes is dropped for a while: a client that sends first and reads later would find its connection reset
+    and never see the answer.
+    """
+
+    def __init__(self, answer: Response, body: AsyncIterator[bytes]) -> None:
+        super().__init__(answer.body, answer.status_code)
+        self.raw_headers = answer.raw_headers
+        self._rest = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        try:
+            with anyio.move_on_after(_LINGER_SECONDS):
+                async for _ in self._rest:
+                    pass
+        except (ClientGoneError, TimeoutError):
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _explained(error: Exception) -> Response:
+    if isinstance(error, PackageError):
+        return PlainTextResponse(str(error), error.status)
+    _log.warning("A package could not be served: %s", error)
+    text = str(error) if isinstance(error, PlatformError) else f"The gateway cannot keep packages now ({error})."
+    return PlainTextResponse(text, 503, {"Retry-After": "5"})
+
+
+def _named(request: Request) -> str:
+    protocol, name = request.path_params["protocol"], request.path_params["package_name"]
+    if protocol != "gcs":
+        raise PackageError(f"Packages of {protocol}:// are not kept here; upload to gcs, as Ray's clients do.", 404)
+    _key(name)
+    return str(name)
+
+
+def _key(name: str) -> str:
+    if not _NAME.fullmatch(name) or not name.endswith(_EXTENSIONS):
+        raise PackageError(
+            f"{name[:300]!r} cannot name a package; take letters, digits and _.+- with one of the endings "
+            f"{', '.join(_EXTENSIONS)}.",
+            400,
+        )
+    return f"packages/{name}"
+
+
+def _missing(name: str) -> PackageError:
+    return PackageError(f"Package gcs://{name} does not exist", 404)
+
+
+def _uncounted(_: int) -> None:
+    """Nobody watches the progress."""
+
+
+async def _parts(file: IO[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while part := await to_thread.run_sync(file.read, _CHUNK_BYTES):
+            yield part

@@ -1,0 +1,150 @@
+"""A lesson of `jobs/` as its tests see it: how it is run, and what it has to leave behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from mlplatform import storage
+from mlplatform.jobs import Job, Jobs, report_in
+from mlplatform.settings import changed_environment, settings
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Left:
+    """What one run of a lesson left behind: in the log, in MLflow and in storage."""
+
+    job: Job
+    log: str
+    client: MlflowClient
+
+    @property
+    def lines(self) -> list[str]:
+        return self.log.splitlines()
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """What its workers reported, in order."""
+        return [report for line in self.lines if (report := report_in(line)) is not None]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every MLflow run of the job, the first one first."""
+        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+        return self.client.search_runs(
+            experiments, f"tags.`mlplatform.job_id` = '{self.job.id}'", order_by=["attributes.start_time ASC"]
+        )
+
+    @property
+    def run(self) -> Run:
+        """The job's one run that is nobody's child."""
+        (run,) = [run for run in self.runs if "mlflow.parentRunId" not in run.data.tags]
+        return run
+
+    @property
+    def children(self) -> list[Run]:
+        return [run for run in self.runs if run.data.tags.get("mlflow.parentRunId") == self.run.info.run_id]
+
+    def points(self, metric: str, run: Run | None = None) -> list[tuple[int, float]]:
+        """(step, value) of each point of a metric."""
+        history = self.client.get_metric_history((run or self.run).info.run_id, metric)
+        return [(point.step, point.value) for point in history]
+
+    def artifacts(self, path: str = "", run: Run | None = None) -> set[str]:
+        """Paths of the files of a run below `path`, whatever the depth."""
+        found = set()
+        for entry in self.client.list_artifacts((run or self.run).info.run_id, path):
+            found |= self.artifacts(entry.path, run) if entry.is_dir else {entry.path}
+        return found
+
+    def text(self, path: str, run: Run | None = None) -> str:
+        """An artifact of a run, as text."""
+        return Path(self.client.download_artifacts((run or self.run).info.run_id, path)).read_text()
+
+    def said(self, label: str) -> Any:
+        """The JSON value that the lesson printed behind `label: `, the last time: in its driver, or in a worker."""
+        found = [line for line in self.lines if f"{label}: " in line]
+        (*_, line) = [line for line in found if line.startswith(label)] or found
+        return json.loads(line.partition(f"{label}: ")[2])
+
+    @property
+    def stored(self) -> list[str]:
+        """Files below the job's folder in checkpoint storage."""
+        return storage.list_files(storage.checkpoint_uri(job_id=self.job.id))
+
+
+@contextmanager
+def reading(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let this process read what lessons leave, as a person's shell does."""
+    with changed_environment(variables):
+        settings.cache_clear()
+        yield
+    settings.cache_clear()
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One way to run a script of `jobs/`, shortened by its arguments, and what must be true afterwards.
+
+    Attributes:
+        script: path below `jobs/`; the script's folder is what is submitted.
+        arguments: that keep it short.
+        check: raises AssertionError naming the promise that broke.
+        promise: what the lesson teaches, in a sentence; shown when it breaks.
+        status: how the job has to end.
+        options: of `Jobs.submit`, such as `env` or `runtime_env`.
+        stack_only: it needs something that only the containers have, such as `/shared`.
+        long: it takes two cores for minutes, so it is left to `make soak`.
+        prepare: what a person does first, such as putting a data set.
+    """
+
+    script: str
+    promise: str
+    check: Callable[[Left], None]
+    arguments: Sequence[str] = ()
+    status: str = "SUCCEEDED"
+    options: dict[str, Any] = field(default_factory=dict)
+    stack_only: bool = False
+    long: bool = False
+    prepare: Callable[[], None] = lambda: None
+
+    @property
+    def name(self) -> str:
+        return "-".join([Path(self.script).stem, *(argument.lstrip("-") for argument in self.arguments)])
+
+    def run(self, jobs: Jobs, env: Mapping[str, str] | None = None) -> Left:
+        """Submit it as `mlplatform submit` does, with more variables where they are given, and wait for its end.
+
+        Raises:
+            AssertionError: it did not end as it should; its log is in the message.
+        """
+        self.prepare()
+        script = JOBS / self.script
+        options = {**self.options, "env": {**(env or {}), **self.options.get("env", {})}}
+        job_id = jobs.submit(["python", script.name, *self.arguments], script.parent, **options)
+        job = jobs.wait(job_id, SECONDS)
+        log = jobs.logs(job_id)
+        assert job.status == self.status, f"{self.promise}\nended {job.status}: {job.message}\n{log[-6000:]}"
+        return Left(job, log, MlflowClient())
+
+    def judge(self, left: Left) -> None:
+        """Check what a run of it left behind.
+
+        Raises:
+            AssertionError: names the promise that broke.
+        """
+        try:
+            self.check(left)
+        except Exception as error:
+            raise AssertionError(f"{self.script} broke its promise: {self.promise}\n{left.log[-6000:]}") from error

@@ -1,0 +1,136 @@
+"""What the tutorial shows of Food-11 on several workers: shared GPUs, a stopped worker, a job's own packages.
+
+A job that no node can run, refused with the shape that fits or seen waiting until a worker joins, is shown by
+`test_gateway_load.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from host import CHECKOUT, Stack, run, wait_for
+from training import reports, whole_again
+
+from mlplatform.jobs import Job, Jobs
+
+FOOD11 = CHECKOUT / "jobs/food11"
+# Each worker only declares its GPU, so there is none for nccl.
+ON_A_GPU = ("--backend=gloo", "--size=48", "--unfreeze-at=1", "--patience=1000")
+
+
+def submit(jobs: Jobs, *arguments: str) -> str:
+    return jobs.submit(["python", "ray_food.py", *ON_A_GPU, *arguments], FOOD11, name="food11")
+
+
+def ended(jobs: Jobs, job_ids: Sequence[str]) -> list[Job]:
+    found = [jobs.wait(job_id, timeout_s=600) for job_id in job_ids]
+    for job in found:
+        assert job.status == "SUCCEEDED", jobs.logs(job.id)[-4000:]
+    return found
+
+
+def total(found: Sequence[Job]) -> float:
+    """Seconds from the start of the first job to the end of the last."""
+    starts = [job.started for job in found if job.started]
+    ends = [job.ended for job in found if job.ended]
+    assert len(starts) == len(ends) == len(found)
+    return (max(ends) - min(starts)).total_seconds()
+
+
+def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
+    """What each worker of the job has been given, as the lesson prints it."""
+    (*_, line) = [line for line in jobs.logs(job_id).splitlines() if "Resources: " in line]
+    return json.loads(line.partition("Resources: ")[2])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2400)
+@pytest.mark.usefixtures("food11")
+def test_three_jobs_share_two_gpus_and_end_sooner_than_one_after_another(jobs: Jobs) -> None:
+    shape = ("--epochs=8", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
+    together = ended(jobs, [submit(jobs, *shape) for _ in range(3)])
+    one_by_one = [job for _ in range(3) for job in ended(jobs, [submit(jobs, *shape)])]
+
+    for job in (*together, *one_by_one):
+        assert [worker["GPU"] for worker in given(jobs, job.id)] == [0.5]
+    # Three halves on two GPUs: some two jobs have trained at the same time on one of them.
+    nodes = [given(jobs, job.id)[0]["node"] for job in together]
+    assert len(set(nodes)) < len(nodes)
+    assert max(job.started for job in together if job.started) < min(job.ended for job in together if job.ended)
+
+    table = [("at once", total(together)), ("one after another", total(one_by_one))]
+    print("\nthree jobs        total")
+    for how, seconds in table:
+        print(f"{how:<17} {seconds:>5.0f} s")
+    assert table[0][1] < table[1][1]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("food11")
+def test_a_training_is_restored_on_the_other_worker_when_its_own_is_stopped(stack: Stack, jobs: Jobs) -> None:
+    # Stopping a container takes up to 35 s, and the training goes on meanwhile.
+    epochs = 120
+    job_id = submit(jobs, f"--epochs={epochs}", "--gpus-per-worker=1")
+    wait_for(lambda: len(reports(jobs, job_id)) >= 2, "a training with a checkpoint", 240)
+    (before,) = given(jobs, job_id)
+    # It is the driver's node too, or not: either way the job goes on.
+    run("docker", "stop", stack.container(before["node"]))
+    try:
+        (job,) = ended(jobs, [job_id])
+    finally:
+        run("docker", "start", stack.container(before["node"]))
+    log = jobs.logs(job.id)
+    (after,) = given(jobs, job_id)
+    assert after["node"] != before["node"], "it has moved to the other GPU"
+    assert re.search(rf"Restored from checkpoint: \S+ on {re.escape(after['node'])}", log), log[-4000:]
+    (found,) = stack.runs_of(job_id)
+    assert found["info"]["status"] == "FINISHED"
+    answer = stack.mlflow.get(
+        "/metrics/get-history",
+        params={"run_id": found["info"]["run_id"], "metric_key": "val_accuracy", "max_results": 1000},
+    )
+    steps = [int(point.get("step", 0)) for point in answer.json()["metrics"]]
+    assert sorted(steps) == list(range(epochs)), "one point an epoch, whatever was replayed"
+    whole_again(stack)
+
+
+def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:
+    """Type the tutorial's command in the notebook; its log, and the seconds to the lesson's first line."""
+    submitted = datetime.now(UTC).timestamp()
+    typed = (
+        f"cd /tmp/food11 && ray job submit --runtime-env {runtime_env} --working-dir . -- "
+        f"env SUBMITTED={submitted} python own_packages.py"
+    )
+    log = stack.execute("notebook", "bash", "-c", typed, check=False).stdout
+    found = re.search(r"Seconds from submission to the first line: ([\d.]+)", log)
+    return log, float(found[1]) if found else float("nan")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("form", ["pip", "uv"])
+def test_a_job_brings_its_own_packages_and_the_second_finds_them(stack: Stack, form: str) -> None:
+    """Needs what `pip` in the containers needs: a package index that they reach without further settings."""
+    for file in (*FOOD11.glob("runtime*.json"), FOOD11 / "requirements.txt", FOOD11 / "own_packages.py"):
+        stack.write("notebook", f"/tmp/food11/{file.name}", file.read_text())
+    bad = {form: ["mlplatform-no-such-package==1"]}
+    stack.write("notebook", "/tmp/food11/bad.json", json.dumps(bad))
+    good = {"pip": "runtime.json", "uv": "runtime-uv.json"}[form]
+
+    failed, _ = with_packages(stack, "bad.json")
+    assert "mlplatform-no-such-package" in failed, failed[-3000:]
+    assert "roman is here" not in failed
+    # On either worker, each of which makes its own copy: so the quickest of three finds one that is there.
+    seconds = []
+    for _ in range(3):
+        log, took = with_packages(stack, good)
+        assert "roman is here: 11 classes of food are XI" in log, log[-3000:]
+        seconds.append(took)
+    print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in seconds)}")
+    assert min(seconds[1:]) < seconds[0]

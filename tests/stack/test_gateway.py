@@ -1,0 +1,293 @@
+"""Ray's own clients do with the gateway what they do with Ray's head: each is driven through both, side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from host import Stack, run
+
+DOORS = {"head": "http://ray-head:8265", "gateway": "http://gateway:8265"}
+
+TAKEN = "409: Job with submission_id job-whole already exists. Please use a different submission_id."
+OPEN = "409: Attempted to delete job 'job-stopped', but it is in a non-terminal state \\w+; stop it first."
+NO_PACKAGE = "Package gcs://<package> of the job is not there; submit the job again."
+
+# What the gateway answers otherwise than the head, by the name of the call; everything else has to be equal.
+DELIBERATE = {
+    # The head answers 500 with a traceback to what is the caller's mistake.
+    "whole: again": TAKEN,
+    "submit, taken": TAKEN,
+    "open: delete": OPEN,
+    "delete, open": OPEN,
+    # The head finds out on a worker that a package is missing, and says so in a traceback, and not in the log.
+    "no package: info": NO_PACKAGE,
+    "no package: list": NO_PACKAGE,
+    "no package: logs": NO_PACKAGE,
+}
+
+# The project of a job: a module beside the entry point, one in a package of its own, a file, variables.
+MAIN = """
+import os, sys
+from helper import own
+from shared import other
+
+print("module", own, "package", other, "file", open("data.txt").read().strip())
+print("variable", os.environ["NOTE"], "metadata", "kept" in os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
+print("an error", file=sys.stderr)
+if sys.argv[1:]:
+    import ray
+    ray.init()
+    print("nodes", len(ray.nodes()) > 1)
+"""
+
+SDK = '''
+import asyncio, dataclasses, json, os, sys, time
+from ray.job_submission import JobSubmissionClient
+from ray.util.state import get_log
+
+address, tag = sys.argv[1:]
+client = JobSubmissionClient(address)
+seen = {}
+
+
+def do(name, call, *args, **kwargs):
+    """Write down what a call gives or raises."""
+    try:
+        value = call(*args, **kwargs)
+        seen[name] = value.dict() if hasattr(value, "dict") else value
+    except Exception as error:
+        seen[name] = {"raised": type(error).__name__, "text": str(error)}
+    return seen[name]
+
+
+def states_to_the_end(name, job, until=("SUCCEEDED", "FAILED", "STOPPED")):
+    states, deadline = [], time.monotonic() + 120
+    while (not states or states[-1] not in until) and time.monotonic() < deadline:
+        state = str(client.get_job_status(job).value)
+        if state not in states[-1:]:
+            states.append(state)
+        time.sleep(0.02)
+    seen[name] = states
+
+
+async def tail(job):
+    return "".join([chunk async for chunk in client.tail_job_logs(job)])
+
+
+def calls_on(what, job, tailed=True):
+    """All that can be asked of a job. The head lets every tail wait for 5 s."""
+    do(f"{what}: info", client.get_job_info, job)
+    do(f"{what}: status", client.get_job_status, job)
+    do(f"{what}: logs", client.get_job_logs, job)
+    if tailed:
+        do(f"{what}: tail", lambda: asyncio.run(tail(job)))
+    do(f"{what}: list", lambda: [entry.dict() for entry in client.list_jobs() if entry.submission_id == job])
+
+
+do("version", client.get_version)
+do("ray version", lambda: client._do_request("GET", "/api/version").json())
+
+whole = f"{tag}-whole"
+do("whole: submit", client.submit_job, submission_id=whole, entrypoint="python main.py ray", entrypoint_num_cpus=0.5,
+   entrypoint_memory=1 << 20, entrypoint_resources={}, metadata={"note": "kept"},
+   runtime_env={"working_dir": "project", "py_modules": ["shared"], "env_vars": {"NOTE": "a b"}})
+states_to_the_end("whole: states", whole)
+calls_on("whole", whole)
+do("whole: by Ray's id", client.get_job_info, client.get_job_info(whole).job_id)
+do("whole: log of the state API", lambda: list(get_log(address, submission_id=whole)))
+do("whole: again", client.submit_job, submission_id=whole, entrypoint="true")
+do("whole: stop", client.stop_job, whole)
+do("whole: delete", client.delete_job, whole)
+calls_on("whole, deleted", whole)
+do("whole, deleted: delete", client.delete_job, whole)
+
+failing = do("failing: submit", client.submit_job, entrypoint="sleep 1; echo before; echo why >&2; exit 3",
+             metadata={"max_retries": "0"})
+states_to_the_end("failing: states", failing)
+
+calls_on("failing", failing)
+do("failing: delete", client.delete_job, failing)
+
+stopped = f"{tag}-stopped"
+do("stopped: submit", client.submit_job, submission_id=stopped, entrypoint="exec sleep 600")
+states_to_the_end("stopped: states at first", stopped, until=("RUNNING",))
+do("open: info", client.get_job_info, stopped)
+do("open: delete", client.delete_job, stopped)
+do("stopped: stop", client.stop_job, stopped)
+states_to_the_end("stopped: states", stopped)
+seen["stopped: states"] = seen["stopped: states"][-1:]  # it may have ended by now
+calls_on("stopped", stopped, tailed=False)
+do("stopped: stop again", client.stop_job, stopped)
+do("stopped: delete", client.delete_job, stopped)
+
+unknown = f"{tag}-unknown"
+calls_on("unknown", unknown)
+do("unknown: stop", client.stop_job, unknown)
+do("unknown: delete", client.delete_job, unknown)
+
+do("bad type: submit", lambda: client._do_request("POST", "/api/jobs/", json_data={"entrypoint": 1}).status_code)
+do("no entrypoint: submit", lambda: client._do_request("POST", "/api/jobs/", json_data={}).status_code)
+missing = f"{tag}-missing"
+do("no package: submit", client.submit_job, submission_id=missing, entrypoint="true",
+   runtime_env={"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"})
+states_to_the_end("no package: states", missing)
+calls_on("no package", missing, tailed=False)
+do("no package: delete", client.delete_job, missing)
+print(json.dumps(seen, default=str))
+'''
+
+CLI = """
+import json, os, sys, tempfile, traceback
+from pathlib import Path
+
+from ray.scripts.scripts import cli
+
+address, tag = sys.argv[1:]
+os.chdir("project")
+seen = {}
+
+
+def ray(name, command):
+    # A process of its own, without the seconds that the imports take.
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder, "out"), Path(folder, "err")
+        sys.stdout.flush()
+        if (child := os.fork()) == 0:
+            for number, file in enumerate(files, 1):
+                os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), number)
+            code = 0
+            try:
+                cli(command.split())
+            except SystemExit as end:
+                code = end.code or 0
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        seen[name] = [code, *(file.read_text() for file in files)]
+
+
+whole, stopped, failing, unknown = (f"{tag}-{name}" for name in ("whole", "stopped", "failing", "unknown"))
+runtime = '--runtime-env-json={"env_vars":{"NOTE":"x"},"py_modules":["../shared"]}'
+cpus = "--entrypoint-num-cpus 0.5"
+ray("submit", f"job submit --submission-id {whole} {runtime} --working-dir . {cpus} -- python main.py")
+ray("status", f"job status {whole}")
+ray("logs", f"job logs {whole}")
+ray("logs -f", f"job logs -f {whole}")
+once = '--metadata-json={"max_retries":"0"}'
+ray("submit, failing", f"job submit --submission-id {failing} {once} -- python -c 1/0")
+ray("status, failing", f"job status {failing}")
+ray("submit --no-wait", f"job submit --no-wait --submission-id {stopped} -- sleep 600")
+ray("delete, open", f"job delete {stopped}")
+ray("stop", f"job stop {stopped}")
+ray("status, stopped", f"job status {stopped}")
+ray("list", "job list")
+ray("status, unknown", f"job status {unknown}")
+ray("logs, unknown", f"job logs {unknown}")
+ray("stop, unknown", f"job stop {unknown}")
+ray("submit, taken", f"job submit --submission-id {whole} -- true")
+for name, job in (("whole", whole), ("stopped", stopped), ("failing", failing), ("unknown", unknown)):
+    ray(f"delete, {name}", f"job delete {job}")
+print(json.dumps(seen))
+"""
+
+
+def driven(stack: Stack, script: str) -> dict[str, dict[str, Any]]:
+    """What a script says of each door, by name of the call, without what must differ."""
+
+    def through(door: str) -> dict[str, Any]:
+        # Ids of the same length, so that no line of a printed list is wrapped elsewhere; packages of each door's own.
+        tag = f"t{secrets.token_hex(4)}{door[0]}"
+        folder = f"/tmp/clients/{tag}"
+        stack.write("notebook", f"{folder}/project/main.py", MAIN)
+        stack.write("notebook", f"{folder}/project/helper.py", "own = 'own'\n")
+        stack.write("notebook", f"{folder}/project/data.txt", tag)
+        stack.write("notebook", f"{folder}/shared/__init__.py", f"other = '{tag}'\n")
+        stack.write("notebook", f"{folder}/script.py", script)
+        environment = ("--env", f"RAY_ADDRESS={DOORS[door]}", "--workdir", folder)
+        command = ("python", "script.py", DOORS[door], tag)
+        printed = run("docker", "exec", *environment, stack.container("notebook"), *command).stdout
+        return {name: plain(value, tag, DOORS[door]) for name, value in json.loads(printed.splitlines()[-1]).items()}
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(DOORS, pool.map(through, DOORS), strict=True))
+
+
+def plain(value: Any, tag: str, address: str) -> Any:
+    """A value without ids, times and places, and without the paths in tracebacks."""
+    if isinstance(value, dict):
+        return {key: plain(one, tag, address) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one, tag, address) for one in value]
+    if isinstance(value, int) and value > 1e12:
+        return "<time>"
+    if not isinstance(value, str):
+        return value
+    text = value.replace(tag, "job").replace(address, "<address>")
+    for pattern, instead in _VARYING:
+        text = re.sub(pattern, instead, text)
+    if "Traceback" in text and "Request failed with status code" in text:
+        text = f"{text.split(': ')[0].split()[-1]}: {text.rstrip(' .').splitlines()[-1]}"
+    return text
+
+
+_VARYING = [
+    (r"\x1b\[\d*m", ""),  # the gateway's logs carry no colours
+    # Written where Ray's head runs a driver itself; the gateway starts none there.
+    (r"[\d-]+ [\d:,]+(\t|\\t)INFO job_manager.py:\d+ -- Runtime env is setting up\.(\n|\\n)", ""),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "<moment>"),
+    (r"\b\d{13}\b", "<time>"),
+    (r"\b\d+\.\d+\.\d+\.\d+\b", "<ip>"),
+    (r"\b[0-9a-f]{56}\b", "<node>"),
+    (r"\b[0-9a-f]{2}000000\b", "<driver>"),
+    (r"pid='\d+'", "pid"),
+    (r"raysubmit_\w{16}\b", "raysubmit_<random>"),
+    (r"_ray_pkg_[0-9a-f]{16}\.zip", "<package>"),
+    (r".*Job has not exited yet.*\n", ""),
+]
+
+
+def equal_but_deliberately(seen: dict[str, dict[str, Any]]) -> None:
+    head, gateway = seen["head"], seen["gateway"]
+    assert list(head) == list(gateway)
+    different = {name: (head[name], gateway[name]) for name in head if head[name] != gateway[name]}
+    undeclared = {name: pair for name, pair in different.items() if name not in DELIBERATE}
+    assert not undeclared, json.dumps(undeclared, indent=1)
+    for name, (_, answer) in different.items():
+        assert re.search(DELIBERATE[name], json.dumps(answer)), (name, answer)
+
+
+def test_rays_python_client_does_the_same_through_the_gateway(stack: Stack) -> None:
+    seen = driven(stack, SDK)
+    # One pid is no number that both could share.
+    for door in seen.values():
+        for name in ("whole: info", "whole: by Ray's id"):
+            door[name]["driver_info"].pop("pid")
+        for entry in door["whole: list"]:
+            entry["driver_info"].pop("pid")
+    equal_but_deliberately(seen)
+    gateway = seen["gateway"]
+    assert gateway["whole: states"] == ["PENDING", "RUNNING", "SUCCEEDED"]
+    assert "module own package job file job\nvariable a b metadata True\nan error\n" in gateway["whole: logs"]
+    assert gateway["whole: tail"] == gateway["whole: logs"]
+    assert gateway["failing: info"]["driver_exit_code"] == 3
+
+
+def test_rays_command_line_does_the_same_through_the_gateway(stack: Stack) -> None:
+    seen = driven(stack, CLI)
+    for door in seen.values():
+        # The lists are the platform's; one entry a job of ours, in no order.
+        code, printed, errors = door["list"]
+        entries = re.sub(r"\s+", " ", printed).split("JobDetails(")[1:]
+        door["list"] = [code, sorted(entry.rstrip(" ,]") for entry in entries if "='job-" in entry), errors]
+    equal_but_deliberately(seen)
+    gateway = seen["gateway"]
+    assert len(gateway["list"][1]) == 3
+    assert [gateway[name][0] for name in ("submit", "submit, failing", "status, unknown")] == [0, 1, 1]

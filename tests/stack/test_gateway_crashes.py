@@ -1,0 +1,202 @@
+"""The gateway dies again and again while jobs are handed in, started and ended: each runs as often as it should."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from host import Stack, run, wait_for
+
+from mlplatform.jobs import ENDED
+
+CLIENTS = 4
+LEDGER = "/shared/gateway-crashes/ledger"
+
+# A start and an end of an attempt are a line each, with the time; one `write` of `echo` is whole on a shared volume.
+NOTE = f'echo "$MLPLATFORM_JOB_ID $MLPLATFORM_ATTEMPT {{what}} $(date +%s.%N)" >>{LEDGER}'
+SCRIPT = f"{NOTE.format(what='start')}; sleep {{seconds:.1f}}; {NOTE.format(what='end')}; {{end}}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a job ends, and after how many attempts."""
+
+    end: str
+    status: str
+    outcomes: tuple[str, ...]
+    retry_failures: int = 0
+
+
+KINDS = (
+    Kind("exit 0", "SUCCEEDED", ("SUCCEEDED",)),
+    Kind("exit 3", "FAILED", ("FAILED",)),
+    Kind('[ "$MLPLATFORM_ATTEMPT" -gt 1 ] || exit 3', "SUCCEEDED", ("FAILED", "SUCCEEDED"), retry_failures=1),
+)
+
+
+@pytest.fixture
+def ledger(stack: Stack) -> Iterator[str]:
+    stack.execute("notebook", "sh", "-c", f"mkdir -p $(dirname {LEDGER}) && : >{LEDGER}")
+    yield LEDGER
+    stack.execute("notebook", "sh", "-c", f"rm -r $(dirname {LEDGER})")
+
+
+@contextmanager
+def started_by_hand(stack: Stack) -> Iterator[None]:
+    """Without the restart policy, whose pauses after deaths in a row grow to a minute."""
+    name = stack.container("gateway")
+    run("docker", "update", "--restart", "no", name)
+    try:
+        yield
+    finally:
+        run("docker", "update", "--restart", "unless-stopped", name)
+        run("docker", "start", name)
+
+
+def crash(stack: Stack, pid: int) -> float:
+    """SIGKILL to the gateway's processes, then a new start; seconds until it answers."""
+    name, begun = stack.container("gateway"), time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    run("docker", "wait", name)
+    run("docker", "start", name)
+    wait_for(lambda: stack.ray.get("/platform/health").is_success, "the gateway back", 60)
+    return time.monotonic() - begun
+
+
+def pid_of_gateway(stack: Stack) -> int:
+    return int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container("gateway")).stdout)
+
+
+def hand_in(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> bool:
+    """Submit until it is certain that the job is taken; whether the answer that said so was lost."""
+    body = {
+        "submission_id": job_id,
+        "entrypoint": SCRIPT.format(seconds=seconds, end=kind.end),
+        "metadata": {"retry_failures": str(kind.retry_failures)},
+    }
+    unsure = False
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if unsure and client.get(f"/api/jobs/{job_id}").is_success:
+                return True
+            answer = client.post("/api/jobs/", json=body)
+        except httpx.TransportError as error:
+            unsure = unsure or not isinstance(error, httpx.ConnectError)
+            time.sleep(0.1)
+            continue
+        if answer.is_success:
+            return False
+        if answer.status_code == 409:
+            assert unsure, "nobody else has this id"
+            return True
+        assert answer.status_code == 503, answer.text
+        time.sleep(0.1)
+    raise AssertionError(f"{job_id} was not taken within 60 s")
+
+
+class Clients:
+    """Threads that hand in jobs until they are told to stop."""
+
+    def __init__(self, stack: Stack, tag: str, seed: int) -> None:
+        self._stack = stack
+        self._seed = seed
+        self._tag = tag
+        self.jobs: dict[str, Kind] = {}
+        self.lost: list[str] = []
+        self._stop = threading.Event()
+        self.submitting = threading.Event()
+
+    def _work(self, number: int) -> None:
+        rng = random.Random(f"{self._seed}-{number}")  # noqa: S311 - pauses and kinds of jobs
+        with self._stack.ray as client:
+            for count in range(1000):
+                # About as fast as two cores get on with them, each of which costs Ray 1 to 2 s of a core.
+                if self._stop.wait(rng.uniform(4, 16)):
+                    return
+                job_id, kind = f"{self._tag}-{number}-{count}", rng.choice(KINDS)
+                self.jobs[job_id] = kind
+                self.submitting.set()
+                if hand_in(client, job_id, kind, rng.uniform(0, 2)):
+                    self.lost.append(job_id)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            futures = [pool.submit(self._work, number) for number in range(CLIENTS)]
+            try:
+                yield
+            finally:
+                self._stop.set()
+        for future in futures:
+            future.result()
+
+
+def ledger_of(stack: Stack) -> dict[str, list[tuple[int, str, float]]]:
+    """Number of the attempt, `start` or `end`, and time, by job, in the order of time."""
+    lines: dict[str, list[tuple[int, str, float]]] = defaultdict(list)
+    for line in stack.execute("notebook", "cat", LEDGER).stdout.splitlines():
+        job_id, attempt, what, when = line.split()
+        lines[job_id].append((int(attempt), what, float(when)))
+    return {job_id: sorted(found, key=lambda one: one[2]) for job_id, found in lines.items()}
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(
+    ("crashes", "seed"), [(20, 5), pytest.param(100, 6, marks=pytest.mark.soak)], ids=["20", "100"]
+)
+def test_no_job_is_lost_nor_started_twice(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
+    print(f"\nseed {seed}")
+    rng = random.Random(seed)  # noqa: S311 - moments
+    tag = f"crash-{time.time():.0f}"
+    begun = time.monotonic()
+    clients = Clients(stack, tag, seed)
+    away = []
+    with started_by_hand(stack), clients.at_work():
+        for number in range(crashes):
+            pid = pid_of_gateway(stack)
+            clients.submitting.clear()
+            if number % 2:
+                # A submission takes 20 ms, the start that follows it 200 ms more.
+                clients.submitting.wait(10)
+                time.sleep(rng.choice((rng.uniform(0, 0.02), rng.uniform(0, 0.3))))
+            else:
+                time.sleep(rng.uniform(0, 3))
+            away.append(crash(stack, pid))
+    jobs = clients.jobs
+    crashed = time.monotonic() - begun
+    print(f"{crashes} crashes in {crashed:.0f} s, each away for {min(away):.1f} to {max(away):.1f} s; ", end="")
+    print(f"{len(jobs)} jobs, of which the answer was lost to {len(clients.lost)}")
+
+    def listed() -> dict[str, str]:
+        entries = [job for job in stack.ray.get("/api/jobs/").json() if (job["submission_id"] or "").startswith(tag)]
+        found = {job["submission_id"]: job["status"] for job in entries}
+        assert len(found) == len(entries), "each is in the list once"
+        return found
+
+    def ended() -> bool:
+        return all(status in ENDED for status in listed().values())
+
+    wait_for(ended, "the end of all jobs", 60 + 5 * len(jobs))
+    print(f"all ended {time.monotonic() - begun - crashed:.0f} s later")
+    assert listed() == {job_id: kind.status for job_id, kind in jobs.items()}
+
+    lines = ledger_of(stack)
+    assert lines.keys() == jobs.keys()
+    for job_id, kind in jobs.items():
+        attempts = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
+        assert [attempt["number"] for attempt in attempts] == list(range(1, len(kind.outcomes) + 1)), job_id
+        assert tuple(attempt["outcome"] for attempt in attempts) == kind.outcomes, attempts
+        # Sorted by time: no attempt begins twice, nor before the one before has ended.
+        expected = [(attempt["number"], what) for attempt in attempts for what in ("start", "end")]
+        assert [(number, what) for number, what, _ in lines[job_id]] == expected, lines[job_id]

@@ -1,0 +1,357 @@
+"""Bad input at the gateway: the right status, one clear sentence, and nothing that stays or breaks."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+import schemathesis.checks
+import yaml
+from host import Stack, wait_for
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from mlplatform.jobs import ENDED, Jobs
+
+MIB = 1 << 20
+NEVER = {"never": 1}
+DESCRIPTION = files("mlplatform.gateway").joinpath("openapi.yaml").read_text()
+
+# A body that is no job; what the answer has to say of it.
+BODIES: list[tuple[bytes, str]] = [
+    (b"", "JSON"),
+    (b"{", "JSON"),
+    (b"\xff\xfe", "JSON"),
+    (b"[]", "object"),
+    (b"null", "object"),
+    (b"{}", "entrypoint"),
+    (b'{"entrypoint": ""}', "entrypoint"),
+    (b'{"entrypoint": 1}', "entrypoint=1"),
+    (b'{"entrypoint": "a", "entrypoint": {}}', "entrypoint={}"),
+    (b'{"entrypoint": "\\u0000"}', "zero character"),
+    (b'{"entrypoint": "\\ud800"}', "JSON"),
+    (b'{"entrypoint": "true", "entrypiont_num_cpus": 1}', "entrypiont_num_cpus"),
+    (b'{"entrypoint": "true", "runtime_env": []}', "runtime_env=[]"),
+    (b'{"entrypoint": "true", "runtime_env": {"env_vars": {"A": 1}}}', "env_vars must map strings to strings"),
+    (b'{"entrypoint": "true", "runtime_env": {"a": NaN}}', "NaN"),
+    (b'{"entrypoint": "true", "runtime_env": {"a": %s}}' % (b"9" * 5000), "number"),
+    (b'{"entrypoint": "true", "runtime_env": {"a": %s%s}}' % (b"[" * 5000, b"]" * 5000), "recursion"),
+    (b'{"entrypoint": "true", "metadata": {"a": 1}}', "metadata.a=1"),
+    (b'{"entrypoint": "true", "metadata": {"max_retries": "many"}}', "max_retries='many'"),
+    (b'{"entrypoint": "true", "metadata": {"max_retries": "-1"}}', "max_retries='-1'"),
+    (b'{"entrypoint": "true", "metadata": {"workers": "0"}}', "workers='0'"),
+    (b'{"entrypoint": "true", "entrypoint_num_cpus": "1"}', "entrypoint_num_cpus='1'"),
+    (b'{"entrypoint": "true", "entrypoint_num_cpus": -1}', "entrypoint_num_cpus=-1"),
+    (b'{"entrypoint": "true", "entrypoint_num_gpus": 1e999}', "entrypoint_num_gpus=inf"),
+    (b'{"entrypoint": "true", "entrypoint_memory": 0.5}', "entrypoint_memory=0.5"),
+    (b'{"entrypoint": "true", "entrypoint_resources": {"a": true}}', "entrypoint_resources.a=True"),
+]
+
+# Ids that are none, and the one under which Ray knows another job's attempt.
+IDS = ["", ".", "..", "../x", "a/b", "a b", "a\nb", "a\n", "é", "-x", "x" * 129, "%2e%2e", "other--1-abcdef", 5]
+
+PACKAGES = ["x", "x.exe", ".zip", "%2e%2e.zip", "a%2fb.zip", "a/b.zip", "..%2fx.zip", "%00.zip", f"{'a' * 300}.zip"]
+
+
+@pytest.fixture
+def gateway(stack: Stack) -> Iterator[httpx.Client]:
+    with stack.ray as client:
+        yield client
+
+
+@pytest.fixture
+def waiting(gateway: httpx.Client) -> Iterator[str]:
+    """A job that no node can run, and that waits for one."""
+    job_id = f"waiting-{secrets.token_hex(4)}"
+    body = {"entrypoint": "true", "submission_id": job_id, "entrypoint_resources": NEVER}
+    gateway.post("/api/jobs/", json={**body, "metadata": {"wait_for_capacity": "true"}}).raise_for_status()
+    yield job_id
+    remove(gateway, job_id)
+
+
+def remove(gateway: httpx.Client, job_id: str) -> None:
+    gateway.post(f"/api/jobs/{job_id}/stop")
+    wait_for(lambda: gateway.delete(f"/api/jobs/{job_id}").status_code in (200, 404), f"{job_id} deleted", 30)
+
+
+def ids(gateway: httpx.Client) -> set[str]:
+    return {job["submission_id"] for job in gateway.get("/api/jobs/").json() if job["submission_id"]}
+
+
+def sentence(answer: httpx.Response, status: int, *says: str) -> None:
+    """Check that an answer is a refusal in one line."""
+    assert answer.status_code == status, answer.text[:500]
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    text = answer.text.strip()
+    assert len(text.splitlines()) == 1, text
+    assert len(text) < 600, text
+    assert "Traceback" not in text
+    assert all(one in text for one in says), text
+
+
+def test_a_body_that_is_no_job_is_refused_with_field_and_value(gateway: httpx.Client) -> None:
+    before = ids(gateway)
+    for body, says in BODIES:
+        sentence(gateway.post("/api/jobs/", content=body), 400, says)
+    sentence(gateway.post("/api/jobs/", json={"entrypoint": "true", "entrypoint_resources": NEVER}), 422, "never")
+    assert ids(gateway) <= before
+
+
+def test_ids_that_are_none_are_refused_wherever_they_stand(gateway: httpx.Client, waiting: str) -> None:
+    for job_id in IDS:
+        for field in ("submission_id", "job_id"):
+            body = {"entrypoint": "true", field: job_id, "entrypoint_resources": NEVER}
+            sentence(gateway.post("/api/jobs/", json=body), 400)
+    body = {"entrypoint": "true", "submission_id": waiting}
+    sentence(gateway.post("/api/jobs/", json=body), 409, waiting, "already exists")
+    for job_id in (
+        "unknown",
+        f"{waiting}--1-abcdef",
+        f"{waiting}%2fx",
+        f"..%252f{waiting}",
+        "'%20or%20''='",
+        "x" * 3000,
+    ):
+        for method, path in (
+            ("GET", "/api/jobs/{}"),
+            ("DELETE", "/api/jobs/{}"),
+            ("POST", "/api/jobs/{}/stop"),
+            ("GET", "/api/jobs/{}/logs"),
+            ("GET", "/platform/jobs/{}"),
+            ("GET", "/platform/jobs/{}/log"),
+        ):
+            answer = gateway.request(method, path.format(job_id))
+            assert answer.status_code == (400 if job_id.startswith("..") else 404), (
+                method,
+                job_id,
+                answer.status_code,
+                answer.text[:200],
+            )
+    assert gateway.get(f"/api/jobs/{waiting}").json()["status"] == "PENDING"
+    sentence(gateway.delete(f"/api/jobs/{waiting}"), 409, "stop it first")
+
+
+def test_numbers_of_lines_that_are_none_do_no_harm(gateway: httpx.Client, waiting: str) -> None:
+    for query in ("-1", "x", "1.5"):
+        sentence(gateway.get(f"/platform/jobs/{waiting}/log", params={"skip_lines": query}), 400, "skip_lines")
+    for query in ("9" * 5000, "\u0663"):
+        for path in (f"/platform/jobs/{waiting}/log?skip_lines", f"/api/v0/logs/file?submission_id={waiting}&lines"):
+            assert gateway.get(f"{path}={query}").status_code in (200, 400), path
+
+
+def test_bodies_and_packages_that_are_too_large_are_refused(stack: Stack, gateway: httpx.Client) -> None:
+    body = json.dumps({"entrypoint": "true", "entrypoint_resources": NEVER, "metadata": {"a": "b" * 11 * MIB}})
+    sentence(gateway.post("/api/jobs/", content=body), 413, "10 MiB")
+    sentence(gateway.put("/platform/logs/n/f?session=s&offset=0&inode=1", content=b"x" * 2 * MIB), 413)
+    # What is said of it is enough; not a byte has to come.
+    name = f"_ray_pkg_{secrets.token_hex(8)}.zip"
+    head = f"PUT /api/packages/gcs/{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {100 << 30}\r\n"
+    with socket.create_connection(("127.0.0.1", stack.settings.ray_port), 10) as client:
+        client.sendall(f"{head}Authorization: Bearer {stack.secret('ray_token')}\r\n\r\n".encode())
+        answer = client.recv(4096).decode()
+    assert answer.startswith("HTTP/1.1 413")
+    assert gateway.get(f"/api/packages/gcs/{name}").status_code == 404
+
+
+def test_names_of_packages_play_no_tricks(gateway: httpx.Client) -> None:
+    for name in PACKAGES:
+        sentence(gateway.put(f"/api/packages/gcs/{name}", content=b"PK"), 400)
+        sentence(gateway.get(f"/api/packages/gcs/{name}"), 400)
+    for protocol in ("s3", "https", "file"):
+        sentence(gateway.put(f"/api/packages/{protocol}/x.zip", content=b"PK"), 404, protocol)
+    sentence(gateway.put("/api/packages/gcs/_ray_pkg_empty.zip", content=b""), 400, "empty")
+
+
+@pytest.mark.parametrize(("token", "status"), [("", 401), ("Bearer wrong", 403), ("Basic d3Jvbmc6", 403)])
+def test_no_path_and_no_websocket_answers_without_the_token(
+    stack: Stack, waiting: str, token: str, status: int
+) -> None:
+    headers = {"Authorization": token} if token else {}
+    with httpx.Client(base_url=stack.ray.base_url, headers=headers) as nobody:
+        for path, methods in yaml.safe_load(DESCRIPTION)["paths"].items():
+            known = path.format(job_id=waiting, node="n", file="f", name="x.zip")
+            for method in methods.keys() - {"parameters"}:
+                expected = 200 if path == "/platform/health" else status
+                assert nobody.request(method, known).status_code == expected, (method, path)
+    address = f"ws://127.0.0.1:{stack.settings.ray_port}/api/jobs/{waiting}/logs/tail"
+    with pytest.raises(InvalidStatus) as refused, connect(address, additional_headers=headers, proxy=None):
+        pass
+    assert refused.value.response.status_code == status
+
+
+def test_slow_clients_hold_up_nobody(stack: Stack, gateway: httpx.Client) -> None:
+    """Forty that send a byte a second, ten requests of others meanwhile."""
+    targets = ["POST /api/jobs/", f"PUT /api/packages/gcs/_ray_pkg_{secrets.token_hex(8)}.zip"]
+    stop = threading.Event()
+
+    def trickle(client: socket.socket) -> None:
+        while not stop.wait(1):
+            client.sendall(b" ")
+
+    with ExitStack() as all_clients, ThreadPoolExecutor(40) as pool:
+        all_clients.callback(stop.set)
+        for number in range(40):
+            client = all_clients.enter_context(socket.create_connection(("127.0.0.1", stack.settings.ray_port), 10))
+            head = f"{targets[number % 2]} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+            client.sendall(f"{head}Authorization: Bearer {stack.secret('ray_token')}\r\n\r\n".encode())
+            pool.submit(trickle, client)
+        seconds = []
+        for _ in range(10):
+            begun = time.monotonic()
+            assert gateway.get("/api/jobs/").status_code == httpx.codes.OK
+            seconds.append(time.monotonic() - begun)
+            time.sleep(0.2)
+        print(f"beside 40 slow clients: {max(seconds):.2f} s at most")
+        assert max(seconds) < 5
+        stop.set()
+
+
+def test_a_tail_that_nobody_reads_takes_little_memory(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    """Ten clients that open the tail of a job that prints 12 MiB and never read; the whole would be 120 MiB."""
+
+    def memory() -> int:
+        """Bytes that the gateway's processes hold, files that are mapped left out."""
+        printed = stack.execute("gateway", "sh", "-c", "cat /proc/[0-9]*/status", check=False).stdout
+        return 1024 * sum(map(int, re.findall(r"RssAnon:\s+(\d+) kB", printed)))
+
+    before, most = memory(), 0
+    line = "import time\nfor n in range(49152): print(f'{n:0255d}', flush=True); n % 4096 or time.sleep(0.5)"
+    job_id = jobs.submit(["python", "-c", line], tmp_path, name="chatty")
+    wait_for(lambda: jobs.logs(job_id), "its first lines", 120)
+    address = f"ws://127.0.0.1:{stack.settings.ray_port}/api/jobs/{job_id}/logs/tail"
+    headers = {"Authorization": f"Bearer {stack.secret('ray_token')}"}
+    with ExitStack() as all_clients:
+        for _ in range(10):
+            silent = socket.create_connection(("127.0.0.1", stack.settings.ray_port), 10)
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            # One message at most is taken off the connection.
+            all_clients.enter_context(
+                connect(address, sock=silent, additional_headers=headers, proxy=None, max_queue=1, close_timeout=1)
+            )
+            all_clients.callback(silent.shutdown, socket.SHUT_RDWR)
+        ended = 0.0
+        while not ended or time.monotonic() < ended + 3:
+            most = max(most, memory())
+            if not ended and jobs.get(job_id).status in ENDED:
+                ended = time.monotonic()
+        with connect(address, additional_headers=headers, proxy=None) as reader:
+            received = sum(len(part) for part in reader)
+    print(f"before {before / MIB:.0f} MiB, with ten silent readers {most / MIB:.0f} MiB")
+    assert received > 12 * MIB
+    assert most - before < 64 * MIB
+    remove(stack.ray, job_id)
+
+
+def test_a_job_cannot_call_itself_another(stack: Stack, gateway: httpx.Client, waiting: str) -> None:
+    job_id = f"liar-{secrets.token_hex(4)}"
+    claimed = {"MLPLATFORM_JOB_ID": waiting, "MLPLATFORM_ATTEMPT": "7"}
+    entrypoint = "echo I am $MLPLATFORM_JOB_ID, attempt $MLPLATFORM_ATTEMPT"
+    body = {"entrypoint": entrypoint, "submission_id": job_id, "runtime_env": {"env_vars": claimed}}
+    gateway.post("/api/jobs/", json=body).raise_for_status()
+    wait_for(lambda: gateway.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED", "the job", 120)
+    log = wait_for(lambda: gateway.get(f"/api/jobs/{job_id}/logs").json()["logs"], "its log", 30)
+    assert f"I am {job_id}, attempt 1\n" in log
+    assert gateway.get(f"/api/jobs/{waiting}/logs").json()["logs"] == ""
+    remove(gateway, job_id)
+
+
+# --- What a machine makes up ---
+
+
+def operations() -> dict[str, schemathesis.APIOperation]:
+    """What the description says, without its security: every made-up request carries the token."""
+    described = yaml.safe_load(DESCRIPTION)
+    del described["security"], described["components"]["securitySchemes"]
+    schema = schemathesis.openapi.from_dict(described)
+    return {found.ok().label: found.ok() for found in schema.get_all_operations()}
+
+
+OPERATIONS = operations()
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+
+
+def harmless(body: Any) -> Any:
+    """A submission that waits for ever instead of running what was made up; what is invalid stays so."""
+    if not isinstance(body, dict):
+        return body
+    changed = dict(body)
+    for field, more in (("entrypoint_resources", NEVER), ("metadata", {"wait_for_capacity": "true"})):
+        if body.get(field) is None:
+            changed[field] = more
+        elif isinstance(body[field], dict):
+            changed[field] = {**body[field], **more}
+    return changed
+
+
+def test_the_gateway_serves_its_description(gateway: httpx.Client) -> None:
+    assert gateway.get("/platform/openapi.yaml").text == DESCRIPTION
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_made_up_requests_are_answered_as_described(
+    stack: Stack, gateway: httpx.Client, waiting: str, label: str
+) -> None:
+    operation = OPERATIONS[label]
+    kept: list[str] = []
+    token = {"Authorization": gateway.headers["Authorization"]}
+
+    @settings(
+        max_examples=60 if label == "POST /api/jobs/" else 20,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        case=st.sampled_from(MODES).flatmap(lambda mode: operation.as_strategy(generation_mode=mode)),
+        known=st.booleans(),
+    )
+    def answered(case: schemathesis.Case, known: bool) -> None:
+        if known and "job_id" in (case.path_parameters or {}):
+            case.path_parameters["job_id"] = waiting
+            case.query.pop("follow", None)  # or the answer would not end
+        if label == "GET /api/v0/logs/file":
+            case.query = {**case.query, "filename": f"job-driver-{waiting}.log", "submission_id": waiting}
+        if label == "PUT /api/packages/gcs/{name}":
+            case.body = b""  # or it would be kept
+        if label == "POST /api/jobs/":
+            case.body = harmless(case.body)
+        answer = case.call(base_url=str(gateway.base_url), headers=token, timeout=20)
+        if label == "POST /api/jobs/" and answer.status_code == 200:
+            kept.append(answer.json()["submission_id"])
+        case.validate_response(answer, checks=CHECKS)
+
+    try:
+        answered()
+    finally:
+        for job_id in kept:
+            remove(gateway, job_id)

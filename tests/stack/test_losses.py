@@ -1,0 +1,169 @@
+"""No job is lost: what takes Ray, its nodes or the gateway away in the middle of a training, and how it goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from host import Stack, run, wait_for
+from training import (
+    OUTAGE_SECONDS,
+    after_a_checkpoint,
+    crash,
+    nothing_is_lost,
+    recovery,
+    reports,
+    starts,
+    step,
+    submit,
+    wait_until,
+    whole_again,
+)
+
+from mlplatform.jobs import Jobs, report_in
+
+RAY = ("ray-head", "ray-worker-0", "ray-worker-1")
+
+
+def attempts(stack: Stack, job_id: str) -> list[dict[str, str]]:
+    """The job's attempts, as the gateway tells them."""
+    return stack.ray.get(f"/platform/jobs/{job_id}").raise_for_status().json()["attempts"]
+
+
+def driver_node(stack: Stack, job_id: str) -> str:
+    """The service whose node runs the job's driver."""
+    return wait_for(lambda: attempts(stack, job_id)[-1]["node"], "the node of the driver", 60)
+
+
+def listed(stack: Stack, job_id: str) -> dict[str, str]:
+    """The one entry of a job in the list of all."""
+    (entry,) = [job for job in stack.ray.get("/api/jobs/").json() if job["submission_id"] == job_id]
+    return entry
+
+
+def test_training_does_not_stop_for_the_gateway_nor_for_the_head(stack: Stack, jobs: Jobs) -> None:
+    steps = 110
+    job_id = submit(jobs, steps, 1)
+    after_a_checkpoint(jobs, job_id, more=3)
+    took = recovery(jobs, job_id, lambda: crash(stack, "gateway"))
+    print(f"gateway crashed: next step seen after {took:.0f} s")
+    after_a_checkpoint(jobs, job_id, more=3)
+    took = recovery(jobs, job_id, lambda: crash(stack, "ray-head"))
+    print(f"head crashed: next step seen after {took:.0f} s")
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the head back", 300)
+    run("docker", "kill", stack.container("ray-head"))
+    wait_until(time.monotonic() + OUTAGE_SECONDS)
+    assert listed(stack, job_id)["status"] == "RUNNING", "the list answers without the head"
+    run("docker", "start", stack.container("ray-head"))
+    nothing_is_lost(stack, jobs, job_id, steps)
+    assert starts(jobs, job_id) == [0], "no worker was restarted"
+    assert len(attempts(stack, job_id)) == 1
+    assert [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)), "the log is whole"
+    whole_again(stack)
+
+
+def test_a_job_whose_driver_dies_goes_on_from_its_last_checkpoint(stack: Stack, jobs: Jobs) -> None:
+    steps = 45
+    job_id = submit(jobs, steps, 1)
+    follow = ("docker", "exec", stack.container("notebook"), "ray", "job", "logs", "--follow", job_id)
+    follower = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    after_a_checkpoint(jobs, job_id, more=4)
+    worker = driver_node(stack, job_id)
+    took = recovery(jobs, job_id, lambda: crash(stack, worker), anew=True)
+    print(f"worker with the driver crashed: {took:.0f} s")
+    whole_again(stack)
+
+    # One that sleeps until its successor trains, and then wakes up.
+    after_a_checkpoint(jobs, job_id, more=1)
+    sleeper = driver_node(stack, job_id)
+    took = recovery(jobs, job_id, lambda: run("docker", "pause", stack.container(sleeper)), anew=True)
+    print(f"worker with the driver paused: {took:.0f} s")
+    run("docker", "unpause", stack.container(sleeper))
+    whole_again(stack)
+
+    after_a_checkpoint(jobs, job_id, more=1)
+    removed = driver_node(stack, job_id)
+    try:
+        took = recovery(jobs, job_id, lambda: run("docker", "rm", "--force", stack.container(removed)), anew=True)
+        print(f"worker with the driver removed: {took:.0f} s")
+        nothing_is_lost(stack, jobs, job_id, steps)
+    finally:
+        stack.make("up")
+    resumed = starts(jobs, job_id)
+    assert len(resumed) == len(attempts(stack, job_id)) == 4
+    assert resumed == sorted(set(resumed)), "each attempt began where the one before had kept something"
+    assert {attempt["outcome"] for attempt in attempts(stack, job_id)[:3]} == {"LOST"}
+    assert {int(report["step"]) for report in reports(jobs, job_id)} == set(range(steps)), "the log is whole"
+    followed, _ = follower.communicate(timeout=60)
+    seen = [report for line in followed.splitlines() if (report := report_in(line))]
+    assert {int(report["step"]) for report in seen} == set(range(steps)), "who followed it saw all attempts"
+
+
+def test_a_job_outlives_all_of_ray_and_the_stack(stack: Stack, jobs: Jobs) -> None:
+    steps = 36
+    job_id = submit(jobs, steps, 1)
+    after_a_checkpoint(jobs, job_id, more=4)
+    took = recovery(jobs, job_id, lambda: [crash(stack, service) for service in RAY], anew=True)
+    print(f"all of Ray crashed: {took:.0f} s")
+    after_a_checkpoint(jobs, job_id, more=1)
+    last = step(jobs, job_id)
+    stack.make("down")
+    stack.make("up")
+    assert step(jobs, job_id) >= last, "the log has outlived the stack"
+    nothing_is_lost(stack, jobs, job_id, steps)
+    assert len(starts(jobs, job_id)) == len(attempts(stack, job_id)) == 3
+    assert listed(stack, job_id)["status"] == "SUCCEEDED"
+
+
+def test_a_failing_script_fails_once_and_a_stopped_job_stays_stopped(stack: Stack, jobs: Jobs) -> None:
+    failing = jobs.submit("echo before; echo why >&2; exit 3", "jobs", name="failing")
+    stopped = jobs.submit("sleep 600", "jobs", name="stopped")
+    job = jobs.wait(failing, timeout_s=120)
+    assert (job.status, len(attempts(stack, failing))) == ("FAILED", 1)
+    assert "failed with exit code 3" in job.message
+    assert "why" in job.message
+    wait_for(lambda: jobs.get(stopped).status == "RUNNING", "the other job", 120)
+    assert jobs.stop(stopped)
+    assert jobs.wait(stopped, timeout_s=60).status == "STOPPED"
+    for service in RAY:
+        crash(stack, service)
+    crash(stack, "gateway")
+    whole_again(stack)
+    assert jobs.get(stopped).status == "STOPPED"
+    assert len(attempts(stack, stopped)) == 1
+
+
+def test_runs_that_a_killed_job_left_open_get_its_end(stack: Stack, jobs: Jobs) -> None:
+    code = "import mlflow, os; mlflow.start_run(); mlflow.start_run(nested=True); os.kill(os.getpid(), 9)"
+    job_id = jobs.submit(["python", "-c", code], "jobs", name="killed")
+    assert jobs.wait(job_id, timeout_s=120).status == "FAILED"
+
+    def all_ended() -> list[dict[str, Any]]:
+        runs = stack.runs_of(job_id)
+        assert [run["info"]["status"] for run in runs] == ["FAILED", "FAILED"]
+        return runs
+
+    for found in wait_for(all_ended, "the end of both runs", 60):
+        tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
+        assert "exit code" in tags["mlplatform.end_reason"]
+
+
+@pytest.mark.soak
+def test_recovery_is_quick(stack: Stack, jobs: Jobs) -> None:
+    """Medians of five on two cores: 45 s where a node is left, 90 s where Ray has to start again."""
+    for what, bound in (("driver", 45), ("ray", 90)):
+        seconds = []
+        for _ in range(5):
+            job_id = submit(jobs, 60, 1)
+            after_a_checkpoint(jobs, job_id, more=4)
+            services = RAY if what == "ray" else (driver_node(stack, job_id),)
+            crashed = partial(lambda names: [crash(stack, name) for name in names], services)
+            seconds.append(recovery(jobs, job_id, crashed, anew=True))
+            jobs.stop(job_id)
+            jobs.wait(job_id, timeout_s=60)
+            whole_again(stack)
+        print(f"{what}: {sorted(round(one) for one in seconds)} s")
+        assert sorted(seconds)[2] <= bound

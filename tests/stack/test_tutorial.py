@@ -1,0 +1,84 @@
+"""`make tutorial`, on a repository of ours whose branches make the calls of the tutorial's."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from host import CHECKOUT, Stack, run
+
+TUTORIAL = CHECKOUT / "tests/tutorial"
+SCRIPTS = {
+    "main": "train_main.py",
+    "mlflow": "train_mlflow.py",
+    "lightning": "train_lightning.py",
+    "ray": "train_ray.py",
+    "fault_tolerance": "train_ray.py",
+    "tune": "train_tune.py",
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tutorial") / "gourmetgram-train"
+    folder.mkdir()
+    git = ("git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost")
+    run(*git, "init", "--quiet")
+    for branch, script in SCRIPTS.items():
+        run(*git, "checkout", "--quiet", "-b", branch)
+        shutil.copy(TUTORIAL / "branches" / script, folder / "train.py")
+        run(*git, "add", "train.py")
+        run(*git, "commit", "--quiet", "--allow-empty", "--message", branch)
+    # Whatever is left lying about in the checkout is not what runs.
+    (folder / "train.py").write_text("raise SystemExit('changed')\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a machine with a way to the hub has in its cache, brought by `make cache`; its numbers are random."""
+    import torch
+    from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
+
+    cache = tmp_path_factory.mktemp("cache")
+    file = cache / "torch/hub/checkpoints" / Path(urlparse(MobileNet_V2_Weights.DEFAULT.url).path).name
+    file.parent.mkdir(parents=True)
+    torch.save(mobilenet_v2(weights=None).state_dict(), file)
+    running.make("cache", f"SRC={cache}")
+
+
+def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
+    """What `make tutorial` does, with this checkout's program on the stack under test."""
+    command = [sys.executable, str(TUTORIAL / "tutorial.py"), str(source), "--root", str(stack.root)]
+    done = run(
+        *command,
+        *(["--branches", *branches] if branches else []),
+        env={"PYTHONPATH": str(CHECKOUT / "tests/stack"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("food11", "weights")
+@pytest.mark.parametrize(
+    "branch", ["main", *(pytest.param(branch, marks=pytest.mark.soak) for branch in SCRIPTS if branch != "main")]
+)
+def test_a_branch_runs_unmodified_by_the_tutorials_commands(stack: Stack, repository: Path, branch: str) -> None:
+    code, printed = typed(stack, repository, branch)
+    print(printed[-2000:])
+    assert code == 0, printed[-4000:]
+    if branch == "fault_tolerance":
+        assert "--- docker stop" in printed
+        assert ("Resuming from ray/" in printed) != ("with the job's driver" in printed)
+
+
+def test_a_checkout_that_lacks_branches_is_refused(stack: Stack, tmp_path: Path) -> None:
+    run("git", "-C", str(tmp_path), "init", "--quiet")
+    code, printed = typed(stack, tmp_path, "ray", "tune")
+    assert code != 0
+    assert f"{tmp_path} has no branch ray, tune" in printed
+    assert "Traceback" not in printed
