@@ -20,11 +20,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mlplatform import fence
 from mlplatform.capacity import ATTEMPT_ID
 from mlplatform.errors import CapacityError, JobError, UnreachableError
+from mlplatform.gateway import bodies
 from mlplatform.gateway.cluster import Head
 from mlplatform.gateway.conductor import Conductor
 from mlplatform.gateway.details import job_details
 from mlplatform.gateway.logs import JobLogs
-from mlplatform.gateway.passage import SILENT_SECONDS, ClientGoneError, Passage, incoming
+from mlplatform.gateway.passage import Passage
 from mlplatform.gateway.schema import JobRow
 from mlplatform.gateway.states import State
 from mlplatform.gateway.store import JobExistsError, JobIsOpenError, NoSuchJobError, Store
@@ -73,7 +74,8 @@ class Api:
     # --- Jobs ---
 
     async def _submit(self, request: Request) -> Response:
-        job = Submission.parse(await _body(request)).job()
+        body = await bodies.whole(request.receive, _BODY_BYTES, "upload files as a package")
+        job = Submission.parse(body).job()
         if not job.wait_for_capacity and self._conductor.asks(job) and (room := await self._conductor.room()):
             room.check(job)
         await self._store.add(job)
@@ -255,22 +257,6 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (UnreachableError, 503),
     (JobError, 400),
 )
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    try:
-        async for part in incoming(request.receive):
-            size += len(part)
-            if size > _BODY_BYTES:
-                raise HTTPException(413, f"The body is larger than {_BODY_BYTES >> 20} MiB; upload files as a package.")
-            parts.append(part)
-    except ClientGoneError as error:
-        raise HTTPException(400, "The client left before the body was whole.") from error  # to nobody
-    except TimeoutError as error:
-        text = f"The request stood still for {SILENT_SECONDS:g} s before its end; send it again."
-        raise HTTPException(408, text, {"Connection": "close"}) from error
-    return b"".join(parts)
 
 
 async def _until_gone(socket: WebSocket) -> None:

@@ -6,26 +6,23 @@ import json
 import math
 import re
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from mlplatform.errors import PlatformError
+from mlplatform.gateway import bodies
 from mlplatform.gateway.logs import JobGoneError, JobLogs, UnknownJobError
 
 INSTANCE = "X-Gateway-Instance"
 """Header of each answer; it changes when the gateway has started anew."""
 
 BODY_BYTES = 1 << 20
+_SMALLER = "send it in several requests"
 
 _NAME = re.compile(r"(?!\.+\Z)[\w.-]{1,255}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
-
-
-class _BadRequestError(Exception):
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def routes(logs: JobLogs) -> list[Route]:
@@ -40,9 +37,9 @@ def routes(logs: JobLogs) -> list[Route]:
             taken = request.query_params.get("restart")
             restart = None if taken is None else _number("restart", taken)
             more = request.query_params.get("more", "") == "1"
-            body = await _body(request)
+            body = await bodies.whole(request.receive, BODY_BYTES, _SMALLER)
             expected = await logs.accept(node, session, file, offset, inode, body, restart=restart, more=more)
-        except (PlatformError, _BadRequestError, OSError) as error:
+        except (PlatformError, HTTPException, OSError) as error:
             return _refusal(logs, error)
         # Nothing was taken of a request that began elsewhere; an empty one only asks.
         status = 409 if body and not offset <= expected <= offset + len(body) else 200
@@ -52,8 +49,8 @@ def routes(logs: JobLogs) -> list[Route]:
         """Take a carrier's word that all was sent; answers whether it should look again at once."""
         try:
             node = _name("node", request.path_params["node"])
-            started, instance = _pass(await _body(request))
-        except _BadRequestError as error:
+            started, instance = _pass(await bodies.whole(request.receive, BODY_BYTES, _SMALLER))
+        except HTTPException as error:
             return _refusal(logs, error)
         # What was sent to the gateway before this one may be lost with it.
         again = instance != logs.instance or await logs.passed(node, started)
@@ -66,36 +63,28 @@ def routes(logs: JobLogs) -> list[Route]:
 
 
 def _refusal(logs: JobLogs, error: Exception) -> Response:
-    if isinstance(error, _BadRequestError):
-        status = error.status
-    else:
-        # All that is left is a store that is away.
-        status = 404 if isinstance(error, UnknownJobError) else 410 if isinstance(error, JobGoneError) else 503
+    if isinstance(error, HTTPException):
+        return PlainTextResponse(
+            f"{error.detail}\n", error.status_code, {**(error.headers or {}), INSTANCE: logs.instance}
+        )
+    # All that is left is a store that is away.
+    status = 404 if isinstance(error, UnknownJobError) else 410 if isinstance(error, JobGoneError) else 503
     return PlainTextResponse(f"{error}\n", status, {INSTANCE: logs.instance})
 
 
 def _name(what: str, value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise _BadRequestError(
-            f"The {what} {value[:100]!r} is not made of letters, digits, '_', '-' and '.', 255 at most; correct it."
+        raise HTTPException(
+            400,
+            f"The {what} {value[:100]!r} is not made of letters, digits, '_', '-' and '.', 255 at most; correct it.",
         )
     return value
 
 
 def _number(what: str, value: str) -> int:
     if not _NUMBER.fullmatch(value) or int(value) >= 1 << 63:
-        raise _BadRequestError(f"The {what} {value[:100]!r} is not a whole number from 0 to 2^63-1; correct it.")
+        raise HTTPException(400, f"The {what} {value[:100]!r} is not a whole number from 0 to 2^63-1; correct it.")
     return int(value)
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_BYTES:
-            raise _BadRequestError(f"The body has more than {BODY_BYTES} bytes; send it in several requests.", 413)
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _pass(body: bytes) -> tuple[float, str | None]:
@@ -103,7 +92,7 @@ def _pass(body: bytes) -> tuple[float, str | None]:
         value = json.loads(body)
         started, instance = float(value["pass_started"]), value.get("instance")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise _BadRequestError('The body is not {"pass_started": <Unix seconds>, "instance": <text>}.') from error
+        raise HTTPException(400, 'The body is not {"pass_started": <Unix seconds>, "instance": <text>}.') from error
     if not math.isfinite(started):
-        raise _BadRequestError(f"pass_started is {started}, which is no time; send Unix seconds.")
+        raise HTTPException(400, f"pass_started is {started}, which is no time; send Unix seconds.")
     return started, instance

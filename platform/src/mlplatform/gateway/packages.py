@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from mlplatform import objects
 from mlplatform.errors import PlatformError, StorageError
-from mlplatform.gateway.passage import SILENT_SECONDS, ClientGoneError, incoming
+from mlplatform.gateway.bodies import SILENT_SECONDS, ClientGoneError, incoming
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
 """With slashes in the name, so that no upload slips past to the head."""

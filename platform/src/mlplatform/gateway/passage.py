@@ -16,8 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-SILENT_SECONDS = 30.0
-"""How long an upload may stand still: uvicorn itself would wait for ever."""
+from mlplatform.gateway.bodies import SILENT_SECONDS, ClientGoneError, incoming
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 5
@@ -51,28 +50,6 @@ _TO_HEAD = {_NO_CODE: _NORMAL, _NO_FRAME: _GOING_AWAY}
 _TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
 
 _RawHeaders = list[tuple[bytes, bytes]]
-
-
-class ClientGoneError(Exception):
-    """The client has left before its request was whole."""
-
-
-async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> AsyncIterator[bytes]:
-    """The body of a request, as it comes.
-
-    Raises:
-        ClientGoneError: the client has left.
-        TimeoutError: not a byte came for `silent_seconds`.
-    """
-    more = True
-    while more:
-        with anyio.fail_after(silent_seconds):
-            message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        more = message.get("more_body", False)
-        if message.get("body"):
-            yield message["body"]
 
 
 class Passage:
