@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from mlplatform.jobs import Jobs, report_in
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 CHECKPOINT_EVERY = 3
 OUTAGE_SECONDS = 60
+
+_CONNECTED = re.compile(r"^([-\d]+ [:\d]+),\d+\s.*Connecting to existing Ray cluster", re.MULTILINE)
+"""The container's clock is UTC."""
 
 
 def submit(jobs: Jobs, steps: int, pause: float, *more: str) -> str:
@@ -91,20 +97,41 @@ def after_a_checkpoint(jobs: Jobs, job_id: str, more: int) -> None:
 
 
 def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = False) -> float:
-    """Seconds from what is done to the first step beyond the last one reported before.
+    """Seconds from what is done to the first step beyond the last one reported before; prints what they went to.
 
     Args:
         anew: the workers do not outlive it, so another start of theirs has to be seen too; steps made before it may
             come into the log after it.
     """
-    last, before, begun = step(jobs, job_id), len(starts(jobs, job_id)), time.monotonic()
+    last, before = step(jobs, job_id), len(starts(jobs, job_id))
+    begun, moment = time.monotonic(), time.time()
     do()
     wait_for(
         lambda: step(jobs, job_id) > last and len(starts(jobs, job_id)) >= before + anew,
         "a step beyond the last one",
         300,
     )
-    return time.monotonic() - begun
+    seconds = time.monotonic() - begun
+    print(f"recovered after {seconds:.0f} s; {phases(jobs, job_id, moment, last)}", flush=True)
+    return seconds
+
+
+def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
+    """What a recovery went through, in seconds after `moment` (Unix), up to a step beyond `last`."""
+    marks: dict[str, float] = {}
+    for attempt in jobs.attempts(job_id):
+        marks["handed to Ray again"] = attempt.created.timestamp()
+        if attempt.ended:
+            marks["found lost"] = attempt.ended.timestamp()
+    for connected in _CONNECTED.findall(jobs.logs(job_id)):
+        marks["entry point connected"] = datetime.fromisoformat(f"{connected}+00:00").timestamp()
+    newest = starts(jobs, job_id)[-1]
+    later = [one for one in reports(jobs, job_id) if one["timestamp"] > moment and one["start"] == newest]
+    marks["first step"] = min(report["timestamp"] for report in later)
+    marks["new step"] = min(report["timestamp"] for report in later if report["step"] > last)
+    return ", ".join(
+        f"{what} {at - moment:.1f} s" for what, at in sorted(marks.items(), key=itemgetter(1)) if at > moment
+    )
 
 
 def wait_until(moment: float) -> None:

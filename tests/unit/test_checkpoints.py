@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -93,15 +94,22 @@ def test_attempts_are_shown_where_the_gateway_counts_them(
     # In every answer of the server below, as the gateway's header is in every one of the gateway's.
     monkeypatch.setattr("mlplatform.jobs.GATEWAY_HEADER", "Content-Length")
     details = {"submission_id": "a", "job_id": None, "status": "RUNNING", "entrypoint": "python a.py"}
-    lost = {"number": 1, "ray_id": "a", "outcome": "LOST", "reason": "its node died", "node": "w0", "created": ""}
-    attempts = [lost, {**lost, "number": 2, "outcome": None, "reason": None, "node": "w1"}]
+    begun, died = "2026-11-21T20:20:52.679896+00:00", "2026-11-21T20:21:04+00:00"
+    lost = {"number": 1, "ray_id": "a", "outcome": "LOST", "reason": "its node died", "node": "w0"}
+    attempts = [
+        {**lost, "created": begun, "ended": died},
+        {**lost, "number": 2, "outcome": None, "reason": None, "node": "w1", "created": died, "ended": None},
+    ]
 
     def answer(method: str, path: str) -> tuple[int, str]:
         more = {"attempts": attempts} if path == "/platform/jobs/a" else {}
         return 200, json.dumps({**details, **more})
 
     with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
-        assert jobs.attempts("a") == [Attempt(1, "LOST", "its node died", "w0"), Attempt(2, None, None, "w1")]
+        first, second = jobs.attempts("a")
+    end = datetime(2026, 11, 21, 20, 21, 4, tzinfo=UTC)
+    assert first == Attempt(1, "LOST", "its node died", "w0", datetime.fromisoformat(begun), end)
+    assert second == Attempt(2, None, None, "w1", end, None)
 
 
 def test_without_a_gateway_nobody_counts_attempts(serve: Callable[..., str]) -> None:

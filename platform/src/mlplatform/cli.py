@@ -12,6 +12,8 @@ from mlplatform import registry_commands, stack_commands
 from mlplatform.errors import JobError, PlatformError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from mlplatform.checkpoints import Kept
     from mlplatform.jobs import Job, Jobs
 
@@ -251,11 +253,11 @@ def _show(job_id: str) -> None:
 
     with Jobs() as client:
         job, attempts = client.get(job_id), client.attempts(job_id)
-    times = [f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in (job.started, job.ended) if moment]
-    facts = {"Status": job.status, "User": job.user, "Command": job.entrypoint, "Time": " to ".join(times)}
+    facts = {"Status": job.status, "User": job.user, "Command": job.entrypoint, "Time": _times(job.started, job.ended)}
     facts["Message"] = (job.message.strip().splitlines() or [""])[-1]
     for attempt in attempts:
-        said = (attempt.outcome or "goes on", attempt.node and f"on {attempt.node}", attempt.reason)
+        node = attempt.node and f"on {attempt.node}"
+        said = (attempt.outcome or "goes on", node, _times(attempt.created, attempt.ended), attempt.reason)
         facts[f"Attempt {attempt.number}"] = ", ".join(word for word in said if word)
     try:
         facts["Run"] = _address_of_run(job_id)
@@ -272,6 +274,11 @@ def _show(job_id: str) -> None:
     for name, value in facts.items():
         if value:
             print(f"{name:{width}}  {value}")
+
+
+def _times(*moments: datetime | None) -> str:
+    """Those that are known, in this machine's time zone."""
+    return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in moments if moment)
 
 
 def _address_of_run(job_id: str) -> str:

@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -96,6 +96,20 @@ class Attempt:
 
     reason: str | None
     node: str | None
+    created: datetime
+    ended: datetime | None
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """Read one of `attempts` of `GET /platform/jobs/ID`; times come as ISO 8601, in UTC."""
+        return cls(
+            number=answer["number"],
+            outcome=answer["outcome"],
+            reason=answer["reason"],
+            node=answer["node"],
+            created=datetime.fromisoformat(answer["created"]),
+            ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
+        )
 
 
 class Jobs:
@@ -209,8 +223,7 @@ class Jobs:
         if not self._gateway:
             return []
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        known = [field.name for field in fields(Attempt)]
-        return [Attempt(**{key: attempt[key] for key in known}) for attempt in answer["attempts"]]
+        return [Attempt.of(attempt) for attempt in answer["attempts"]]
 
     def logs(self, job_id: str) -> str:
         """Everything that the job has printed so far."""
