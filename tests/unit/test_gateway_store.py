@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, event, inspect
 
 from mlplatform.capacity import Node
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.details import job_details, listed
 from mlplatform.gateway.migrate import upgrade
 from mlplatform.gateway.schema import AttemptRow, Base, JobRow
 from mlplatform.gateway.states import Outcome, State, Verdict
@@ -81,6 +82,10 @@ def ids(jobs: Sequence[JobRow]) -> list[str]:
     return [job.id for job in jobs]
 
 
+def listed_ids(store: Store) -> list[str]:
+    return [job.id for job, _ in do(store.list())]
+
+
 # --- What people ask for ---
 
 
@@ -99,7 +104,7 @@ def test_an_id_is_taken_once(store: Store) -> None:
     first = add(store, user="ann")
     with pytest.raises(JobExistsError, match="mine already exists"):
         add(store, user="bob")
-    assert [job.user for job in do(store.list())] == [first.user]
+    assert do(store.get("mine")).user == first.user
 
 
 def test_jobs_are_listed_in_the_order_of_arrival(store: Store) -> None:
@@ -107,8 +112,21 @@ def test_jobs_are_listed_in_the_order_of_arrival(store: Store) -> None:
         add(store, job_id)
     begin(store, "a")
     end(store, SUCCEEDED, "a")
-    assert ids(do(store.list())) == ["c", "a", "b"]
+    assert listed_ids(store) == ["c", "a", "b"]
     assert ids(do(store.open_jobs())) == ["c", "b"]
+
+
+def test_the_list_tells_of_each_job_what_it_tells_alone(store: Store) -> None:
+    for job_id in ("waits", "runs", "again"):
+        add(store, job_id)
+    for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
+        begin(store, job_id)
+        do(store.seen(job_id, number, ray(driver=f"0{number}000000"), "w0"))
+        if (job_id, number) == ("again", 1):
+            end(store, LOST, "again")
+    alone = [job_details(do(store.get(job_id))) for job_id in ("waits", "runs", "again")]
+    assert [listed(job, last) for job, last in do(store.list())] == alone
+    assert [one["job_id"] for one in alone] == [None, "01000000", "02000000"]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +397,7 @@ def test_the_migration_gives_the_tables_of_the_schema(store: Store) -> None:
 def test_a_second_upgrade_changes_nothing(store: Store) -> None:
     add(store)
     do(upgrade(store.engine))
-    assert ids(do(store.list())) == ["mine"]
+    assert listed_ids(store) == ["mine"]
     assert set(inspect(store.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
 
 

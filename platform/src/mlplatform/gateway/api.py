@@ -23,7 +23,7 @@ from mlplatform.errors import CapacityError, JobError, UnreachableError
 from mlplatform.gateway import bodies
 from mlplatform.gateway.cluster import Head
 from mlplatform.gateway.conductor import Conductor
-from mlplatform.gateway.details import job_details
+from mlplatform.gateway.details import job_details, listed
 from mlplatform.gateway.logs import JobLogs
 from mlplatform.gateway.passage import Passage
 from mlplatform.gateway.schema import JobRow
@@ -85,7 +85,7 @@ class Api:
     async def _list(self, request: Request) -> Response:
         redact = is_browser(request)
         jobs, others = await asyncio.gather(self._store.list(), self._others())
-        return JSONResponse([*(job_details(job, redact) for job in jobs), *others])
+        return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
 
     async def _others(self) -> list[dict[str, Any]]:
         """What runs on Ray without the gateway: programs that have connected by themselves, jobs of other doors."""

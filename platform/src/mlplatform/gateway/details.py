@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from mlplatform.gateway.schema import JobRow
+from sqlalchemy import Row
+
+from mlplatform.gateway.schema import AttemptRow, JobRow
 from mlplatform.gateway.states import State
 
 _REDACTED = "<redacted>"
@@ -18,7 +20,11 @@ def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
     Args:
         redact: hide the values of environment variables, as Ray does from browsers.
     """
-    last = job.attempts[-1] if job.attempts else None
+    return listed(job, job.attempts[-1] if job.attempts else None, redact)
+
+
+def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
+    """The same from the columns of a job and of its last attempt, as `Store.list` gives them."""
     return {
         "type": "SUBMISSION",
         "job_id": last.ray_job if last else None,

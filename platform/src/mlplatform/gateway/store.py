@@ -11,7 +11,7 @@ from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
-from sqlalchemy import Engine, and_, create_engine, or_, select
+from sqlalchemy import Engine, Row, and_, create_engine, or_, select
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
@@ -23,6 +23,12 @@ from mlplatform.gateway.states import Count, Next, Outcome, State, Verdict, afte
 
 _CONNECT_SECONDS = 3
 _POOL = 8
+
+_LISTED_OF_JOBS = (
+    *(JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.error_type, JobRow.created, JobRow.ended),
+    *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code),
+)
+_LISTED_OF_ATTEMPTS = (AttemptRow.job_id, AttemptRow.ray_job, AttemptRow.driver, AttemptRow.agent, AttemptRow.node_id)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -130,9 +136,15 @@ class Store:
         return self._get(session, job_id)
 
     @_transaction
-    def list(self, session: Session) -> Sequence[JobRow]:
-        """All jobs, in the order of arrival."""
-        return session.scalars(select(JobRow).order_by(JobRow.number)).all()
+    def list(self, session: Session) -> Sequence[tuple[Row[Any], Row[Any] | None]]:
+        """Columns of all jobs, each with those of its last attempt, in the order of arrival.
+
+        Whole objects of thousands of jobs would take several times as long (`test_a_long_list_is_quick`).
+        """
+        jobs = session.execute(select(*_LISTED_OF_JOBS).order_by(JobRow.number)).all()
+        attempts = session.execute(select(*_LISTED_OF_ATTEMPTS).order_by(AttemptRow.number))
+        last = {attempt.job_id: attempt for attempt in attempts}
+        return [(job, last.get(job.id)) for job in jobs]
 
     @_transaction
     def request_stop(self, session: Session, job_id: str) -> tuple[bool, JobRow]:
