@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,9 @@ from mlplatform.errors import JobError, UnreachableError
 
 _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=3.0)
-_HEALTH_TIMEOUT = httpx.Timeout(1.5)
+_HEALTH_TIMEOUTS = (1.5, 5.0)
+"""Of two questions: of 186 jobs on two busy cores, one had a living node that was late to answer the first."""
+
 _ALL = 10_000
 """The most that Ray's state API lists."""
 
@@ -139,12 +142,13 @@ class Head:
         await self._send("GET", f"{self._agent}/api/job_agent/jobs/none/logs")
 
     async def node_answers(self, agent: str) -> bool:
-        """Whether the raylet behind an agent's address is well."""
-        try:
-            answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=_HEALTH_TIMEOUT)
-        except UnreachableError:
-            return False
-        return answer.is_success
+        """Whether the raylet behind an agent's address is well; a node that is late is asked once more."""
+        for seconds in _HEALTH_TIMEOUTS:
+            with suppress(UnreachableError):
+                answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=seconds)
+                if answer.is_success:
+                    return True
+        return False
 
     async def _json(self, path: str, **params: Any) -> Any:
         return _checked(await self._send("GET", path, params=params)).json()
