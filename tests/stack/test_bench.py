@@ -15,6 +15,7 @@ ROWS = {
     "checkpoint-upload",
     "trivial-fit",
     "tracked-training",
+    "tracked-hold-up",
     "async-stall",
     "gateway-submit",
     "log-follow",
