@@ -52,6 +52,7 @@ def untracked(left: Left) -> None:
 
 def trained_under_ray(left: Left, workers: int, cpus: float) -> None:
     assert [given.get("CPU") for given in left.said("Resources")] == [cpus] * workers, "resources of each worker"
+    assert left.log.count("Resources: ") == 1, "what a worker prints is in the log once"
     run = left.run
     assert (run.info.status, left.children) == ("FINISHED", [])
     for metric in ("train_loss", "val_loss", "val_accuracy"):

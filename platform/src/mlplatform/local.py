@@ -177,6 +177,8 @@ class Local:
             "DASHBOARD_METRIC_PORT": "0",
             # Nothing takes this machine away, so a process that watches for it only costs a start.
             "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+            # Ray 2.60 takes its own replacement of a worker's stdout for somebody else's and prints each line twice.
+            "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         }
 
     def _spawn(self, name: str, command: Sequence[str], env: dict[str, str]) -> Process:
