@@ -126,7 +126,6 @@ def training(bench: Bench) -> list[Row]:
     measured = bench.job("training")
     return [
         Row("tracked-training: the same training with job_run and run_config", "s", measured["training"], 1.02),
-        Row("tracked-hold-up: the same, a second of CPU that its steps took", "s", measured["held_up"], 1.02),
         Row("async-stall: report() of an asynchronous upload by a synchronous one", "s", measured["stall"], 0.05),
     ]
 

@@ -7,12 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_T = TypeVar("_T")
 
 CONFIDENCE = 0.95
 
@@ -64,7 +62,7 @@ class Result:
     """None where one pair gives no interval."""
 
 
-def interleaved(ours: Callable[[], _T], baseline: Callable[[], _T], count: int) -> list[tuple[_T, _T]]:
+def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count: int) -> list[tuple[float, float]]:
     """Measure `count` pairs; which one of a pair comes first alternates, so that a drift of the machine cancels."""
     pairs = []
     for index in range(count):

@@ -15,7 +15,6 @@ ROWS = {
     "checkpoint-upload",
     "trivial-fit",
     "tracked-training",
-    "tracked-hold-up",
     "async-stall",
     "gateway-submit",
     "log-follow",

@@ -1,19 +1,15 @@
 """The same training under the same TorchTrainer, with the platform's run and run configuration and without.
 
 The clock runs in the training function, on rank 0, from the first step until the last report has returned, so that no
-start-up counts. It is also divided by the CPU time of the steps themselves: a machine that is slow for a while, because
-others use it too, slows both, and what remains is what held the steps up. After the clock has stopped, each tracked
-training also measures how long a report holds up the loop while its checkpoint is uploaded, asynchronously and
-synchronously.
+start-up counts. After the clock has stopped, each tracked training also measures how long a report holds up the loop
+while its checkpoint is uploaded, asynchronously and synchronously.
 """
 
 import argparse
 import itertools
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from multiprocessing import get_context
 from pathlib import Path
 
 import ray.train
@@ -50,18 +46,14 @@ class Loop:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         self.images = torch.randn(BATCH, 3, 32, 32, generator=generator)
         self.labels = torch.randint(10, (BATCH,), generator=generator)
-        self.cpu_seconds = 0.0
-        """Of the thread that takes the steps."""
 
     def run(self, steps: int) -> float:
         """Take steps; the last one's loss."""
-        begun = time.thread_time()
         for _ in range(steps):
             loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-        self.cpu_seconds += time.thread_time() - begun
         return loss.item()
 
 
@@ -73,7 +65,7 @@ def train(config: dict) -> dict[str, tuple[float, float] | float]:
         write_random(Path(folder) / "state", CHECKPOINT_MB)
         checkpoint = Checkpoint.from_directory(folder) if rank == 0 else None
         torch.distributed.barrier()
-        loop.cpu_seconds, start = 0.0, time.perf_counter()
+        start = time.perf_counter()
         for number in range(1, config["reports"] + 1):
             loss = loop.run(config["steps_a_report"])
             metrics = {"loss": loss, "learning_rate": 1e-3}
@@ -84,11 +76,8 @@ def train(config: dict) -> dict[str, tuple[float, float] | float]:
         seconds = time.perf_counter() - start
         # Ray reads the folder until everything is reported.
         ray.train.get_all_reported_checkpoints()
-    cpu = torch.tensor(loop.cpu_seconds)
-    torch.distributed.all_reduce(cpu)
-    cpu /= torch.distributed.get_world_size()
-    stalls = [stall(mode, rank, config["stall_mb"]) for mode in config["stall_modes"]]
-    return {"seconds": seconds, "cpu_seconds": cpu.item(), "stalls": stalls}
+    modes = config["stall_modes"]
+    return {"seconds": seconds, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
 
 
 def stall(mode: str, rank: int, megabytes: int) -> float:
@@ -125,19 +114,12 @@ def fit(config: dict, tracked: bool) -> dict:
 
 
 def steps_in(seconds: float) -> int:
-    """Steps that each of two processes takes in that time; two threads of one core are slower together."""
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        return max(1, round(seconds * min(pool.map(steps_a_second, (4.0, 4.0)))))
-
-
-def steps_a_second(seconds: float) -> float:
+    """Steps that one process alone takes in that time; two that share the machine take no less time for as many."""
     loop = Loop(network())
     loop.run(20)
-    taken, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
-        loop.run(5)
-        taken += 5
-    return taken / passed
+    start = time.perf_counter()
+    loop.run(40)
+    return max(1, round(seconds * 40 / (time.perf_counter() - start)))
 
 
 def main(args: argparse.Namespace) -> None:
@@ -145,25 +127,21 @@ def main(args: argparse.Namespace) -> None:
     config = {"steps_a_report": steps_in(seconds_a_report), "reports": reports, "stall_mb": 32 if args.quick else 256}
     stalls: list[tuple[float, float]] = []
 
-    def tracked() -> dict:
+    def tracked() -> float:
         modes = ["ASYNC", "SYNC"] if len(stalls) % 2 == 0 else ["SYNC", "ASYNC"]
         measured = fit({**config, "stall_modes": modes}, tracked=True)
         held = dict(zip(modes, measured["stalls"], strict=True))
         stalls.append((held["ASYNC"], held["SYNC"]))
-        return measured
+        return measured["seconds"]
 
-    def plain() -> dict:
-        return fit({**config, "stall_modes": []}, tracked=False)
+    def plain() -> float:
+        return fit({**config, "stall_modes": []}, tracked=False)["seconds"]
 
     try:
         pairs = interleaved(tracked, plain, args.pairs)
     finally:
         remove_files_of_job()
-    print_result(
-        training=[(ours["seconds"], theirs["seconds"]) for ours, theirs in pairs],
-        held_up=[tuple(one["seconds"] / one["cpu_seconds"] for one in pair) for pair in pairs],
-        stall=stalls,
-    )
+    print_result(training=pairs, stall=stalls)
 
 
 if __name__ == "__main__":
