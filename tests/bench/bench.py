@@ -81,7 +81,7 @@ class Bench:
 
     def driver_node(self, job_id: str) -> str:
         """The service whose node runs a job's driver."""
-        return str(self.stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"][-1]["node"])
+        return str(self._jobs.attempts(job_id)[-1].node)
 
     def recovery(self, victims: Callable[[str], Sequence[str]]) -> float:
         """Seconds from the crash of services, in the midst of a training, to its next new step."""

@@ -35,7 +35,20 @@ _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
 """Settings that say what a process is, and so are not brought to another one."""
 
 
-class Settings(BaseSettings):
+class _Loaded(BaseSettings):
+    """Settings that come from the environment."""
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment; `overrides` are fields by name.
+
+        Raises:
+            SettingsError: a variable has a value that is not valid; all of them are named at once.
+        """
+        return _load(cls, overrides)
+
+
+class Settings(_Loaded):
     """Addresses, paths and identity of the process at hand; secrets stay in the files that the paths name."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
@@ -138,15 +151,6 @@ class Settings(BaseSettings):
                 values[variable] = metadata[key]
         return values
 
-    @classmethod
-    def load(cls, **overrides: Any) -> Self:
-        """Read the environment; `overrides` are fields by name.
-
-        Raises:
-            SettingsError: a variable has a value that is not valid; all of them are named at once.
-        """
-        return _load(cls, overrides)
-
     @property
     def driver_labels(self) -> dict[str, str]:
         """The label that entry points need, as Ray's label selectors have it; empty where any node will do."""
@@ -169,7 +173,7 @@ class Settings(BaseSettings):
         return {variable: str(value) for variable, value in values.items() if value is not None}
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(_Loaded):
     """What the gateway's and the log carrier's containers are told; secrets stay in the files that the paths name."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
@@ -212,15 +216,6 @@ class GatewaySettings(BaseSettings):
 
     package_bytes: int = Field(512 << 20, ge=1, validation_alias="MLPLATFORM_PACKAGE_BYTES")
     """The largest package that may be uploaded."""
-
-    @classmethod
-    def load(cls, **overrides: Any) -> Self:
-        """Read the environment; `overrides` are fields by name.
-
-        Raises:
-            SettingsError: a variable has a value that is not valid; all of them are named at once.
-        """
-        return _load(cls, overrides)
 
     @property
     def driver_labels(self) -> dict[str, str]:
