@@ -97,23 +97,33 @@ def after_a_checkpoint(jobs: Jobs, job_id: str, more: int) -> None:
 
 
 def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = False) -> float:
-    """Seconds from what is done to the first step beyond the last one reported before; prints what they went to.
+    """Seconds from what is done to the first step beyond the last one seen before; prints what they went to.
+
+    Logs come late, so a step counts by when it was made, not by when it is read.
 
     Args:
-        anew: the workers do not outlive it, so another start of theirs has to be seen too; steps made before it may
-            come into the log after it.
+        anew: the workers do not outlive it, so another start of theirs has to be seen too.
     """
     last, before = step(jobs, job_id), len(starts(jobs, job_id))
     begun, moment = time.monotonic(), time.time()
     do()
     wait_for(
-        lambda: step(jobs, job_id) > last and len(starts(jobs, job_id)) >= before + anew,
+        lambda: (
+            len(starts(jobs, job_id)) >= before + anew
+            and any(report["step"] > last for report in made_since(jobs, job_id, moment))
+        ),
         "a step beyond the last one",
         300,
     )
     seconds = time.monotonic() - begun
     print(f"recovered after {seconds:.0f} s; {phases(jobs, job_id, moment, last)}", flush=True)
     return seconds
+
+
+def made_since(jobs: Jobs, job_id: str, moment: float) -> list[dict[str, Any]]:
+    """What the newest start of the workers reported after `moment` (Unix), whenever it came into the log."""
+    made = reports(jobs, job_id)
+    return [report for report in made if report["timestamp"] > moment and report["start"] == made[-1]["start"]]
 
 
 def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
@@ -125,10 +135,9 @@ def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
             marks["found lost"] = attempt.ended.timestamp()
     for connected in _CONNECTED.findall(jobs.logs(job_id)):
         marks["entry point connected"] = datetime.fromisoformat(f"{connected}+00:00").timestamp()
-    newest = starts(jobs, job_id)[-1]
-    later = [one for one in reports(jobs, job_id) if one["timestamp"] > moment and one["start"] == newest]
-    marks["first step"] = min(report["timestamp"] for report in later)
-    marks["new step"] = min(report["timestamp"] for report in later if report["step"] > last)
+    made = made_since(jobs, job_id, moment)
+    marks["first step"] = min(report["timestamp"] for report in made)
+    marks["new step"] = min(report["timestamp"] for report in made if report["step"] > last)
     return ", ".join(
         f"{what} {at - moment:.1f} s" for what, at in sorted(marks.items(), key=itemgetter(1)) if at > moment
     )
