@@ -5,7 +5,8 @@
 
 The lesson: the script asks for its workers itself, so nothing is reserved when it is submitted. A share such as
 `--gpus-per-worker 0.5` puts two jobs on one GPU; Ray counts shares, but holds no process to its own. Each epoch ends
-with a checkpoint in storage: stop the node of a worker, and the training goes on elsewhere from the last one.
+with a checkpoint in storage, and a node that is about to be stopped asks for one more: stop the node of a worker, and
+the training goes on elsewhere from the last one.
 """
 
 import json
@@ -41,6 +42,7 @@ def train(config: dict) -> None:
         trainer(
             config,
             RayTrainReportCallback(),
+            mlplatform.PreemptionCheckpoint(),
             accelerator="auto",
             devices="auto",
             strategy=RayDDPStrategy(**STRATEGY),

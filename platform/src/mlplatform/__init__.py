@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlplatform.jobs import Jobs as Jobs
     from mlplatform.jobs import check_capacity as check_capacity
     from mlplatform.jobs import submit as submit
+    from mlplatform.preemption import PreemptionCheckpoint as PreemptionCheckpoint
     from mlplatform.registry import best_run as best_run
     from mlplatform.registry import download as download
     from mlplatform.registry import promote as promote
@@ -36,6 +37,7 @@ _HOME = {
     "CapacityError": "errors",
     "Jobs": "jobs",
     "PlatformError": "errors",
+    "PreemptionCheckpoint": "preemption",
     "RegistryError": "errors",
     "Resources": "capacity",
     "Tracker": "trackers",
@@ -60,6 +62,7 @@ __all__ = [
     "CapacityError",
     "Jobs",
     "PlatformError",
+    "PreemptionCheckpoint",
     "RegistryError",
     "Resources",
     "Tracker",

@@ -49,7 +49,8 @@ def run_config(
     line a report, and beside the checkpoints, where `history` reads it. The metrics of a job's second training run
     stand in MLflow under `<name>/`, because each metric has one point a step. When a node is about to be taken away,
     `ray.train.get_preemption_info()` says so to the training function within about a second: the moment for a
-    checkpoint, as the workers are started again elsewhere when the node's grace period ends.
+    checkpoint, as the workers are started again elsewhere when the node's grace period ends (`PreemptionCheckpoint`
+    does it for Lightning).
 
     Args:
         name: of this training run within the job; None counts the calls in this process from 0.

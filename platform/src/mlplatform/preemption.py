@@ -1,0 +1,61 @@
+"""A Lightning training's checkpoint in the middle of an epoch, when its node is about to be taken away."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import ray.train
+from lightning import pytorch as pl
+from ray.train.collective import broadcast_from_rank_zero
+from ray.train.lightning import RayTrainReportCallback
+
+_ASK_EVERY_SECONDS = 1.0
+"""Ray Train hears of a notice within a second; asking costs all ranks one message to an actor."""
+
+
+class PreemptionCheckpoint(pl.Callback):
+    """Reports a checkpoint before the grace period of a node ends, however long an epoch takes.
+
+    Beside Ray's `RayTrainReportCallback`, which does so at the end of each epoch, and in the same file, so that the
+    same `ckpt_path` resumes from either. The report has `epoch` and `step` as Ray's has; what would be measured at the
+    end of the epoch is NaN in it, so that every other checkpoint counts as better. Resumed, the epoch goes on with as
+    many batches as it lacked; which ones these are is the data loader's affair, and Lightning warns where it keeps no
+    state.
+    """
+
+    def __init__(self) -> None:
+        self._batches_until_asked = 1
+        self._saved = False
+        self._asked_at = time.monotonic()
+        self._batches = 0
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._batches += 1
+        amid_step = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
+        # The end of the epoch has a checkpoint of its own, of the same step.
+        if self._saved or amid_step or trainer.is_last_batch or self._batches < self._batches_until_asked:
+            return
+        if ray.train.get_preemption_info() is None:
+            self._plan()
+        else:
+            self._saved = True
+            self._report(trainer)
+
+    def _plan(self) -> None:
+        """All ranks have to ask at the same batch, so rank 0 says how many of them take as long as is to be waited."""
+        passed = time.monotonic() - self._asked_at
+        self._batches_until_asked = broadcast_from_rank_zero(math.ceil(self._batches * _ASK_EVERY_SECONDS / passed))
+        self._batches, self._asked_at = 0, time.monotonic()
+
+    def _report(self, trainer: pl.Trainer) -> None:
+        metrics = dict.fromkeys(trainer.callback_metrics, math.nan)
+        metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        with tempfile.TemporaryDirectory() as folder:
+            trainer.save_checkpoint(Path(folder) / RayTrainReportCallback.CHECKPOINT_NAME)
+            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
