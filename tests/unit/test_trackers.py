@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,9 +77,44 @@ def test_without_a_key_comet_is_offline_under_an_id_that_follows_from_the_jobs(
     assert 32 <= len(str(place.id)) <= 50
     assert str(place.id).isalnum()
     assert not place.online
-    assert environment()["COMET_EXPERIMENT_KEY"] == place.id
+    assert environment()["COMET_EXPERIMENT_KEY"] == other.id, "what is opened next is the run that was asked for last"
     assert environment()["COMET_OFFLINE_DIRECTORY"] == str(a_jobs_worker / "comet")
     assert f"comet upload {place.folder}/{place.id}*.zip" in capsys.readouterr().out
+
+
+def test_each_run_of_a_process_has_an_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_NAME", "the job's own")
+    for name in ("a", "b", "a"):
+        assert tracker("wandb", name).id == environment()["WANDB_RUN_ID"] == f"digits-7-{name}"
+        assert environment()["WANDB_NAME"] == "the job's own"
+
+
+def test_wandb_learns_of_a_second_run_though_it_has_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wandb.sdk import wandb_setup
+
+    monkeypatch.setattr(wandb_setup, "_singleton", None)  # so that no other test has this one's
+    tracker("wandb", "a")
+    session = wandb_setup.singleton()
+    assert session.settings.run_id == "digits-7-a"
+    tracker("wandb", "b")
+    assert (session.settings.run_id, session.settings.run_name) == ("digits-7-b", "digits-7-b")
+    assert not session.did_environment_change(), "it would warn that the change is ignored"
+
+
+def test_a_child_process_has_a_run_of_its_own(a_jobs_worker: Path) -> None:
+    tracker("wandb", "parent")
+    code = "from mlplatform import trackers, settings; trackers.tracker('wandb', 'child')"
+    code += "; print(settings.environment()['WANDB_RUN_ID'])"
+    variables = {**environment(), "MLPLATFORM_JOB_ID": "digits-7", "MLPLATFORM_SHARED": str(a_jobs_worker)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "digits-7-child"
+
+
+def test_an_id_that_the_job_has_set_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker("wandb", "a")
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    tracker("wandb", "b")
+    assert environment()["WANDB_RUN_ID"] == "mine"
 
 
 def test_a_key_in_the_platforms_file_is_enough_for_online(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

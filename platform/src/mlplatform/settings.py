@@ -26,6 +26,9 @@ LOOPBACK = "127.0.0.1"
 OPEN_RUN = "MLPLATFORM_OPEN_RUN"
 """Variable by which a process tells its children that it holds the job's run open, and which run that is."""
 
+_DEFAULTS = "MLPLATFORM_DEFAULTS"
+"""Variable by which a process tells itself and its children which variables it has set for libraries, and to what."""
+
 _RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 _Model = TypeVar("_Model", bound=BaseSettings)
@@ -351,9 +354,13 @@ def launcher_ranks() -> tuple[int, int]:
 
 
 def set_default_environment(variables: Mapping[str, str]) -> None:
-    """Set variables that a library reads only from the environment, where the user has not set them."""
-    for variable, value in variables.items():
-        os.environ.setdefault(variable, value)
+    """Set variables that a library reads only from the environment, where the user has not set them.
+
+    What an earlier call has set, also one of a parent process, is not the user's: it is replaced.
+    """
+    ours = json.loads(os.environ.get(_DEFAULTS) or "{}")
+    new = {name: value for name, value in variables.items() if os.environ.get(name) in (None, ours.get(name))}
+    os.environ.update({**new, _DEFAULTS: json.dumps({**ours, **new})})
 
 
 def _selector(label: str | None) -> dict[str, str]:

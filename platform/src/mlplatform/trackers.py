@@ -75,8 +75,20 @@ def _wandb(folder: Path, run: str | None) -> Tracker:
         WANDB_NAME=run,
         WANDB_RESUME="allow",
     )
+    _tell_the_session_of_wandb()
     _say("W&B", run_id, has_key, f"wandb sync {folder}/wandb/offline-run-*-{run_id or '*'}")
     return Tracker(folder, run_id, has_key)
+
+
+def _tell_the_session_of_wandb() -> None:
+    """W&B reads the environment once in a process, with its first run; of later runs it learns here."""
+    from wandb.sdk import wandb_setup
+
+    session = wandb_setup.singleton()
+    if session.settings_if_loaded:
+        session.settings.update_from_env_vars(variables := dict(environment()))
+        # What it compares with before it warns that it ignores what has changed.
+        session._settings_environ = variables
 
 
 def _has_wandb_key() -> bool:
