@@ -162,7 +162,7 @@ def test_numbers_of_lines_that_are_none_do_no_harm(gateway: httpx.Client, waitin
 
 def test_bodies_and_packages_that_are_too_large_are_refused(stack: Stack, gateway: httpx.Client) -> None:
     body = json.dumps({"entrypoint": "true", "entrypoint_resources": NEVER, "metadata": {"a": "b" * 11 * MIB}})
-    sentence(gateway.post("/api/jobs/", content=body), 413, "10 MiB")
+    sentence(gateway.post("/api/jobs/", content=body), 413, "upload files as a package")
     sentence(gateway.put("/platform/logs/n/f?session=s&offset=0&inode=1", content=b"x" * 2 * MIB), 413)
     # What is said of it is enough; not a byte has to come.
     name = f"_ray_pkg_{secrets.token_hex(8)}.zip"

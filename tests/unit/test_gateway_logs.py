@@ -117,6 +117,7 @@ def test_names_of_logs_say_whose_they_are_and_others_are_none() -> None:
         (WORKER, 3, "01000000"),
     ]
     assert log_name("job-driver-a.b--2-ffffff.log").ray_id == "a.b--2-ffffff"  # type: ignore[union-attr]
+    assert log_name("job-driver-a:b@c+d--2-ffffff.log").ray_id == "a:b@c+d--2-ffffff"  # type: ignore[union-attr]
     others = ["raylet.out", "job-driver-../x.log", "worker-00-01000000-1.out", "python-core-worker-1_2.log", "x.log"]
     assert [name for name in others if log_name(name)] == []
 

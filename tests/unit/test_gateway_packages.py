@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import socket
 import ssl
 import threading
@@ -107,6 +108,29 @@ def test_a_package_is_asked_for_brought_and_handed_on(client: httpx.Client, pack
         asyncio.run(taken(packages))
     assert error.value.status == 404
     assert kept(spool) == []
+
+
+def test_old_packages_that_nobody_needs_are_removed(packages: Packages, root: Path) -> None:
+    names = ["_ray_pkg_old.zip", "_ray_pkg_needed.zip", "_ray_pkg_asked.zip", "_ray_pkg_new.zip"]
+    for name in names:
+        asyncio.run(packages.put(name, pieces(b"x")))
+    yesterday = time.time() - 90_000
+    for name in names[:3]:
+        os.utime(root / "packages" / name, (yesterday, yesterday))
+    assert asyncio.run(packages.exists("_ray_pkg_asked.zip"))
+    asyncio.run(packages.clean({"_ray_pkg_needed.zip"}))
+    assert kept(root) == sorted(names[1:])
+
+
+def test_what_a_killed_process_left_of_packages_goes(packages: Packages, spool: Path) -> None:
+    for name in ("package-left", "package-new", "other"):
+        (spool / name).write_text("x")
+    (spool / "package-folder").mkdir()
+    (spool / "package-folder/package").write_text("x")
+    for name in ("package-left", "package-folder", "other"):
+        os.utime(spool / name, (0, 0))
+    packages.tidy()
+    assert kept(spool) == ["other", "package-new"]
 
 
 def test_the_first_under_a_name_stays(client: httpx.Client, packages: Packages) -> None:

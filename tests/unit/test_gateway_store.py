@@ -336,30 +336,59 @@ def test_a_persons_id_comes_before_rays(store: Store) -> None:
 
 
 def test_runs_are_closed_after_each_attempt_and_after_the_job(store: Store) -> None:
-    add(store)
+    number = add(store).number
     add(store, "running")
     for job_id in ("mine", "running"):
         begin(store, job_id)
     assert do(store.unclosed()) == []
     end(store, LOST)
-    assert ids(do(store.unclosed())) == ["mine"]
-    do(store.runs_closed("mine", [1], job_too=False))
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [1], job_too=False))
     assert do(store.unclosed()) == []
     begin(store)
     end(store, SUCCEEDED, number=2)
-    do(store.runs_closed("mine", [1, 2], job_too=False))
-    assert ids(do(store.unclosed())) == ["mine"]
-    do(store.runs_closed("mine", [1, 2], job_too=True))
+    do(store.runs_closed(number, [1, 2], job_too=False))
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [1, 2], job_too=True))
     assert do(store.unclosed()) == []
-    do(store.runs_closed("none", [1], job_too=True))
+
+
+def test_a_job_that_was_deleted_has_no_runs_to_close(store: Store) -> None:
+    number = add(store).number
+    do(store.request_stop("mine"))
+    do(store.delete("mine"))
+    assert do(store.numbered(number)) is None
+    do(store.runs_closed(number, [], job_too=True))
 
 
 def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: Store) -> None:
-    add(store)
+    number = add(store).number
     do(store.request_stop("mine"))
-    assert ids(do(store.unclosed())) == ["mine"]
-    do(store.runs_closed("mine", [], job_too=True))
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [], job_too=True))
     assert do(store.unclosed()) == []
+
+
+def test_what_a_script_printed_last_may_hold_zero_characters(store: Store) -> None:
+    """Ray puts the last lines into its message, and Postgres refuses a text with a zero."""
+    add(store)
+    begin(store)
+    end(store, Verdict(Outcome.FAILED, "Last lines: a\0b"))
+    job = do(store.get("mine"))
+    assert (job.message, job.attempts[0].reason) == ("Last lines: ab", "Last lines: ab")
+    add(store, "refused")
+    begin(store, "refused")
+    do(store.refuse("refused", 1, "Ray refuses a\0b"))
+    assert do(store.get("refused")).message == "Ray refuses ab"
+    with pytest.raises(NoSuchJobError):
+        do(store.get("a\0b"))
+
+
+def test_packages_of_all_jobs_are_needed(store: Store) -> None:
+    modules = {"py_modules": ["gcs://b.whl", "/local"]}
+    for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {})):
+        do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
+    assert do(store.packages()) == {"a.zip", "b.whl"}
 
 
 def test_ray_keeps_the_latest_ended_attempts_only(store: Store) -> None:

@@ -76,6 +76,8 @@ def test_an_optional_field_of_a_newer_ray_is_dropped_while_it_is_none() -> None:
         ({"runtime_env": "x"}, "runtime_env='x' is not valid"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env.env_vars must map strings to strings"),
         ({"runtime_env": {"env_vars": ["A"]}}, "runtime_env.env_vars must map strings to strings"),
+        ({"runtime_env": {"working_dir": "gcs://bucket/code.zip"}}, "runtime_env names a package that cannot be"),
+        ({"runtime_env": {"py_modules": ["gcs://["]}}, "runtime_env names a package that cannot be"),
         ({"runtime_env": {"a": [float("nan")]}}, "runtime_env holds NaN or Infinity"),
         ({"runtime_env": {"a": {"b": float("inf")}}}, "runtime_env holds NaN or Infinity"),
         ({"metadata": ["x"]}, "metadata=['x'] is not valid"),

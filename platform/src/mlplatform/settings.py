@@ -217,7 +217,7 @@ class GatewaySettings(_Loaded):
     starts: int = Field(4, ge=1, validation_alias="MLPLATFORM_STARTS")
     """How many jobs start at the same time; each costs seconds of a core."""
 
-    package_bytes: int = Field(512 << 20, ge=1, validation_alias="MLPLATFORM_PACKAGE_BYTES")
+    package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_PACKAGE_BYTES")
     """The largest package that may be uploaded."""
 
     @property

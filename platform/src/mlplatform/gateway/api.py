@@ -31,7 +31,12 @@ from mlplatform.gateway.states import State
 from mlplatform.gateway.store import JobExistsError, JobIsOpenError, NoSuchJobError, Store
 from mlplatform.gateway.submission import Submission
 
-_BODY_BYTES = 10 << 20
+_BODY_BYTES = 768 << 10
+"""The agent of Ray's head takes 1 MiB, and some variables are added."""
+
+_OTHERS_SECONDS = 3.0
+"""A list does not wait for a head that hangs."""
+
 _TAIL_LINES = 1000
 """What Ray's `/api/v0/logs/file` gives where nobody says how many."""
 
@@ -90,8 +95,9 @@ class Api:
     async def _others(self) -> list[dict[str, Any]]:
         """What runs on Ray without the gateway: programs that have connected by themselves, jobs of other doors."""
         try:
-            cluster = await self._conductor.look()
-        except UnreachableError:
+            async with asyncio.timeout(_OTHERS_SECONDS):
+                cluster = await self._conductor.look()
+        except (UnreachableError, TimeoutError):
             return []
         return [*(job for ray_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_id)), *cluster.drivers]
 
@@ -107,11 +113,14 @@ class Api:
         return JSONResponse({"stopped": stopped})
 
     async def _delete(self, request: Request, job: JobRow) -> Response:
-        if State(job.state).final:
-            await self._logs.delete(job.id)
-            # Whoever takes the id next begins with attempt 1.
-            await anyio.to_thread.run_sync(fence.remove, job.id)
+        if not State(job.state).final:
+            raise JobIsOpenError(job)
+        await self._conductor.settle(job)
+        await self._logs.delete(job.id)
+        # Whoever takes the id next begins with attempt 1.
+        await anyio.to_thread.run_sync(fence.remove, job.id)
         deleted = await self._store.delete(job.id)
+        self._logs.forget(job.id)
         for attempt in deleted.attempts:
             if attempt.in_ray:
                 try:
@@ -132,17 +141,24 @@ class Api:
             await self._tail_of_others(socket)
             return
         await socket.accept()
-        gone = asyncio.create_task(_until_gone(socket))
+        # A job may be silent for days, and its client may leave meanwhile.
+        sending, leaving = (asyncio.create_task(work) for work in (self._send_log(socket, job), _until_gone(socket)))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            sending.cancel()
+            leaving.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_log(self, socket: WebSocket, job: JobRow) -> None:
         try:
             async for chunk in self._logs.follow(job.id, ended=State(job.state).final):
                 await socket.send_text(chunk)
-                if gone.done():
-                    return
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):
             return  # the client has left
-        finally:
-            gone.cancel()
 
     async def _tail_of_others(self, socket: WebSocket) -> None:
         # Not asked for by websocket: a head that refuses one writes its headers, the token among them, into its log.

@@ -51,6 +51,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         await migrate.upgrade(store.engine)
+        kept.tidy()
         tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(logs.run())]
         for task in tasks:
             task.add_done_callback(_end_with)

@@ -45,7 +45,7 @@ async def whole(receive: Receive, most_bytes: int, instead: str) -> bytes:
         async for part in incoming(receive):
             size += len(part)
             if size > most_bytes:
-                raise HTTPException(413, f"The body is larger than {most_bytes >> 20} MiB; {instead}.")
+                raise HTTPException(413, f"The body is larger than {most_bytes / (1 << 20):g} MiB; {instead}.")
             parts.append(part)
     except ClientGoneError as error:
         raise HTTPException(400, "The client left before the body was whole.") from error  # to nobody

@@ -27,6 +27,10 @@ _HEALTH_TIMEOUTS = (1.5, 5.0)
 _ALL = 10_000
 """The most that Ray's state API lists."""
 
+_TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
+_REFUSALS = ("status code 400", *_TOO_LARGE)
+"""The head answers 500 to what its agent has answered with 400, and to what is too large for either."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -95,8 +99,7 @@ class Head:
         answer = await self._send("POST", "/api/jobs/", json=dict(request))
         if answer.status_code == 200 or "already exists" in answer.text:
             return
-        # The head repeats with 500 what its agent has answered with 400.
-        if answer.status_code == 400 or "status code 400" in answer.text:
+        if answer.status_code in (400, 413) or any(sign in answer.text for sign in _REFUSALS):
             raise RefusedError(f"Ray refuses the job: {_last_line(answer)}")
         _checked(answer)
 
@@ -107,6 +110,13 @@ class Head:
             return False
         _checked(answer)
         return True
+
+    async def has_supervisor(self, ray_id: str) -> bool:
+        """Whether there is an actor, living or on its way, that runs a submitted job."""
+        name = f"_ray_internal_job_actor_{ray_id}"  # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
+        condition = {"filter_keys": "name", "filter_predicates": "=", "filter_values": name}
+        actors = (await self._json("/api/v0/actors", limit=_ALL, **condition))["data"]["result"]["result"]
+        return any(actor["state"] != "DEAD" for actor in actors)
 
     async def stop(self, ray_id: str) -> None:
         """Ask an attempt to end; one that Ray does not know has none."""
@@ -128,10 +138,19 @@ class Head:
         return True
 
     async def put_package(self, name: str, size: int, content: AsyncIterator[bytes]) -> None:
-        """Give Ray a package of so many bytes."""
+        """Give Ray a package of so many bytes.
+
+        Raises:
+            RefusedError: it is too large for Ray.
+        """
         headers = {"Content-Length": str(size)}
         path = f"/api/packages/gcs/{name}"
-        _checked(await self._send("PUT", path, content=content, headers=headers, timeout=_UPLOAD_TIMEOUT))
+        answer = await self._send("PUT", path, content=content, headers=headers, timeout=_UPLOAD_TIMEOUT)
+        if answer.status_code == 413 or any(sign in answer.text for sign in _TOO_LARGE):
+            raise RefusedError(
+                f"Package gcs://{name} of {size >> 20} MiB is too large for Ray; submit the job without."
+            )
+        _checked(answer)
 
     async def poke(self) -> None:
         """Make Ray look after its jobs.

@@ -21,7 +21,7 @@ from mlplatform.errors import CapacityError, PlatformError, UnreachableError
 from mlplatform.gateway.cluster import Cluster, Head, RefusedError
 from mlplatform.gateway.logs import JobLogs
 from mlplatform.gateway.outages import HEAD, LOOK_BACK_SECONDS, Outages
-from mlplatform.gateway.packages import Packages
+from mlplatform.gateway.packages import PackageError, Packages, package_names
 from mlplatform.gateway.room import YOUNG_SECONDS, Room
 from mlplatform.gateway.runs import close_runs
 from mlplatform.gateway.schema import AttemptRow, JobRow
@@ -37,9 +37,11 @@ _FRESH_SECONDS = 2.0
 _FORGOTTEN_SECONDS = 15.0
 """A head that starts knows no jobs until it has read its memory."""
 
+_STRANDED_SECONDS = 60.0
 _STOP_AGAIN_SECONDS = 5.0
 _NODES_SECONDS = 30.0
 _CLEAN_SECONDS = 30.0
+_CLEAN_PACKAGES_SECONDS = 3600.0
 _KEPT_IN_RAY = 100
 _CLOSE_AGAIN_SECONDS = 5.0
 _WARN_SECONDS = 30.0
@@ -89,6 +91,8 @@ class Conductor:
         self._ending: set[str] = set()
         self._missing: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
+        self._sought: dict[str, float] = {}
+        self._open: set[str] = set()
 
     def wake(self) -> None:
         """Something has changed: look now."""
@@ -100,6 +104,7 @@ class Conductor:
             group.create_task(self._forever(self._step_and_wait))
             group.create_task(self._forever(self._close_runs))
             group.create_task(self._forever(self._clean_ray))
+            group.create_task(self._forever(self._clean_packages))
             group.create_task(self._outages.watch(self._some_open))
 
     async def look(self) -> Cluster:
@@ -132,6 +137,14 @@ class Conductor:
             self._stopped[job.id] = time.monotonic()
             await self._head.stop(job.attempts[-1].ray_id)
 
+    async def settle(self, job: JobRow) -> None:
+        """Wait for what follows a job's end, and give its runs theirs: once it is deleted, nobody knows of them."""
+        if tasks := [task for (job_id, _), task in self._busy.items() if job_id == job.id]:
+            await asyncio.wait(tasks)
+        if not job.runs_closed:
+            with suppress(UnreachableError):
+                await self._close_runs_of(job)
+
     # --- Steps ---
 
     async def _forever(self, step: Any) -> None:
@@ -163,6 +176,7 @@ class Conductor:
     async def _step(self) -> bool:
         jobs: Sequence[JobRow] = await self._store.open_jobs()
         (self._some_open.set if jobs else self._some_open.clear)()
+        await self._part_with({job.id for job in jobs})
         try:
             cluster = await self._look()
         except UnreachableError:
@@ -179,6 +193,15 @@ class Conductor:
         await self._start([job for job in jobs if job.state == State.WAITING], active, cluster)
         return bool(jobs)
 
+    async def _part_with(self, still_open: set[str]) -> None:
+        """End what hangs on jobs that have ended: a database that went away may have written an end and not said so."""
+        gone, self._open = self._open - still_open, still_open
+        for job_id in gone:
+            self._sought.pop(job_id, None)
+            await _if_kept(self._logs.close(job_id))
+        if gone:
+            self._some_ended.set()
+
     async def _look(self) -> Cluster:
         self._cluster, self._looked = await self._head.look(), time.monotonic()
         if self._looked - self._remembered > _NODES_SECONDS:
@@ -190,8 +213,8 @@ class Conductor:
         if (job.id, attempt.number) in self._busy:
             return
         ray = cluster.jobs.get(attempt.ray_id)
-        if ray is None and not self._forgotten(attempt):
-            if not attempt.accepted:
+        if ray is None and not self._forgotten(job, attempt):
+            if not attempt.accepted and not job.stop_requested:
                 self._spawn(job, attempt, self._hand_over(job, attempt))
             return
         self._missing.pop(attempt.ray_id, None)
@@ -206,15 +229,33 @@ class Conductor:
             self._ending.add(job.id)
             self._spawn(job, attempt, self._finish(job, attempt, ray, node in cluster.dead))
             return
+        if ray and ray["status"] == "PENDING" and self._may_be_stranded(job, attempt):
+            self._spawn(job, attempt, self._look_for_supervisor(job, attempt))
+            return
         if job.stop_requested and time.monotonic() - self._stopped.get(job.id, 0) > _STOP_AGAIN_SECONDS:
-            await self.stop(job)
+            with suppress(UnreachableError):  # the other jobs of this step do not wait for it
+                await self.stop(job)
 
-    def _forgotten(self, attempt: AttemptRow) -> bool:
-        """Whether Ray, which has had the attempt, has not known it for so long that it will not find it again."""
-        if not attempt.accepted:
+    def _forgotten(self, job: JobRow, attempt: AttemptRow) -> bool:
+        """Whether Ray, which may have had the attempt, has not known it for so long that it will not find it again."""
+        if not attempt.accepted and not job.stop_requested:
             return False
         since = self._missing.setdefault(attempt.ray_id, time.monotonic())
         return time.monotonic() - since > _FORGOTTEN_SECONDS
+
+    def _may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
+        """Whether it is time to ask for the supervisor of an attempt that has been pending for long."""
+        asked = self._sought.get(job.id, float("-inf"))
+        old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
+        if not old or time.monotonic() - asked < _STRANDED_SECONDS:
+            return False
+        self._sought[job.id] = time.monotonic()
+        return True
+
+    async def _look_for_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
+        """A head that is killed between writing a job down and making its supervisor leaves it pending for ever."""
+        if not await self._head.has_supervisor(attempt.ray_id):
+            await self._finish(job, attempt, None, False)
 
     def _spawn(self, job: JobRow, attempt: AttemptRow, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes longer beside the steps, one thing at a time for each attempt."""
@@ -252,13 +293,15 @@ class Conductor:
         # One that has ended before it was seen to run waits for its log only.
         starting = [job for job in active if job.state == State.STARTING and job.id not in self._ending]
         places = self._config.starts - len(starting)
+        if any(map(_lost_lately, waiting)):
+            await self._outages.probe()
         for job in waiting:
             if places > 0 and job.not_before <= now() and await self._begin(job, room):
                 places -= 1
 
     async def _begin(self, job: JobRow, room: Room) -> bool:
         """Start a job that fits; else its message says what it waits for."""
-        if obstacle := await self._away(job) or _obstacle(room, job):
+        if obstacle := self._away(job) or _obstacle(room, job):
             if job.message != obstacle:
                 await self._store.say(job.id, obstacle)
             return False
@@ -269,12 +312,9 @@ class Conductor:
         self._spawn(job, attempt, self._hand_over(job, attempt))
         return True
 
-    async def _away(self, job: JobRow) -> str | None:
+    def _away(self, job: JobRow) -> str | None:
         """What a lost job waits for before it is started again, for two minutes: it would be lost with it once more."""
-        if not job.losses or (now() - job.not_before).total_seconds() > LOOK_BACK_SECONDS:
-            return None
-        await self._outages.probe()
-        away = " and ".join(self._outages.now())
+        away = " and ".join(self._outages.now()) if _lost_lately(job) else ""
         return f"The job waits for {away} before it is started again." if away else None
 
     async def _hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
@@ -285,7 +325,7 @@ class Conductor:
             for name in package_names(job.runtime_env):
                 await self._bring_package(name)
             await self._head.submit(self._request(job, attempt))
-        except RefusedError as error:
+        except (RefusedError, PackageError) as error:
             await self._store.refuse(job.id, attempt.number, str(error))
             await _if_kept(self._logs.note(job.id, str(error)))
             await _if_kept(self._logs.close(job.id))
@@ -325,6 +365,9 @@ class Conductor:
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await _if_kept(self._logs.settle(job.id, attempt.node, seen, timeout_s=patience))
         resumes = lost and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
+        if lost:
+            # It may still wake up. Before its end is known: a job may be deleted at once, and its id taken anew.
+            await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
         ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes)
         if ended is None:
             return
@@ -335,9 +378,6 @@ class Conductor:
             await _if_kept(self._logs.note(job.id, advice))
         if ended.next.state.final:
             await _if_kept(self._logs.close(job.id))
-        if lost and ended.next.state.final:
-            # Nobody comes after it, but it may still wake up.
-            await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
         if lost and ray is not None and ray["status"] != "FAILED":
             # Should it wake up again, it is told to end.
             await self._head.stop(attempt.ray_id)
@@ -359,31 +399,37 @@ class Conductor:
     async def _close_runs(self) -> None:
         """Give the runs of what has ended their end; while MLflow is away, they wait."""
         self._some_ended.clear()
-        for job in await self._store.unclosed():
-            await self._close_runs_of(job)
+        for number in await self._store.unclosed():
+            # Looked up again, as one pass may be long: another job may have taken the id of a deleted one.
+            if job := await self._store.numbered(number):
+                try:
+                    await self._close_runs_of(job)
+                except UnreachableError:
+                    await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
+                    raise
         await self._some_ended.wait()
 
     async def _close_runs_of(self, job: JobRow) -> None:
         over = job.ended is not None
         ended = [attempt for attempt in job.attempts if attempt.ended is not None]
         if self._tracking is not None:
-            try:
-                for attempt in ended if not over else []:
-                    if not attempt.runs_closed:
-                        reason = f"Attempt {attempt.number}: {attempt.reason}"
-                        await close_runs(self._tracking, job.id, "FAILED", reason, attempt=attempt.number)
-                if over:
-                    await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
-            except UnreachableError:
-                await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
-                raise
-        await self._store.runs_closed(job.id, [attempt.number for attempt in ended], over)
+            for attempt in ended if not over else []:
+                if not attempt.runs_closed:
+                    reason = f"Attempt {attempt.number}: {attempt.reason}"
+                    await close_runs(self._tracking, job.id, "FAILED", reason, attempt=attempt.number)
+            if over:
+                await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
+        await self._store.runs_closed(job.number, [attempt.number for attempt in ended], over)
 
     async def _clean_ray(self) -> None:
         for ray_id in await self._store.left_in_ray(_KEPT_IN_RAY):
             if await self._head.delete(ray_id):
                 await self._store.gone_from_ray(ray_id)
         await asyncio.sleep(_CLEAN_SECONDS)
+
+    async def _clean_packages(self) -> None:
+        await asyncio.sleep(_CLEAN_PACKAGES_SECONDS)
+        await self._packages.clean(await self._store.packages())
 
 
 _RUN_ENDS: dict[State, Any] = {State.SUCCEEDED: "FINISHED", State.FAILED: "FAILED", State.STOPPED: "KILLED"}
@@ -397,10 +443,9 @@ async def _if_kept(work: Coroutine[Any, Any, object]) -> None:
         _log.warning("%s", error)
 
 
-def package_names(runtime_env: dict[str, Any]) -> list[str]:
-    """The uploaded packages that a runtime environment names."""
-    uris = [runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or [])]
-    return [uri.removeprefix("gcs://") for uri in uris if isinstance(uri, str) and uri.startswith("gcs://")]
+def _lost_lately(job: JobRow) -> bool:
+    """Whether a job that waits was lost within the last two minutes."""
+    return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
 
 
 def _has_checkpoint(job_id: str) -> bool:

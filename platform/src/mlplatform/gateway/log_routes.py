@@ -21,7 +21,9 @@ INSTANCE = "X-Gateway-Instance"
 BODY_BYTES = 1 << 20
 _SMALLER = "send it in several requests"
 
-_NAME = re.compile(r"(?!\.+\Z)[\w.-]{1,255}", re.ASCII)
+_NAME = re.compile(r"(?!\.+\Z)[\w.:@+-]{1,255}", re.ASCII)
+"""Characters that ids of jobs may have."""
+
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 
 
@@ -76,7 +78,7 @@ def _name(what: str, value: str) -> str:
     if not _NAME.fullmatch(value):
         raise HTTPException(
             400,
-            f"The {what} {value[:100]!r} is not made of letters, digits, '_', '-' and '.', 255 at most; correct it.",
+            f"The {what} {value[:100]!r} is not made of letters, digits and _.:@+-, 255 at most; correct it.",
         )
     return value
 

@@ -25,7 +25,7 @@ _CONTROL_PLANE = re.compile(r"\((?:pid=)?(?:raylet|gcs_server)[,)]")
 _PROGRESS = "__ray_tqdm_magic_token__"
 _MESSAGE = ":info_message:"
 
-_DRIVER = re.compile(r"job-driver-(?P<ray_id>[\w.-]+)\.log")
+_DRIVER = re.compile(r"job-driver-(?P<ray_id>[\w.:@+-]+)\.log")
 _WORKER = re.compile(
     r"(?P<stem>worker-(?:[0-9a-f]{40}|[0-9a-f]{56})-(?P<ray_job>[0-9a-f]{8})-(?P<pid>\d{1,10}))"
     r"(?:\.(?P<inner>\d{1,4}))?\.(?P<stream>out|err)(?:\.(?P<outer>\d{1,4}))?"

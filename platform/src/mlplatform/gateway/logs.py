@@ -309,6 +309,8 @@ class JobLogs:
             raise JobGoneError(f"The job of {file!r} was deleted; send no more of it.")
         if name.ray_job and session not in job.sessions:
             # Ray counts jobs anew in a new cluster, so that its number alone could be another job's of days ago.
+            # The number that was remembered may be such a one too, asked for before its driver was known.
+            self._job_ids.pop(f"{session}/{name.ray_job}", None)
             raise UnknownJobError(f"No driver has printed in {session!r} yet for {file!r}; ask again later.")
         known = job.sources.get(f"{node}/{session}/{name.file}")
         expected = known.offsets.get(inode, 0) if known else 0
@@ -383,7 +385,7 @@ class JobLogs:
     async def close(self, job_id: str) -> None:
         """The job has ended: those that follow come to an end, and the store has all of it unless it is away."""
         job = self._jobs.get(job_id)
-        if job is None or not job.loaded:
+        if job is None or not job.loaded or job.closed:
             return
         job.end_half_lines()
         job.closed = True
@@ -431,6 +433,13 @@ class JobLogs:
         finally:
             if self._jobs.get(job_id) is job:
                 del self._jobs[job_id]
+
+    def forget(self, job_id: str) -> None:
+        """Let nothing that was on its way while a job's log was deleted reach the next job of its id."""
+        self._job_ids = {key: known for key, known in self._job_ids.items() if known != job_id}
+        if job := self._jobs.pop(job_id, None):
+            job.deleted = True
+            job.announce()
 
     async def flush(self) -> None:
         """Bring everything to the store, as far as it takes it within 5 s; for the end of the process."""

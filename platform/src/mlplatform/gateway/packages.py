@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -29,6 +32,11 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,250}")
 _EXTENSIONS = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".whl")
 """`PACKAGE_UPLOAD_EXTENSIONS` of `ray/_common/runtime_env_package.py` in Ray 2.60."""
+_SCHEME = "gcs://"
+_FOLDER = "packages/"
+_DRAFT = "package-"
+_DRAFT_SECONDS = 3600.0
+_KEPT_SECONDS = 86400.0
 _CHUNK_BYTES = 1 << 20
 _LINGER_SECONDS = 10.0
 
@@ -58,8 +66,10 @@ class Packages:
         self._store = objects.open_store(uri, "MLPLATFORM_GATEWAY_STORE")
         self._spool = spool
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._asked_for: dict[str, float] = {}
 
     async def exists(self, name: str) -> bool:
+        self._asked_for[name] = time.monotonic()
         return await to_thread.run_sync(self._has, _key(name))
 
     async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
@@ -75,7 +85,7 @@ class Packages:
             async for _ in self._bounded(name, stream):
                 pass
             return
-        with tempfile.NamedTemporaryFile(dir=self._spool, prefix="package-") as draft:
+        with tempfile.NamedTemporaryFile(dir=self._spool, prefix=_DRAFT) as draft:
             async for part in self._bounded(name, stream):
                 await to_thread.run_sync(draft.write, part)
             draft.flush()
@@ -99,6 +109,25 @@ class Packages:
         """Forget a package; nothing happens when there is none."""
         await to_thread.run_sync(self._store.delete, _key(name))
 
+    async def clean(self, needed: Collection[str]) -> None:
+        """Remove what is not `needed`, was brought more than a day ago and was not asked for since.
+
+        Whoever asks for a package does so before it submits a job with it, and brings it only where there is none.
+        """
+        least = time.monotonic() - _KEPT_SECONDS
+        self._asked_for = {name: at for name, at in self._asked_for.items() if at >= least}
+        oldest = datetime.now(UTC) - timedelta(seconds=_KEPT_SECONDS)
+        for entry in await to_thread.run_sync(self._store.find, _FOLDER):
+            name = entry.key.removeprefix(_FOLDER)
+            if entry.modified < oldest and name not in needed and name not in self._asked_for:
+                await to_thread.run_sync(self._store.delete, entry.key)
+
+    def tidy(self) -> None:
+        """Remove from this disk what a process that was killed has left of packages on their way."""
+        for left in Path(self._spool or tempfile.gettempdir()).glob(f"{_DRAFT}*"):
+            if time.time() - left.stat().st_mtime > _DRAFT_SECONDS:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+
     def check_size(self, name: str, size: int) -> None:
         """Raises PackageError (413) for a package of `size` bytes or more that is too large."""
         if size > self.limit_bytes:
@@ -121,7 +150,7 @@ class Packages:
     def _fetch(self, name: str) -> IO[bytes]:
         if not self._has(_key(name)):
             raise _missing(name)
-        with tempfile.TemporaryDirectory(dir=self._spool, prefix="package-") as folder:
+        with tempfile.TemporaryDirectory(dir=self._spool, prefix=_DRAFT) as folder:
             path = Path(folder) / "package"
             self._store.download(_key(name), path, _uncounted)
             return path.open("rb")  # its name goes with the folder, its bytes when it is closed
@@ -193,18 +222,29 @@ def _named(request: Request) -> str:
     protocol, name = request.path_params["protocol"], request.path_params["package_name"]
     if protocol != "gcs":
         raise PackageError(f"Packages of {protocol}:// are not kept here; upload to gcs, as Ray's clients do.", 404)
-    _key(name)
+    check_name(name)
     return str(name)
 
 
-def _key(name: str) -> str:
+def check_name(name: str) -> None:
+    """Raises PackageError (400) for a name that Ray's clients would not give."""
     if not _NAME.fullmatch(name) or not name.endswith(_EXTENSIONS):
         raise PackageError(
             f"{name[:300]!r} cannot name a package; take letters, digits and _.+- with one of the endings "
             f"{', '.join(_EXTENSIONS)}.",
             400,
         )
-    return f"packages/{name}"
+
+
+def package_names(runtime_env: Mapping[str, Any]) -> list[str]:
+    """The uploaded packages that a runtime environment names."""
+    uris = [runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or [])]
+    return [uri.removeprefix(_SCHEME) for uri in uris if isinstance(uri, str) and uri.startswith(_SCHEME)]
+
+
+def _key(name: str) -> str:
+    check_name(name)
+    return f"{_FOLDER}{name}"
 
 
 def _missing(name: str) -> PackageError:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from mlplatform.capacity import Node
 from mlplatform.errors import JobError, UnreachableError
+from mlplatform.gateway.packages import package_names
 from mlplatform.gateway.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.states import Count, Next, Outcome, State, Verdict, after
 
@@ -43,7 +44,13 @@ class NoSuchJobError(JobError):
 
 
 class JobIsOpenError(JobError):
-    """What is asked for can be done to an ended job only."""
+    """A job that has not ended cannot be deleted."""
+
+    def __init__(self, job: JobRow) -> None:
+        super().__init__(
+            f"Attempted to delete job '{job.id}', but it is in a non-terminal state {State(job.state).of_ray}; "
+            "stop it first."
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Store:
                     "tcp_user_timeout": 10000,
                 },
             }
-        self.engine: Engine = create_engine(url, **options)
+        self.engine: Engine = create_engine(url, hide_parameters=True, **options)  # variables of jobs may be secrets
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -166,10 +173,7 @@ class Store:
         """
         job = self._get(session, job_id, lock=True)
         if not State(job.state).final:
-            raise JobIsOpenError(
-                f"Attempted to delete job '{job.id}', but it is in a non-terminal state {State(job.state).of_ray}; "
-                "stop it first."
-            )
+            raise JobIsOpenError(job)
         session.delete(job)
         return job
 
@@ -231,8 +235,8 @@ class Store:
             attempt.node_id, attempt.agent = ray["driver_node_id"], ray["driver_agent_http_address"]
             attempt.ray_job, attempt.driver = ray["job_id"] or attempt.ray_job, ray["driver_info"] or attempt.driver
         attempt.ended = now()
-        # People know the job by their own id.
-        verdict = replace(verdict, reason=verdict.reason.replace(attempt.ray_id, job.id))
+        # People know the job by their own id, and Postgres keeps no zero character, which a script may print.
+        verdict = replace(verdict, reason=verdict.reason.replace(attempt.ray_id, job.id).replace("\0", ""))
         attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, verdict.reason, verdict.exit_code
         count = Count(job.losses, job.max_losses, job.failures, job.max_failures)
         coming = after(verdict, count, job.stop_requested, resumes)
@@ -255,6 +259,7 @@ class Store:
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return
+        reason = reason.replace("\0", "")
         attempt.ended, attempt.outcome, attempt.reason, attempt.in_ray = now(), Outcome.FAILED, reason, False
         self._end(job, Next(State.FAILED, reason))
 
@@ -268,16 +273,21 @@ class Store:
     # --- What is done behind ---
 
     @_transaction
-    def unclosed(self, session: Session) -> Sequence[JobRow]:
-        """Jobs whose runs, or those of an ended attempt, have not been given their end."""
+    def unclosed(self, session: Session) -> Sequence[int]:
+        """Numbers of the jobs whose runs, or those of an ended attempt, have not been given their end."""
         lost = JobRow.attempts.any(and_(AttemptRow.ended.is_not(None), AttemptRow.runs_closed.is_(False)))
         ended = and_(JobRow.ended.is_not(None), JobRow.runs_closed.is_(False))
-        return session.scalars(select(JobRow).where(or_(ended, lost)).order_by(JobRow.number)).all()
+        return session.scalars(select(JobRow.number).where(or_(ended, lost)).order_by(JobRow.number)).all()
 
     @_transaction
-    def runs_closed(self, session: Session, job_id: str, attempts: Iterable[int], job_too: bool) -> None:
-        """Note that runs have their end."""
-        job = session.scalars(select(JobRow).where(JobRow.id == job_id)).one_or_none()
+    def numbered(self, session: Session, number: int) -> JobRow | None:
+        """A job by its number, which no other job ever gets; None where it was deleted."""
+        return session.get(JobRow, number)
+
+    @_transaction
+    def runs_closed(self, session: Session, number: int, attempts: Iterable[int], job_too: bool) -> None:
+        """Note that runs of a job, by its number, have their end."""
+        job = session.get(JobRow, number)
         if job is None:
             return
         for attempt in job.attempts:
@@ -297,6 +307,13 @@ class Store:
         attempt = session.scalars(select(AttemptRow).where(AttemptRow.ray_id == ray_id)).one_or_none()
         if attempt is not None:
             attempt.in_ray = False
+
+    @_transaction
+    def packages(self, session: Session) -> set[str]:
+        """Names of the packages that jobs were submitted with."""
+        return {
+            name for runtime_env in session.scalars(select(JobRow.runtime_env)) for name in package_names(runtime_env)
+        }
 
     @_transaction
     def job_of(self, session: Session, ray_id: str | None = None, ray_job: str | None = None) -> str | None:
@@ -319,6 +336,8 @@ class Store:
         return [Node(row.name, False, row.total, row.total, row.labels) for row in rows]
 
     def _get(self, session: Session, job_id: str, lock: bool = False) -> JobRow:
+        if "\0" in job_id:  # Postgres' driver would raise what says nothing
+            raise NoSuchJobError(f"Job {job_id!r} does not exist")
         query = select(JobRow).where(JobRow.id == job_id)
         job = session.scalars(query.with_for_update() if lock else query).one_or_none()
         if job is None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from mlplatform.capacity import ATTEMPT_ID, Resources, WorkerGroup
 from mlplatform.errors import JobError
+from mlplatform.gateway.packages import PackageError, check_name, package_names
 from mlplatform.gateway.schema import JobRow
 from mlplatform.gateway.states import State
 
@@ -86,6 +87,8 @@ class Submission(BaseModel):
         modules = self.runtime_env.get("py_modules") or []
         if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
             raise ValueError("runtime_env.py_modules must be a list of addresses")
+        for name in package_names(self.runtime_env):
+            _check_package(name)
         if not _finite(self.runtime_env):
             raise ValueError("runtime_env holds NaN or Infinity, which JSON has no word for")
         return self
@@ -157,6 +160,13 @@ def resources_of(entry: dict[str, Any]) -> Resources:
 def group_of(workers: dict[str, Any] | None) -> WorkerGroup | None:
     """The group of workers that a job declares."""
     return WorkerGroup(**workers) if workers else None
+
+
+def _check_package(name: str) -> None:
+    try:
+        check_name(name)
+    except PackageError as error:
+        raise ValueError(f"runtime_env names a package that cannot be: {error}") from error
 
 
 def _finite(value: Any) -> bool:

@@ -1,0 +1,334 @@
+"""How jobs are started, watched and ended: the gateway's parts over SQLite and folders, before a head made up here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from websockets.asyncio.client import connect
+
+from mlplatform import fence
+from mlplatform import settings as settings_module
+from mlplatform.capacity import Node
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway import conductor as conductor_module
+from mlplatform.gateway.api import Api
+from mlplatform.gateway.cluster import Cluster, RefusedError
+from mlplatform.gateway.conductor import Conductor
+from mlplatform.gateway.logs import JobLogs
+from mlplatform.gateway.migrate import upgrade
+from mlplatform.gateway.outages import Outages
+from mlplatform.gateway.packages import Packages
+from mlplatform.gateway.passage import Passage
+from mlplatform.gateway.states import State
+from mlplatform.gateway.store import Store
+from mlplatform.gateway.submission import Submission
+from mlplatform.objects import open_store
+
+BOUND_S = 20
+NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
+
+
+@dataclass
+class MadeUpHead:
+    """Answers as Ray's head would; `jobs` is what it knows."""
+
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    refusal: Exception | None = None
+    supervised: bool = True
+    status: str = "RUNNING"
+
+    async def look(self) -> Cluster:
+        return Cluster(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
+
+    async def submit(self, request: dict[str, Any]) -> None:
+        self.submitted.append(request["submission_id"])
+        if self.refusal:
+            raise self.refusal
+        self.jobs[request["submission_id"]] = ray(self.status)
+
+    async def has_package(self, name: str) -> bool:
+        return False
+
+    async def has_supervisor(self, ray_id: str) -> bool:
+        return self.supervised
+
+    async def node_answers(self, agent: str) -> bool:
+        return True
+
+    async def stop(self, ray_id: str) -> None:
+        if ray_id in self.jobs:
+            self.jobs[ray_id] = ray("STOPPED")
+
+    async def delete(self, ray_id: str) -> bool:
+        return True
+
+    async def poke(self) -> None:
+        pass
+
+
+def ray(status: str, **more: Any) -> dict[str, Any]:
+    """Ray's details of an attempt."""
+    where = {"driver_node_id": "n", "driver_agent_http_address": "http://10.0.0.1:52365"}
+    return {"status": status, "type": "SUBMISSION", "job_id": None, "driver_info": None, **where, **more}
+
+
+@dataclass(frozen=True)
+class _Config:
+    starts: int = 4
+    driver_labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Gateway:
+    """The parts that stand behind the door."""
+
+    head: MadeUpHead
+    store: Store
+    logs: JobLogs
+    conductor: Conductor
+
+    async def submit(self, **fields: Any) -> None:
+        await self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job())
+        self.conductor.wake()
+
+    async def state(self) -> str:
+        return (await self.store.get("mine")).state
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(BOUND_S):
+            while not await condition():
+                await asyncio.sleep(0.02)
+
+    async def until_state(self, state: State) -> None:
+        async def reached() -> bool:
+            return await self.state() == state
+
+        await self.until(reached)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        await upgrade(self.store.engine)
+        tasks = [asyncio.create_task(work) for work in (self.conductor.run(), self.logs.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    settings_module.settings.cache_clear()
+    monkeypatch.setattr(conductor_module, "_STEP_SECONDS", 0.05)
+    monkeypatch.setattr(conductor_module, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(conductor_module, "_SETTLE_LOST_SECONDS", 0.05)
+    for folder in ("storage/mine", "files"):
+        (tmp_path / folder).mkdir(parents=True)
+    head = MadeUpHead()
+    store = Store(f"sqlite:///{tmp_path}/gateway.db")
+    logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
+    packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
+    made_up: Any = head
+    return Gateway(head, store, logs, Conductor(_Config(), store, made_up, logs, packages, Outages({}), None))
+
+
+def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
+    async def scenario() -> str:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            await gateway.until_state(State.SUCCEEDED)
+            return ray_id
+
+    assert asyncio.run(scenario()).startswith("mine--1-")
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal", "message"),
+    [
+        ({}, RefusedError("Ray refuses the job: too large"), "too large"),
+        ({"runtime_env": {"working_dir": "gcs://gone.zip"}}, None, "gcs://gone.zip of the job is not there"),
+    ],
+    ids=["by Ray", "without its package"],
+)
+def test_a_job_that_can_never_start_fails_once_and_makes_room(
+    gateway: Gateway, fields: dict[str, Any], refusal: Exception | None, message: str
+) -> None:
+    async def scenario() -> str:
+        gateway.head.refusal = refusal
+        async with gateway.at_work():
+            await gateway.submit(**fields)
+            await gateway.until_state(State.FAILED)
+        return (await gateway.store.get("mine")).message
+
+    assert message in asyncio.run(scenario())
+    assert len(gateway.head.submitted) == (refusal is not None)
+
+
+def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor_module, "_FORGOTTEN_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        gateway.head.refusal = UnreachableError("Ray's head does not answer.")
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.STARTING)
+            await gateway.store.request_stop("mine")
+            await gateway.until_state(State.STOPPED)
+            tried = len(gateway.head.submitted)
+            gateway.head.refusal = None
+            await asyncio.sleep(0.3)  # several steps, none of which may start it
+            assert len(gateway.head.submitted) == tried
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_ray_wrote_down_and_never_started_is_started_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor_module, "_STRANDED_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        gateway.head.status, gateway.head.supervised = "PENDING", False
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until(lambda: _true(gateway.head.submitted))
+            gateway.head.status = "RUNNING"
+            await gateway.until_state(State.RUNNING)
+        assert [ray_id.split("--")[1][0] for ray_id in gateway.head.submitted] == ["1", "2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_waits_for_its_environment_is_left_alone(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor_module, "_STRANDED_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        gateway.head.status = "PENDING"
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until(lambda: _true(gateway.head.submitted))
+            await asyncio.sleep(0.5)
+            assert await gateway.state() == State.STARTING
+        assert len(gateway.head.submitted) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_attempt_is_fenced_off_before_its_end_is_known(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[int | None] = []
+    end_attempt = gateway.store.end_attempt
+
+    async def noted(job_id: str, *more: Any) -> Any:
+        allowed.append(fence.allowed(job_id))
+        return await end_attempt(job_id, *more)
+
+    monkeypatch.setattr(gateway.store, "end_attempt", noted)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            await gateway.until_state(State.FAILED)
+
+    asyncio.run(scenario())
+    assert allowed == [2]
+
+
+def test_who_follows_a_log_comes_to_its_end_though_the_database_never_said_that_it_was_written(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_attempt = gateway.store.end_attempt
+
+    async def unanswered(*arguments: Any) -> None:
+        await end_attempt(*arguments)
+        raise UnreachableError("The gateway's database does not answer.")
+
+    monkeypatch.setattr(gateway.store, "end_attempt", unanswered)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            await gateway.logs.note("mine", "a line")
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            async with asyncio.timeout(BOUND_S):
+                assert [part async for part in gateway.logs.follow("mine")] == ["a line\n"]
+
+    asyncio.run(scenario())
+
+
+def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None:
+    """Deleted the moment that its end is seen, while what follows the end goes on."""
+
+    async def scenario() -> None:
+        request: Any = None
+        async with gateway.at_work():
+            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.until_state(State.RUNNING)
+            await gateway.logs.note("mine", "of the first")
+            gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            await gateway.until_state(State.FAILED)
+            await api(gateway)._delete(request, await gateway.store.get("mine"))
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            assert await gateway.logs.text("mine") == ""
+            assert fence.allowed("mine") is None
+            assert (await gateway.store.get("mine")).attempts[-1].number == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_jobs_log_is_let_go_when_its_reader_leaves(gateway: Gateway) -> None:
+    async def followers(count: int) -> bool:
+        return sum(job.followers for job in gateway.logs._jobs.values()) == count
+
+    async def scenario() -> None:
+        await upgrade(gateway.store.engine)
+        await gateway.submit()
+        async with served(api(gateway)) as address:
+            async with connect(f"{address}/api/jobs/mine/logs/tail", proxy=None):
+                await gateway.until(lambda: followers(1))
+            await gateway.until(lambda: followers(0))
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def served(endpoints: Api) -> AsyncIterator[str]:
+    config = uvicorn.Config(Starlette(routes=endpoints.routes()), port=0, log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(BOUND_S):
+        while not server.started:
+            await asyncio.sleep(0.02)
+    yield f"ws://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+def api(gateway: Gateway) -> Api:
+    made_up: Any = gateway.head
+    return Api(gateway.store, gateway.conductor, gateway.logs, made_up, Passage("http://127.0.0.1:1"))
+
+
+async def _true(value: object) -> bool:
+    return bool(value)
