@@ -1,7 +1,7 @@
 """Train a small convolutional network on 1,797 handwritten digits, on as many workers as you like.
 
-    mlplatform submit jobs/digits.py -- --epochs 8
-    ray job submit --working-dir jobs -- python digits.py --epochs 8
+    mlplatform submit digits.py -- --epochs 8
+    ray job submit --working-dir . -- python digits.py --epochs 8
 
 The lesson: nothing below names an address, a bucket or a password. `job_run` opens the job's MLflow run,
 `run_config` tells Ray Train where checkpoints go and sends what the workers report to that run. Killed at any

@@ -1,7 +1,7 @@
 """Tune learning rate and width of a small network on 1,797 handwritten digits, and register the best.
 
-    mlplatform submit jobs/tune_digits.py -- --trials 8
-    ray job submit --working-dir jobs -- python tune_digits.py --trials 8
+    mlplatform submit tune_digits.py -- --trials 8
+    ray job submit --working-dir . -- python tune_digits.py --trials 8
 
 The lesson: a trial is a function that reports after each epoch. `tuning.tuner` makes each trial a child run of the
 job's MLflow run, lets ASHA stop the poor ones early, and continues where it was when the job is killed and started

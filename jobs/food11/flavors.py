@@ -1,7 +1,7 @@
 """Log three small models, one of each of MLflow's flavors for PyTorch, scikit-learn and Transformers, and load each.
 
-    mlplatform submit jobs/food11/flavors.py
-    python flavors.py
+    mlplatform submit food11/flavors.py
+    python food11/flavors.py
 
 The lesson: `log_model` of the flavor that fits keeps a model together with what it takes to load it, and `load_model`
 gives back an object of that library, which answers as before. A flavor differs in what it writes: a pickle of the

@@ -1,7 +1,7 @@
 """Train the Food-11 network with Lightning, on one process or several of this machine; --autolog lets MLflow watch.
 
-    mlplatform submit jobs/food11/lightning_food.py -- --autolog --devices 2
-    python jobs/food11/lightning_food.py --autolog
+    mlplatform submit food11/lightning_food.py -- --autolog --devices 2
+    python food11/lightning_food.py --autolog
 
 The lesson: Lightning takes over the loops, the early stop and the freezing of the backbone, and starts one process a
 device by itself (`--devices`, or all GPUs there are). With autologging, MLflow then writes down hyperparameters,

@@ -1,7 +1,7 @@
 """Use a package that the platform's image does not have: Ray installs it for this job alone, before it starts.
 
-    mlplatform submit jobs/food11/own_packages.py --pip roman==5.1 --env SUBMITTED=$(date +%s)
-    cd jobs/food11 && ray job submit --runtime-env runtime.json --working-dir . -- python own_packages.py
+    mlplatform submit food11/own_packages.py --pip roman==5.1 --env SUBMITTED=$(date +%s)
+    cd food11 && ray job submit --runtime-env runtime.json --working-dir . -- python own_packages.py
 
 The lesson: the list makes a copy of the image's whole Python environment on the node, so the first job with it waits
 for minutes; the next ones with the very same list find the copy, until the node is made anew. `runtime-uv.json` has

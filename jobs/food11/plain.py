@@ -1,7 +1,7 @@
 """Train MobileNetV2 on Food-11: plain PyTorch that has never heard of this platform.
 
-    mlplatform submit jobs/food11/plain.py -- --epochs 2
-    ray job submit --working-dir jobs/food11 -- python plain.py --epochs 2
+    mlplatform submit food11/plain.py -- --epochs 2
+    ray job submit --working-dir food11 -- python plain.py --epochs 2
 
 The lesson: a script needs nothing to become a job. Its folder travels, its photos lie on every node at FOOD11_DATA_DIR,
 its prints are the job's log. What is missing is a memory: the numbers scroll by and the network is gone at the end.

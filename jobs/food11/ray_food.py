@@ -1,7 +1,7 @@
 """Train the Lightning network of Food-11 under Ray Train, on as many workers as you ask for.
 
-    mlplatform submit jobs/food11/ray_food.py -- --workers 2 --gpus-per-worker 1
-    ray job submit --working-dir jobs/food11 -- python ray_food.py --workers 2 --gpus-per-worker 1
+    mlplatform submit food11/ray_food.py -- --workers 2 --gpus-per-worker 1
+    ray job submit --working-dir food11 -- python ray_food.py --workers 2 --gpus-per-worker 1
 
 The lesson: the script asks for its workers itself, so nothing is reserved when it is submitted. A share such as
 `--gpus-per-worker 0.5` puts two jobs on one GPU; Ray counts shares, but holds no process to its own. Each epoch ends

@@ -1,7 +1,7 @@
 """Find out why a training is slow by comparing two runs of it, one of which prepares its data in other processes.
 
-    mlplatform submit jobs/food11/slow_loader.py -- --num-workers 4
-    python slow_loader.py --num-workers 4
+    mlplatform submit food11/slow_loader.py -- --num-workers 4
+    python food11/slow_loader.py --num-workers 4
 
 The lesson: a processor that idles while a training runs is waiting for data. Here each photo takes a moment to arrive,
 as from a busy disk; the network is quick. MLflow's system metrics and the time per epoch show it, and what helps:

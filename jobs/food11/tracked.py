@@ -1,11 +1,12 @@
 """The training of `plain.py`, with every number, file and model of it kept by MLflow.
 
-    python tracked.py --epochs 2                                    in a terminal, without Ray; Ctrl-C ends it
-    mlplatform submit jobs/food11/tracked.py -- --epochs 2          the same as a job
+    python food11/tracked.py --epochs 2                        in a terminal, without Ray; Ctrl-C ends it
+    mlplatform submit food11/tracked.py -- --epochs 2          the same as a job
 
 The lesson: tracking by hand is a few calls of `mlflow` around the same loop, with no address and no password in them.
-The run has parameters, metrics of each epoch, metrics of the machine, the GPUs' report, the commit, a note, and a
-model whenever validation improves. A run that Ctrl-C or `mlplatform stop` ends says KILLED, so nothing is left open.
+The run has parameters, metrics of each epoch, metrics of the machine, the GPUs' report, a note, and a model whenever
+validation improves; also the commit, where this folder is in a git repository (`~/work` of JupyterLab is none until you
+make it one). A run that Ctrl-C or `mlplatform stop` ends says KILLED, so nothing is left open.
 (The platform's own `mlplatform.job_run`, in `digits.py`, does most of it in one line, and outlives restarts.)
 """
 

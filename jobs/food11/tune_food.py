@@ -1,7 +1,7 @@
 """Tune batch size and dropout of the Lightning network of Food-11: 16 trials, of which most are stopped early.
 
-    mlplatform submit jobs/food11/tune_food.py -- --epochs 8
-    ray job submit --working-dir jobs/food11 -- python tune_food.py --epochs 8
+    mlplatform submit food11/tune_food.py -- --epochs 8
+    ray job submit --working-dir food11 -- python tune_food.py --epochs 8
 
 The lesson: a trial is a function that reports after each epoch. ASHA lets every trial run one epoch, the better half
 of them two, the better half of those four, and so on: poor combinations cost little. Each trial is a child run of the

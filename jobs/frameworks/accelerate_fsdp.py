@@ -1,7 +1,7 @@
 """Train a classifier with Hugging Face Accelerate, set up on every worker by the file `accelerate config` writes.
 
-    mlplatform submit jobs/frameworks/accelerate_fsdp.py -- --epochs 8 --die-at-epoch 4
-    mlplatform submit jobs/frameworks/accelerate_fsdp.py -- --config your.yaml
+    mlplatform submit frameworks/accelerate_fsdp.py -- --epochs 8 --die-at-epoch 4
+    mlplatform submit frameworks/accelerate_fsdp.py -- --config your.yaml
 
 The lesson: `accelerate launch` is not needed. Ray has started the workers and told each its rank, so that `Accelerator`
 finds the group ready. What a configuration file says of machines, ports and processes therefore gives way, and the log

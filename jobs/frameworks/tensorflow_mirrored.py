@@ -1,6 +1,6 @@
 """Train handwritten digits in TensorFlow with `MultiWorkerMirroredStrategy`, on packages that this job brings itself.
 
-    mlplatform submit jobs/frameworks/tensorflow_mirrored.py --pip tensorflow==2.21.0 --pip tf_keras==2.21.0 \
+    mlplatform submit frameworks/tensorflow_mirrored.py --pip tensorflow==2.21.0 --pip tf_keras==2.21.0 \\
         --env TF_USE_LEGACY_KERAS=1 -- --epochs 4
 
 The lesson: what was `Trainer(backend="tensorflow")` is `TensorflowTrainer` today. It writes TF_CONFIG, by which each

@@ -1,12 +1,12 @@
 """Train a small GPT-2 on a page of text with the `Trainer` of Hugging Face Transformers, fed by Ray Data.
 
-    mlplatform submit jobs/frameworks/transformers_text.py -- --epochs 6
-    mlplatform submit jobs/frameworks/transformers_text.py -- --epochs 6 --die-at-step 12
+    mlplatform submit frameworks/transformers_text.py -- --epochs 6
+    mlplatform submit frameworks/transformers_text.py -- --epochs 6 --die-at-step 12
 
 The lesson: your `Trainer` stays as it is. `prepare_trainer` lets it read Ray Data's shards, `RayTrainReportCallback`
 reports each checkpoint that it saves, and the platform brings both to the job's run and storage: so `report_to` is
 "none", or the Trainer would open a run of its own. With `--die-at-step` a worker is killed once, and all go on from the
-last checkpoint. Model and tokenizer are made here; `jobs/README.md` says how pretrained ones get into the cache.
+last checkpoint. Model and tokenizer are made here; the lessons' README.md says how pretrained ones get into the cache.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Make the mistakes that trackers and reports invite, one at a time, to see what the platform answers.
 
-    mlplatform submit jobs/trackers/errors.py -- --which wandb-key
-    ray job submit --working-dir jobs/trackers -- python errors.py --which tune-report
+    mlplatform submit trackers/errors.py -- --which wandb-key
+    ray job submit --working-dir trackers -- python errors.py --which tune-report
 
 The lesson: a worker is another machine. What stands in your home folder (a login, a configuration file) is not there;
 it has to come with the job's environment, with a secret of the stack, or through `/shared`. And inside a training

@@ -1,7 +1,7 @@
 """Give Lightning its own loggers under Ray Train: MLflow, TensorBoard, Weights & Biases and Comet, as many as you like.
 
-    mlplatform submit jobs/trackers/lightning_loggers.py -- --loggers mlflow,wandb
-    ray job submit --working-dir jobs/trackers -- python lightning_loggers.py --fail-once
+    mlplatform submit trackers/lightning_loggers.py -- --loggers mlflow,wandb
+    ray job submit --working-dir trackers -- python lightning_loggers.py --fail-once
 
 The lesson: Lightning's loggers work as they are. `mlplatform.tracker` tells them where to write, under the job's id, so
 that a restarted training goes on in the same run. MLflow's logger is given the job's run instead of opening another;

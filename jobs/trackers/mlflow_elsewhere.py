@@ -1,8 +1,8 @@
 """Track a job in another MLflow than the platform's: a folder, another server or Databricks.
 
-    mlplatform submit jobs/trackers/mlflow_elsewhere.py --env MLFLOW_ALLOW_FILE_STORE=true -- --files
-    mlplatform submit jobs/trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=https://mlflow.example.org
-    mlplatform submit jobs/trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=databricks \\
+    mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_ALLOW_FILE_STORE=true -- --files
+    mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=https://mlflow.example.org
+    mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=databricks \\
         --env DATABRICKS_CONFIG_FILE=/shared/databrickscfg
 
 The lesson: where a job is tracked is the job's own setting, and every worker gets it. MLflow's plain files need leave
@@ -21,7 +21,6 @@ from ray.train.torch import TorchTrainer
 from torch import nn
 
 import mlplatform
-from mlplatform.settings import settings
 
 
 def arguments() -> argparse.Namespace:
@@ -57,9 +56,9 @@ def train(config: dict) -> None:
 
 
 def main() -> None:
-    args = arguments()
+    args, platform = arguments(), mlplatform.Settings.load()
     if args.files:
-        mlflow.set_tracking_uri(f"file:{settings().shared_folder / 'mlruns'}")
+        mlflow.set_tracking_uri(f"file:{platform.shared_folder / 'mlruns'}")
     with mlplatform.job_run(experiment="elsewhere", params=vars(args)) as run:
         TorchTrainer(
             train,
@@ -70,7 +69,7 @@ def main() -> None:
 
     # Read back as anyone would who has the folder, or an account of the server.
     client = mlflow.MlflowClient()
-    kept = client.search_runs([run.info.experiment_id], f"tags.`mlplatform.job_id` = '{settings().job_id}'")
+    kept = client.search_runs([run.info.experiment_id], f"tags.`mlplatform.job_id` = '{platform.job_id}'")
     points = {
         metric: [[point.step, point.value] for point in client.get_metric_history(run.info.run_id, metric)]
         for metric in ("loss", "accuracy")

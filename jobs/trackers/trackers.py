@@ -1,7 +1,7 @@
 """Follow a training of two workers with Weights & Biases, Comet or TensorBoard, with or without an account there.
 
-    mlplatform submit jobs/trackers/trackers.py -- --tracker wandb
-    ray job submit --working-dir jobs/trackers -- python trackers.py --tracker comet --fail-once
+    mlplatform submit trackers/trackers.py -- --tracker wandb
+    ray job submit --working-dir trackers -- python trackers.py --tracker comet --fail-once
 
 The lesson: only rank 0 logs, or each number would arrive twice. `mlplatform.tracker` tells the tracker's own client
 where to write and under which id: the job's, so that a restarted training goes on in the same run. With a key (in the

@@ -1,7 +1,7 @@
 """Give Ray Train a backend of your own: what the workers need before the training function starts.
 
-    mlplatform submit jobs/train/backend.py -- --workers 2
-    ray job submit --working-dir jobs/train -- python backend.py --workers 2
+    mlplatform submit train/backend.py -- --workers 2
+    ray job submit --working-dir train -- python backend.py --workers 2
 
 The lesson: `TorchTrainer` is a `DataParallelTrainer` whose backend makes torch's process group. A backend is two
 classes: a configuration, and hooks that Ray Train's controller calls around the training function, with the group of

@@ -1,7 +1,7 @@
 """Write what is reported to files of your own: JSON lines, CSV and TensorBoard, for Ray Train and for Ray Tune.
 
-    mlplatform submit jobs/train/callbacks.py
-    ray job submit --working-dir jobs/train -- python callbacks.py --name first --place /shared/logs
+    mlplatform submit train/callbacks.py
+    ray job submit --working-dir train -- python callbacks.py --name first --place /shared/logs
 
 The lesson: a callback of Ray Train is a class with `after_report`, and sees what each rank has reported. Ray Tune
 brings loggers of its own, one folder a trial. Both stand beside the platform's callbacks, which go on sending every
@@ -24,7 +24,6 @@ from ray.tune.schedulers import FIFOScheduler
 
 import mlplatform
 from mlplatform import tuning
-from mlplatform.settings import settings
 
 
 def arguments() -> argparse.Namespace:
@@ -112,7 +111,7 @@ def trial(config: dict) -> None:
 
 def main() -> None:
     args = arguments()
-    job = settings()
+    job = mlplatform.Settings.load()
     attempt = f"attempt-{job.attempt}"
     folder = args.place.absolute() / args.name / str(job.job_id) / attempt
     with mlplatform.job_run(experiment="train", params=vars(args)) as run:

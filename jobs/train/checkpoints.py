@@ -1,7 +1,7 @@
 """Save checkpoints, lose a worker, go on from the last one; keep the best; start from another run's; keep none.
 
-    mlplatform submit jobs/train/checkpoints.py
-    mlplatform submit jobs/train/checkpoints.py -- --start-from ADDRESS     # one that `mlplatform jobs ID` shows
+    mlplatform submit train/checkpoints.py
+    mlplatform submit train/checkpoints.py -- --start-from ADDRESS     # one that `mlplatform jobs ID` shows
 
 The lesson: a checkpoint is a folder that rank 0 fills and hands to `report`. The training function saves and loads it;
 Ray Train decides which ones stay (`metric`, `num_to_keep`) and starts the function again when a worker has failed

@@ -1,7 +1,7 @@
 """Run one training function with two configurations, one after the other, and collect what every rank returns.
 
-    mlplatform submit jobs/train/configs.py
-    ray job submit --working-dir jobs/train -- python configs.py --epochs 2 5
+    mlplatform submit train/configs.py
+    ray job submit --working-dir train -- python configs.py --epochs 2 5
 
 The lesson: what differs between two trainings goes into the one dictionary that the function takes; each call of
 `fit()` runs it on a new group of workers. Ray Train has the process group ready, so that plain code for

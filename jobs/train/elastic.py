@@ -1,7 +1,7 @@
 """A group of workers that shrinks and grows with what others leave to it, fed by Ray Data all the while.
 
-    mlplatform submit jobs/train/elastic.py
-    ray job submit --working-dir jobs/train -- python elastic.py --rows 600
+    mlplatform submit train/elastic.py
+    ray job submit --working-dir train -- python elastic.py --rows 600
 
 The lesson: with `num_workers=(1, 2)` Ray Train starts with what it can have and looks again every few seconds. Each
 change starts the training function anew at its last checkpoint, with the data sharded for the new size: an epoch that

@@ -1,7 +1,7 @@
 """Population-based training: trials that lag behind go on from a better one's checkpoint, with its settings changed.
 
-    mlplatform submit jobs/train/pbt.py
-    ray job submit --working-dir jobs/train -- python pbt.py --trials 4
+    mlplatform submit train/pbt.py
+    ray job submit --working-dir train -- python pbt.py --trials 4
 
 The lesson: this scheduler pauses trials. With `synch=True` all of them wait for each other every `--interval` steps;
 then the worse ones take over checkpoint and settings of a better one, change the settings a little, and go on. All that

@@ -1,8 +1,8 @@
 """Feed training by Ray Data: CSV and Parquet together, filtered, split, sharded, and more than memory holds streamed.
 
-    python jobs/train/ray_data.py --make /tmp/measurements && mlplatform data put /tmp/measurements measurements
-    mlplatform submit jobs/train/ray_data.py
-    mlplatform submit jobs/train/ray_data.py -- --rates 0.01 0.3        # a search over the same training
+    python train/ray_data.py --make /tmp/measurements && mlplatform data put /tmp/measurements measurements
+    mlplatform submit train/ray_data.py
+    mlplatform submit train/ray_data.py -- --rates 0.01 0.3        # a search over the same training
 
 The lesson: data sets are put once and read in place by name, so the run says what it was trained on. Each worker
 iterates over its own shard; together they see every row once an epoch. Shards have the same length, because workers

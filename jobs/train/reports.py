@@ -1,7 +1,7 @@
 """Report from all ranks, see what is kept of it, and follow the reports in the driver while the training runs.
 
-    mlplatform submit jobs/train/reports.py
-    ray job submit --working-dir jobs/train -- python reports.py --aggregate mean
+    mlplatform submit train/reports.py
+    ray job submit --working-dir train -- python reports.py --aggregate mean
 
 The lesson: every rank reports, and `run_config(aggregate=...)` says what becomes a point in MLflow: rank 0's value, the
 mean or the highest. Some metrics are no mean of the ranks', such as the F1 score; TorchMetrics counts on every rank

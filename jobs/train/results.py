@@ -1,7 +1,7 @@
 """Read what a training leaves: metrics, checkpoints and errors, and a checkpoint loaded to predict.
 
-    mlplatform submit jobs/train/results.py -- --epochs 4
-    ray job submit --working-dir jobs/train -- python results.py --epochs 4
+    mlplatform submit train/results.py -- --epochs 4
+    ray job submit --working-dir train -- python results.py --epochs 4
 
 The lesson: `fit()` returns a `Result` that knows the reports of the checkpoints that were kept, and nothing of the
 others; `mlplatform.history` has every report, also of a training without checkpoints and of one that failed.

@@ -1,7 +1,7 @@
 """Tune over a training function that knows nothing of it: three values of a grid, two workers for each trial.
 
-    mlplatform submit jobs/train/tune_function.py
-    ray job submit --working-dir jobs/train -- python tune_function.py --epochs 2
+    mlplatform submit train/tune_function.py
+    ray job submit --working-dir train -- python tune_function.py --epochs 2
 
 The lesson: `train` is what a trainer alone would run, unchanged. A trial is a function of three lines that makes the
 trainer and calls `fit`; `tuning.trial_config` passes what rank 0 reports on to Tune, so each trial is a child run. The

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlplatform.registry import promote as promote
     from mlplatform.registry import register as register
     from mlplatform.report_history import history as history
+    from mlplatform.settings import Settings as Settings
     from mlplatform.storage import checkpoint_uri as checkpoint_uri
     from mlplatform.trackers import Tracker as Tracker
     from mlplatform.trackers import tracker as tracker
@@ -40,6 +41,7 @@ _HOME = {
     "PreemptionCheckpoint": "preemption",
     "RegistryError": "errors",
     "Resources": "capacity",
+    "Settings": "settings",
     "Tracker": "trackers",
     "WorkerGroup": "capacity",
     "best_run": "registry",
@@ -65,6 +67,7 @@ __all__ = [
     "PreemptionCheckpoint",
     "RegistryError",
     "Resources",
+    "Settings",
     "Tracker",
     "WorkerGroup",
     "best_run",
