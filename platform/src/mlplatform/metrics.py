@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
@@ -16,9 +17,12 @@ from mlplatform.outbox import Outbox
 _BATCH = 1000
 """Metrics a request; MLflow takes no more."""
 
-_NAME_BYTES = 250
-_NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
-"""What MLflow refuses in the name of a metric (`mlflow.utils.validation`)."""
+FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "PERMISSION_DENIED")
+"""MLflow's codes of what does not pass by itself."""
+
+_NAME_LENGTH = 250
+_NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
+"""What MLflow refuses in the name of a metric (`mlflow.utils.validation`); its letters are those of every alphabet."""
 
 _TAG_FIRST = "mlplatform.first_fit"
 
@@ -51,7 +55,7 @@ class RunSink:
         self._run_id = run_id
         self._tracking_uri = tracking_uri
         self._last_steps: dict[str, int] = {}
-        self._renamed: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._run: RemoteRun | LocalRun
 
     def open(self) -> None:
@@ -65,18 +69,31 @@ class RunSink:
         last_steps = dict(self._last_steps)
         fresh = not_yet_sent([self._with_a_valid_name(point) for point in items], last_steps)
         for start in range(0, len(fresh), _BATCH):
-            fence.check(wait=False)
-            if refusal := self._run.log(fresh[start : start + _BATCH]):
-                _log.warning("MLflow refuses metrics of run %s, they are left out: %s", self._run_id, refusal)
+            self._log(fresh[start : start + _BATCH])
         self._last_steps = last_steps
 
+    def _log(self, points: Sequence[Point]) -> None:
+        """Log what MLflow takes of a batch, which it refuses as a whole for one point."""
+        fence.check(wait=False)
+        refusal = self._run.log(points)
+        if refusal is None:
+            return
+        # A run that takes no points at all, as a deleted one, also refuses none.
+        if len(points) == 1 or self._run.log([]):
+            keys = sorted({point.key for point in points})
+            _log.warning("MLflow refuses metrics of run %s, %s are left out: %s", self._run_id, keys, refusal)
+            return
+        half = len(points) // 2
+        self._log(points[:half])
+        self._log(points[half:])
+
     def _with_a_valid_name(self, point: Point) -> Point:
-        name = valid_name(point.key)
+        is_new = point.key not in self._names
+        name = name_among(point.key, self._names)
         if name == point.key:
             return point
-        if point.key not in self._renamed:
-            self._renamed[point.key] = name
-            _log.warning("Metric %r is logged as %r, because MLflow refuses its name.", point.key, name)
+        if is_new:
+            _log.warning("Metric %r is logged as %r, because MLflow refuses its name or has it.", point.key, name)
         return Point(name, point.value, point.step, point.timestamp)
 
 
@@ -112,8 +129,23 @@ def metric_prefix(run_id: str, name: str, tracking_uri: str | None) -> str:
 
 
 def valid_name(key: str) -> str:
-    """The name itself, or the nearest that MLflow takes: letters, digits and `_-. :/`, at most 250 bytes."""
-    return _NOT_IN_A_NAME.sub("_", key)[:_NAME_BYTES].strip("/. ") or "_"
+    """The name itself, or the nearest that MLflow takes: letters, digits and `_-. :/`, at most 250 characters.
+
+    It has to be a path as `os.path.normpath` leaves one, and may not begin with two dots.
+    """
+    parts = _NOT_IN_A_NAME.sub("_", key)[:_NAME_LENGTH].split("/")
+    name = "/".join(part for part in parts if part not in ("", ".", ".."))
+    return (name.lstrip("./") if name.startswith("..") else name) or "_"
+
+
+def name_among(key: str, names: dict[str, str]) -> str:
+    """The valid name of a key, which `names` keeps by it; where another key has that name already, with a number."""
+    if key not in names:
+        name, taken = valid_name(key), set(names.values())
+        ends = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
+        candidates = (name[: _NAME_LENGTH - len(end)] + end for end in ends)
+        names[key] = next(candidate for candidate in candidates if candidate not in taken)
+    return names[key]
 
 
 def not_yet_sent(points: Sequence[Point], last_steps: dict[str, int]) -> list[Point]:
@@ -165,10 +197,16 @@ class LocalRun:
 
     def log(self, points: Sequence[Point]) -> str | None:
         """As `RemoteRun.log`."""
+        from mlflow import MlflowException
         from mlflow.entities import Metric
 
         metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-        self._client.log_batch(self._run_id, metrics=metrics)
+        try:
+            self._client.log_batch(self._run_id, metrics=metrics)
+        except MlflowException as error:
+            if error.error_code not in FINAL:
+                raise
+            return str(error)
         return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlplatform import fence
-from mlplatform.metrics import Point, RunSink, valid_name
+from mlplatform.metrics import FINAL, Point, RunSink, name_among
 from mlplatform.settings import settings
 from mlplatform.tracking import TAG_ATTEMPT, identity_tags
 
@@ -33,7 +33,6 @@ _PARAMS = 100
 """Parameters a request; MLflow takes no more."""
 
 _NAME_CHARACTERS = 200
-_FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "PERMISSION_DENIED")
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +130,8 @@ class TrialRuns:
     def _log_new_params(self, run: Run, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        named = {valid_name(key): str(value) for key, value in params.items()}
+        names: dict[str, str] = {}
+        named = {name_among(key, names): str(value) for key, value in params.items()}
         missing = [Param(key, value) for key, value in named.items() if key not in run.data.params]
         for start in range(0, len(missing), _PARAMS):
             self._client.log_batch(run.info.run_id, params=missing[start : start + _PARAMS])
@@ -150,6 +150,6 @@ class TrialRuns:
         except KeyError as error:
             _log.warning("Trial %s has no run in MLflow, so nothing is noted of it.", error)
         except MlflowException as error:
-            if error.error_code not in _FINAL:
+            if error.error_code not in FINAL:
                 raise
             _log.warning("MLflow refuses something of a trial, it is left out: %s", error)
