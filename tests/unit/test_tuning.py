@@ -1,10 +1,13 @@
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
+from mlplatform.metrics import RunSink
+from mlplatform.trials import TrialRuns
 from mlplatform.tuning import TrialCallback, _is_begun, _length, _points, _step, reported, was_cut
 
 RESULT = {
@@ -84,3 +87,50 @@ def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
     assert not _is_begun(LocalFileSystem(), str(folder))
     (folder / "experiment_state-2026-11-21_00-00-00.json").touch()
     assert _is_begun(LocalFileSystem(), str(folder))
+
+
+class AbsentOnce:
+    """An MLflow whose only run is there; it is away the first time that parameters are sent."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+        self.params: dict[str, str] = {}
+
+    def log_batch(self, run_id: str, params: Any) -> None:
+        error, self.error = self.error, None
+        if error:
+            raise error
+        self.params.update({param.key: param.value for param in params})
+
+    def set_tag(self, *_: Any) -> None:
+        """The tags do not matter here."""
+
+
+def trial_runs(client: AbsentOnce, monkeypatch: pytest.MonkeyPatch) -> TrialRuns:
+    found = SimpleNamespace(
+        info=SimpleNamespace(run_id="1", status="RUNNING"), data=SimpleNamespace(tags={}, params=client.params)
+    )
+    monkeypatch.setattr(RunSink, "open", lambda self: None)
+    monkeypatch.setattr(TrialRuns, "find", lambda self, trial_id: found)
+    runs = TrialRuns("parent", "search", None)
+    runs._client = client  # type: ignore[assignment]
+    return runs
+
+
+def test_a_trial_gets_its_parameters_though_mlflow_was_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = AbsentOnce(ConnectionError("away"))
+    runs = trial_runs(client, monkeypatch)
+    start = [lambda runs: runs.start("a", "a", {"lr": 0.1})]
+    with pytest.raises(ConnectionError):
+        runs.send(start)
+    runs.send(start)
+    assert client.params == {"lr": "0.1"}
+
+
+def test_parameters_that_mlflow_refuses_cost_a_trial_no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowException
+    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+
+    runs = trial_runs(AbsentOnce(MlflowException("no", INVALID_PARAMETER_VALUE)), monkeypatch)
+    runs.send([lambda runs: runs.start("a", "a", {"lr": 0.1})])
+    assert list(runs._sinks) == ["a"]

@@ -90,8 +90,9 @@ class TrialRuns:
         self._client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
         sink = RunSink(run_id, self._tracking_uri)
         sink.open()
+        # If this fails, all of it comes again; if MLflow will never take it, the trial goes on without.
+        self._unless_refused(lambda runs: runs._log_new_params(run, params))
         self._ids[trial_id], self._sinks[trial_id] = run_id, sink
-        self._log_new_params(run, params)
 
     def report(self, trial_id: str, points: Sequence[Point]) -> None:
         """Keep points until the end of this delivery, or the trial's, so that many go in one request."""
