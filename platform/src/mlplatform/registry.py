@@ -14,7 +14,7 @@ from mlplatform.errors import RegistryError, SettingsError
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 
 TAG_DIGEST = "mlplatform.digest"
@@ -137,8 +137,17 @@ def models() -> list[tuple[str, str, dict[str, str]]]:
     with _registry_errors("The registered models cannot be listed"):
         return [
             (model.name, _latest(client, model.name), {alias: str(number) for alias, number in model.aliases.items()})
-            for model in client.search_registered_models()
+            for model in _registered(client)
         ]
+
+
+def _registered(client: MlflowClient) -> Iterator[RegisteredModel]:
+    token = None
+    while True:
+        page = client.search_registered_models(page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def _latest(client: MlflowClient, name: str) -> str:
@@ -211,7 +220,7 @@ def _unknown(client: MlflowClient, name: str, alias: str, aliases: dict[str, str
     if aliases:
         known = ", ".join(f"{known} = version {number}" for known, number in sorted(aliases.items()))
         return RegistryError(f"Model {name!r} has no alias {alias!r}; it has: {known}.")
-    names = sorted(model.name for model in client.search_registered_models())
+    names = sorted(model.name for model in _registered(client))
     if name in names:
         return RegistryError(f"Model {name!r} has no alias {alias!r}, and no other; `promote` gives one.")
     return RegistryError(f"There is no model {name!r}; there are: {', '.join(names) or 'none'}.")
