@@ -1,10 +1,12 @@
 """Bad input at the command line: one sentence on stderr, no traceback, an exit code that is not zero."""
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,14 @@ def test_a_silent_ray_is_named(words: tuple[str, ...], closed_port: int) -> None
     said, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
     assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in said
     assert code == 1
+
+
+@pytest.mark.parametrize("command", ["python t.py dirs=[/mnt/a,/mnt/b]", "python t.py opt=[adam,sgd] :fire:"])
+def test_a_command_is_listed_as_it_was_typed(command: str, serve: Callable[..., str]) -> None:
+    job = {"submission_id": "t-1", "type": "SUBMISSION", "status": "RUNNING", "entrypoint": command, "message": ""}
+    done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([job]))), COLUMNS="200")
+    assert done.stderr == ""
+    assert command in done.stdout
 
 
 def test_models_without_a_registry_says_what_to_set() -> None:

@@ -234,6 +234,15 @@ def test_progress_shows_on_a_terminal_and_nowhere_else(images: Path) -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
+def test_a_person_is_listed_by_whatever_name(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_USER", "ada [/lab] :cat:")
+    datasets.put(images, "pets")
+    command = [sys.executable, "-m", "mlplatform", "data", "list"]
+    done = subprocess.run(command, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "ada [/lab] :cat:" in done.stdout
+
+
 def test_the_command_line_puts_lists_and_gets(images: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mlplatform", "data", *words]

@@ -114,7 +114,8 @@ def jobs(
         for job in client.list():
             started = f"{job.started.astimezone():%Y-%m-%d %H:%M:%S}" if job.started else ""
             table.add_row(job.id, job.status, job.user, started, job.entrypoint)
-    Console().print(table)
+    # What people typed, brackets and colons included.
+    Console(markup=False, emoji=False).print(table)
 
 
 @app.command()

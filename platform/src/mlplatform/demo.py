@@ -41,7 +41,7 @@ def run(script: Path, arguments: Sequence[str], local: Local | None = None) -> N
     """
     if not script.is_file():
         raise JobError(f"There is no file {script}; run the demo from the repository's folder, or name a Python file.")
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     with _stopped_at_the_end(local or Local()) as platform:
         with console.status("Starting Ray and MLflow on this machine"):
             reached = platform.up()
@@ -54,7 +54,7 @@ def run(script: Path, arguments: Sequence[str], local: Local | None = None) -> N
             lines = _follow(jobs, job_id, reached, console)
             job = jobs.get(job_id)
         if job.status != "SUCCEEDED":
-            console.print("\n".join(lines[-_LAST_LINES:]), markup=False)
+            console.print("\n".join(lines[-_LAST_LINES:]))
             raise JobError(f"Job {job_id} ended {job.status}; its last lines are above.")
         _show(job_id, reached, platform.home, console)
 
@@ -131,7 +131,7 @@ def _show(job_id: str, reached: Settings, home: Path, console: Console) -> None:
         _add_models(table, run)
         table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
     # Addresses and paths are there to be copied: wider than the terminal, but whole.
-    Console(width=max(console.width, _TABLE_WIDTH)).print(table)
+    Console(width=max(console.width, _TABLE_WIDTH), markup=False, emoji=False).print(table)
     console.print("`mlplatform local up` starts the same platform again, with its web pages open.")
 
 

@@ -48,7 +48,7 @@ def list_models() -> None:
     table = Table("Model", "Latest version", "Aliases", box=None)
     for name, latest, aliases in registered():
         table.add_row(name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @models_app.command()
@@ -167,7 +167,7 @@ def list_data() -> None:
         table.add_row(
             f"{found.name}@{found.digest[:12]}", str(len(found.sums)), decimal(found.size), put_at, found.user
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @data_app.command()
