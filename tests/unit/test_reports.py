@@ -1,11 +1,15 @@
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from mlplatform.jobs import REPORT
+from mlplatform.local import Instance, Local
 from mlplatform.metrics import MetricWriter
 from mlplatform.outbox import Outbox
 from mlplatform.report_history import HistorySink, history
@@ -65,6 +69,26 @@ def test_each_report_is_one_line_of_the_log(reports: Reports, capsys: pytest.Cap
         ("fit", 0.5, 0, 1),
         ("fit", 0.25, 1, 2),
     ]
+
+
+def allowed_by_the_stack() -> str:
+    base = yaml.safe_load((Path(__file__).parents[2] / "compose" / "base.yaml").read_text())
+    return str(base["services"]["ray"]["environment"]["RAY_DEDUP_LOGS_ALLOW_REGEX"])
+
+
+def test_reports_of_two_trainings_that_differ_in_numbers_alone_are_all_shown(tmp_path: Path) -> None:
+    from ray._private import ray_constants, ray_logging
+
+    embedded = Local(tmp_path)._environment(Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray"))
+    allowed = embedded["RAY_DEDUP_LOGS_ALLOW_REGEX"]
+    assert allowed == allowed_by_the_stack()
+    assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's own default stays"
+
+    deduplicator = ray_logging.LogDeduplicator(5, allowed, None)
+    lines = [f'{REPORT} {{"run": "fit", "loss": 0.{pid}}}' for pid in (1, 2, 3)]
+    batches = [{"ip": "127.0.0.1", "pid": pid, "lines": [line]} for pid, line in enumerate(lines)]
+    shown = [line for batch in batches for out in deduplicator.deduplicate(batch) for line in out["lines"]]
+    assert shown == lines
 
 
 def test_all_reports_can_be_read_back_without_a_checkpoint(reports: Reports, storage_folder: Any) -> None:

@@ -25,7 +25,7 @@ import psutil
 
 from mlplatform.credentials import fernet_key
 from mlplatform.errors import HostError
-from mlplatform.jobs import Jobs
+from mlplatform.jobs import REPORT, Jobs
 from mlplatform.settings import Settings, environment, settings
 
 LOOPBACK = "127.0.0.1"
@@ -179,6 +179,8 @@ class Local:
             "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
             # Ray 2.60 takes its own replacement of a worker's stdout for somebody else's and prints each line twice.
             "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+            # Ray drops lines of several processes that differ in numbers alone. Not reports; the rest is its default.
+            "RAY_DEDUP_LOGS_ALLOW_REGEX": f"{REPORT}|__ray_testing_never_deduplicate__",
         }
 
     def _spawn(self, name: str, command: Sequence[str], env: dict[str, str]) -> Process:
