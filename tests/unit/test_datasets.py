@@ -48,6 +48,20 @@ def test_a_folder_comes_back_as_it_was_put(images: Path, tmp_path: Path) -> None
     assert contents(tmp_path / "back") == contents(images)
 
 
+def test_what_is_linked_is_put_too(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "2.png").write_bytes(b"a dog")
+    (images / "dogs").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "back").symlink_to(images)
+    kept = datasets.put(images, "pets")
+    assert set(kept.sums) == {"cats/1.png", "dogs/2.png", "labels.csv"}
+    back = kept.download(tmp_path / "back")
+    assert contents(back)["dogs/2.png"] == b"a dog"
+    (back / "dogs").rename(tmp_path / "elsewhere")
+    (back / "dogs").symlink_to(tmp_path / "elsewhere")
+    assert digests.holds(back, kept.sums)
+
+
 def test_a_single_file_keeps_its_name(images: Path, tmp_path: Path) -> None:
     datasets.put(images / "labels.csv", "labels")
     datasets.find("labels").download(tmp_path / "back")

@@ -71,6 +71,20 @@ def test_files_of_a_folder_are_listed_at_any_depth(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("s3_key")
+def test_a_checkpoint_is_uploaded_with_its_linked_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, sent.append(path) or "")))
+    for name in ("checkpoint", "disk"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.pt").write_bytes(b"weights")
+    (tmp_path / "checkpoint" / "linked").symlink_to(tmp_path / "disk")
+    storage.upload(tmp_path / "checkpoint", "s3://ray/x")
+    assert sorted(path.partition("?")[0] for path in sent) == ["/ray/x/checkpoint.pt", "/ray/x/linked/disk.pt"]
+
+
+@pytest.mark.usefixtures("s3_key")
 def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(UnreachableError, match=rf"http://127.0.0.1:{closed_port} does not answer"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mlplatform.errors import StorageError
+from mlplatform.folders import files_below
 
 FILE = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
@@ -24,14 +25,14 @@ Sums = dict[str, str]
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """Every file of a folder by its path below it, or the one file under its name; sorted.
+    """Every file of a folder, those in linked folders too, by its path below it, or the one file by its name; sorted.
 
     Raises:
         StorageError: there is nothing, or a name cannot stand in a line of checksums.
     """
     found = {source.name: source} if source.is_file() else {}
     if source.is_dir():
-        found = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+        found = {path.relative_to(source).as_posix(): path for path in files_below(source)}
     if not found:
         raise StorageError(f"There is no file at {source}; name a file, or a folder that holds some.")
     for name in found:
@@ -86,6 +87,6 @@ def holds(folder: Path, sums: Mapping[str, str]) -> bool:
     """Whether a folder holds exactly these files with these contents, leaving a file of checksums aside."""
     if not folder.is_dir():
         return False
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}
     found.pop(FILE, None)
     return found.keys() == sums.keys() - {FILE} and all(sha256(path) == sums[name] for name, path in found.items())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
+from mlplatform.folders import files_below
 from mlplatform.settings import settings
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def upload(folder: Path, uri: str) -> None:
         with _s3_errors(uri):
             client.upload_file(str(file), bucket, f"{prefix}{file.relative_to(folder).as_posix()}")
 
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in sorted(files_below(folder)):
         retry(partial(send, file), passes)
 
 

@@ -1,0 +1,29 @@
+"""What is in a folder, in folders that it links to as well."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+
+def files_below(folder: Path, leave_out: Collection[str] = (), around: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Every file below a folder, by its path below it; a link to a folder around it is not followed in a circle.
+
+    Args:
+        leave_out: names of folders and files.
+        around: the folders through which this one was reached, without links in their paths.
+    """
+    here = folder.resolve()
+    if here in around:
+        return
+    try:
+        found = list(folder.iterdir())
+    except PermissionError:
+        return
+    for path in found:
+        if path.name in leave_out:
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            yield from files_below(path, leave_out, around | {here})
