@@ -116,3 +116,15 @@ def test_each_fit_has_its_own_checkpoints(trained: tuple[str, list[str]], reache
         files = storage.list_files(f"{reached.storage}/{trained[0]}/{name}")
         kept = {Path(file).parent.name for file in files if file.endswith("state.json")}
         assert len(kept) == 2, "two are kept"
+
+
+@pytest.mark.parametrize("how", ["--bare", "--numbered"], ids=["run_config alone", "job_run"])
+def test_a_training_that_is_stopped_leaves_its_run_killed(reached: Settings, how: str) -> None:
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "steps.py", "--steps=1000", "--workers=1", how], SCRIPTS, name="stopped")
+        next(line for line in jobs.follow(job_id) if report_in(line))
+        jobs.stop(job_id)
+        assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"
+    run = tracking.find_run(job_id)
+    assert run
+    assert run.info.status == "KILLED"

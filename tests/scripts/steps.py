@@ -4,6 +4,7 @@ import argparse
 import json
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,9 @@ def main() -> None:
     parser.add_argument("--fits", nargs="+", default=["fit"])
     parser.add_argument("--numbered", action="store_true", help="report the step instead of leaving the count to Ray")
     parser.add_argument("--detailed", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="leave it to run_config to open the run")
     args = parser.parse_args()
-    with mlplatform.job_run(experiment="steps", params=vars(args)):
+    with nullcontext() if args.bare else mlplatform.job_run(experiment="steps", params=vars(args)):
         for name in args.fits:
             trainer = DataParallelTrainer(
                 train,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mlplatform import gpus, tracking
+from mlplatform import exits, gpus, tracking
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings import changed_environment, environment
 
@@ -19,12 +19,20 @@ def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.C
     assert "MLFLOW_TRACKING_URI" in said
 
 
+def _within_ray() -> SystemExit:
+    """What a signal's handler that exits becomes while Ray waits for a result."""
+    error = SystemExit(1)
+    error.ray_terminate_msg = "SystemExit is raised (sys.exit is called). Exit code: 15."  # type: ignore[attr-defined]
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
         (KeyboardInterrupt(), "KILLED"),
         (SystemExit(128 + signal.SIGTERM), "KILLED"),
         (SystemExit(int(signal.SIGTERM)), "KILLED"),
+        (_within_ray(), "KILLED"),
         (SystemExit(0), "FINISHED"),
         (SystemExit(None), "FINISHED"),
         (SystemExit("no data"), "FAILED"),
@@ -32,7 +40,7 @@ def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.C
     ],
 )
 def test_how_a_run_ends_follows_from_what_ended_its_job(error: BaseException, status: str) -> None:
-    assert tracking._status_after(error) == status
+    assert exits.status_after(error) == status
 
 
 def test_a_silent_server_is_named_at_once(closed_port: int) -> None:

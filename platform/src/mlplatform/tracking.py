@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import shlex
-import signal
 import socket
 import sys
 import threading
@@ -13,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mlplatform import fence, gpus, hub_cache, ray_context, source
+from mlplatform import exits, fence, gpus, hub_cache, ray_context, source
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.metrics import valid_name
+from mlplatform.metrics import name_among
 from mlplatform.node_monitor import NodeMonitor
 from mlplatform.settings import (
     OPEN_RUN,
@@ -53,8 +52,6 @@ NOT_TRACKED = (
 _FILES_SECONDS = 60.0
 _PROBE_SECONDS = 5
 _PROBE = "/api/2.0/mlflow/experiments/search"
-_SIGTERM_EXITS = (signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a Python process that got SIGTERM: Ray's handler exits with 15, ours as a shell would."""
 
 
 @contextmanager
@@ -121,14 +118,18 @@ def process_run() -> str | None:
             return str(active.info.run_id)
     stack = ExitStack()
     run = stack.enter_context(job_run())
-    previous_hook = sys.excepthook
+    previous_hook, leaving = sys.excepthook, exits.NotedExit()
 
     def end_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         stack.__exit__(kind, error, trace)
         previous_hook(kind, error, trace)
 
+    def end() -> None:
+        error = leaving.error
+        stack.__exit__(type(error) if error else None, error, None)
+
     sys.excepthook = end_failed
-    atexit.register(stack.close)
+    atexit.register(end)
     return str(run.info.run_id) if run else None
 
 
@@ -276,7 +277,7 @@ def _first_rank(
     config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> Iterator[ActiveRun]:
     """The job's own run, and how it ends."""
-    with _exit_on_sigterm():
+    with exits.exit_on_sigterm():
         run, guest = _open(config, experiment, name, tags)
         run_id = run.info.run_id
         with ExitStack() as stack:
@@ -289,7 +290,7 @@ def _first_rank(
             try:
                 yield run
             except BaseException as error:
-                status = _status_after(error)
+                status = exits.status_after(error)
                 if status == "FAILED" and (advice := hub_cache.advice_for(error)):
                     print(advice, file=sys.stderr, flush=True)
                 raise
@@ -303,11 +304,11 @@ def _other_rank(
     config: Settings, address: str, rank: int, experiment: str | None, name: str | None
 ) -> Iterator[ActiveRun]:
     """A run that is not kept; what is kept of this rank is its node's system metrics, and why it failed."""
-    with _exit_on_sigterm(), node_metrics(), throwaway_run(experiment, name) as run:
+    with exits.exit_on_sigterm(), node_metrics(), throwaway_run(experiment, name) as run:
         try:
             yield run
         except BaseException as error:
-            if config.job_id and _status_after(error) == "FAILED":
+            if config.job_id and exits.status_after(error) == "FAILED":
                 _fail_run_of(config.job_id, address, rank)
             raise
 
@@ -378,13 +379,15 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
     import mlflow
     from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
-    accepted, odd = {}, []
+    accepted: dict[str, str] = {}
+    names: dict[str, str] = {}
+    odd = []
     for key, value in params.items():
-        text, valid = str(value), valid_name(key)
+        text, valid = str(value), name_among(key, names)
         if valid in run.data.params:
             continue
         if valid != key:
-            odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name.")
+            odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name or has it already.")
         if len(text) > MAX_PARAM_VAL_LENGTH:
             odd.append(
                 f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {MAX_PARAM_VAL_LENGTH}; "
@@ -496,30 +499,3 @@ def _fail_run_of(job_id: str, address: str, rank: int) -> None:
             client = MlflowClient(address)
             client.log_text(run.info.run_id, traceback.format_exc(), f"traceback-rank-{rank}.txt")
             client.set_terminated(run.info.run_id, "FAILED")
-
-
-def _status_after(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "KILLED"
-    if isinstance(error, SystemExit):
-        if error.code in _SIGTERM_EXITS:
-            return "KILLED"
-        return "FINISHED" if error.code in (0, None) else "FAILED"
-    return "FAILED"
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that the run is closed; only a main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
