@@ -1,8 +1,12 @@
-"""The notebooks of `jobs/notebooks`, executed where a person opens them."""
+"""JupyterLab as a person uses it: its terminals, and the notebooks of `jobs/notebooks`."""
 
 from __future__ import annotations
 
+import json
+
+import httpx
 from host import Stack
+from websockets.sync.client import connect
 
 WORK = "/home/jovyan/work"
 
@@ -11,6 +15,30 @@ def execute(stack: Stack, name: str) -> str:
     """Run a copy of a notebook in its folder, without a screen, and return it with what the cells gave, as Markdown."""
     nbconvert = "jupyter nbconvert --to markdown --execute --stdout"
     return stack.execute("notebook", "sh", "-c", f"cd {WORK}/notebooks && {nbconvert} {name}").stdout
+
+
+def typed(stack: Stack, command: str) -> str:
+    """What a new terminal of JupyterLab shows of a command, up to its end."""
+    server = f"127.0.0.1:{stack.settings.notebook_port}"
+    token = {"Authorization": f"token {stack.secret('notebook_token')}"}
+    with httpx.Client(base_url=f"http://{server}", headers=token, trust_env=False) as jupyter:
+        name = jupyter.post("/api/terminals").raise_for_status().json()["name"]
+        address, shown = f"ws://{server}/terminals/websocket/{name}", ""
+        with connect(address, additional_headers=token, proxy=None) as terminal:
+            # In two parts, so that the echo of what is typed does not end it.
+            terminal.send(json.dumps(["stdin", f"{command}; echo en''ded\r"]))
+            while "ended" not in shown:
+                kind, *text = json.loads(terminal.recv(timeout=60))
+                shown += text[0] if kind == "stdout" else ""
+        jupyter.delete(f"/api/terminals/{name}").raise_for_status()
+    return shown
+
+
+def test_a_terminal_stands_in_the_lessons_and_knows_the_commands(stack: Stack) -> None:
+    shown = typed(stack, "pwd; ls README.md digits.py; mlplatform jobs >/dev/null && ray --version && echo $SHELL")
+    assert WORK in shown
+    assert "ray, version" in shown, shown
+    assert "/bin/bash" in shown
 
 
 def test_first_tour_ends_with_predictions_of_the_downloaded_model(stack: Stack) -> None:
