@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16, help="combinations to try")
     parser.add_argument("--cpus", type=float, default=1, help="that a trial takes; 0.5 lets two share one")
     parser.add_argument("--gpus", type=float, default=0, help="that a trial takes; 0.25 lets four share one")
+    parser.add_argument("--memory", type=float, default=2.5, help="GiB that a trial takes; Ray starts what fits a node")
     parser.add_argument("--at-once", type=int, help="trials at the same time; as many as there is room for if not said")
     args = parser.parse_args()
 
@@ -61,7 +62,7 @@ def main() -> None:
     fixed = {**vars(args), "patience": args.epochs}
     with mlplatform.job_run(experiment="food11-classifier", params=vars(args)) as run:
         results = tuning.tuner(
-            tune.with_resources(trial, {"cpu": args.cpus, "gpu": args.gpus}),
+            tune.with_resources(trial, {"cpu": args.cpus, "gpu": args.gpus, "memory": args.memory * 2**30}),
             param_space={**fixed, "batch_size": tune.choice([32, 64]), "dropout": tune.uniform(0.1, 0.8)},
             tune_config=tune.TuneConfig(
                 metric=METRICS[0],
