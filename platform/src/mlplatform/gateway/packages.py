@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -69,8 +70,9 @@ class Packages:
         self._asked_for: dict[str, float] = {}
 
     async def exists(self, name: str) -> bool:
+        key = _key(name)
         self._asked_for[name] = time.monotonic()
-        return await to_thread.run_sync(self._has, _key(name))
+        return await to_thread.run_sync(self._has, key)
 
     async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
         """Keep what `stream` gives, whole or not at all; under a known name, read it to its end and change nothing.
@@ -120,13 +122,15 @@ class Packages:
         for entry in await to_thread.run_sync(self._store.find, _FOLDER):
             name = entry.key.removeprefix(_FOLDER)
             if entry.modified < oldest and name not in needed and name not in self._asked_for:
-                await to_thread.run_sync(self._store.delete, entry.key)
+                await self.delete(name)
 
     def tidy(self) -> None:
         """Remove from this disk what a process that was killed has left of packages on their way."""
         for left in Path(self._spool or tempfile.gettempdir()).glob(f"{_DRAFT}*"):
-            if time.time() - left.stat().st_mtime > _DRAFT_SECONDS:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            # What cannot be removed is no reason for a gateway not to start.
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _DRAFT_SECONDS:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def check_size(self, name: str, size: int) -> None:
         """Raises PackageError (413) for a package of `size` bytes or more that is too large."""
