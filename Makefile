@@ -61,8 +61,8 @@ test: lint  ## Lint, then unit and embedded tests; no Docker needed
 test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
 	tests/stack/run.sh
 
-bench: .venv/dev  ## Measure the running stack against what it is built on (QUICK=1 does not judge, ONLY="name ...")
-	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+bench: .venv/dev  ## Measure the running stack against what it is built on (QUICK=1 does not judge, ONLY="name ...", PAIRS=5)
+	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS))
 
 soak: .venv/dev  ## The long repetitions that CI leaves out
 	.venv/bin/pytest -m soak tests/embedded

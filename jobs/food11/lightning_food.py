@@ -141,7 +141,7 @@ def autologged(fitting: pl.Trainer, wanted: bool, **params) -> Iterator[None]:
 def main() -> None:
     parser = options()
     parser.description = __doc__
-    parser.add_argument("--devices", default="auto", help="processes that train together; all GPUs if not said")
+    parser.add_argument("--devices", default="auto", help="processes, a GPU each or all on CPUs; all GPUs if not said")
     parser.add_argument("--autolog", action="store_true", help="let MLflow record the training")
     args = parser.parse_args()
     config = vars(args)
@@ -149,7 +149,9 @@ def main() -> None:
     pl.seed_everything(args.seed)
     strategy = pl.strategies.DDPStrategy(**STRATEGY)
     devices = args.devices if args.devices == "auto" else int(args.devices)
-    fitting = trainer(config, accelerator="auto", devices=devices, strategy=strategy)
+    # Of a node with fewer GPUs than that, each process takes a CPU.
+    enough = devices == "auto" or devices <= torch.cuda.device_count()
+    fitting = trainer(config, accelerator="auto" if enough else "cpu", devices=devices, strategy=strategy)
     with autologged(fitting, args.autolog, patience=args.patience, unfreeze_at=args.unfreeze_at, size=args.size):
         model = Food(args.lr, args.dropout, args.pretrained)
         fitting.fit(model, loader("training", config), loader("validation", config))

@@ -94,7 +94,9 @@ def main() -> None:
         print(f"Second: {json.dumps(load(result.checkpoint))}")
 
         result = fit("none", {"epochs": 2, "save": False}, args.keep)
-        print(f"Without: {json.dumps({'checkpoint': result.checkpoint, 'reports': len(mlplatform.history('none'))})}")
+        # A result knows the reports of its checkpoints alone; all of them are in `history`.
+        without = {"checkpoint": result.checkpoint, "metrics": result.metrics, "table": result.metrics_dataframe}
+        print(f"Without: {json.dumps({**without, 'epochs': [one['epoch'] for one in mlplatform.history('none')]})}")
         if run:
             print(f"Run: {mlplatform.run_url(run)}")
 

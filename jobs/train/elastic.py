@@ -14,6 +14,7 @@ container that is stopped and started again on the stack does the same.
 
 import argparse
 import json
+import math
 import os
 import tempfile
 import threading
@@ -40,9 +41,12 @@ FIRST, SECOND, WORKER = 0.5, 0.75, 0.25
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=120, help="of the data set; an even number")
+    parser.add_argument("--rows", type=int, default=120, help="of the data set; each size divides it")
     parser.add_argument("--most", type=int, default=1000, help="epochs after which it waits for no change any more")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.rows % math.lcm(*SIZES):
+        parser.error(f"--rows is {args.rows}: 2 workers would leave a row out; give an even number.")
+    return args
 
 
 def train(config: dict) -> None:

@@ -57,6 +57,8 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 def train(config: dict) -> None:
     """What each worker runs; begins again at its last checkpoint."""
     ranks = ray.train.get_context().get_world_size()
+    if ray.train.get_context().get_world_rank() == 0:
+        print(f"Ranks talk by {torch.distributed.get_backend()}", flush=True)
     training, validation = digits()
     torch.manual_seed(0)
     # Each rank gets other images of every epoch, and batches that are on its device already.

@@ -45,10 +45,10 @@ class NotMeasuredError(Exception):
 class Bench:
     """What the measurements share."""
 
-    def __init__(self, root: Path, jobs: Jobs, quick: bool) -> None:
+    def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int) -> None:
         self.stack = RunningStack(root)
         self.quick = quick
-        self.pairs = 1 if quick else _PAIRS
+        self.pairs = 1 if quick else pairs
         self._jobs = jobs
 
     def job(self, script: str, *arguments: str) -> dict[str, list[tuple[float, float]]]:
@@ -270,13 +270,16 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
     parser.add_argument("--quick", action="store_true", help="one short pair of each, without judging")
     parser.add_argument("--only", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
+    parser.add_argument("--pairs", type=int, default=_PAIRS, help="of each row but first-line-tutorial; 2 or more")
     args = parser.parse_args()
+    if args.pairs < 2:
+        parser.error(f"--pairs is {args.pairs}: an interval needs 2 or more.")
     try:
         missing = NEEDED - platform_stack.running(args.root)
         if missing:
             raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
         with Jobs(platform_stack.client_settings(args.root)) as jobs:
-            holds = measure(Bench(args.root, jobs, args.quick), args.only, Console(width=170))
+            holds = measure(Bench(args.root, jobs, args.quick, args.pairs), args.only, Console(width=170))
     except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code

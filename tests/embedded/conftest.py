@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
@@ -10,6 +11,9 @@ from mlplatform.jobs import Jobs, report_in
 from mlplatform.local import Local
 from mlplatform.settings import Settings
 from mlplatform.settings import settings as process_settings
+
+# Their assertions show what was compared, as those of test files do.
+pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,15 @@ with mlplatform.job_run(experiment="ends"):
     mlflow.set_tracking_uri({address!r})
     raise ValueError("the data is missing")
 """
+OPENS_ITS_OWN = """
+import os, mlflow, mlplatform
+from mlplatform import tracking
+with mlflow.start_run():
+    run_id = tracking.process_run("fit")
+    mlflow.MlflowClient().log_metric(run_id, "loss", int(os.environ["MLPLATFORM_ATTEMPT"]))
+    if os.environ["MLPLATFORM_ATTEMPT"] == "1":
+        os._exit(9)
+"""
 HELD = """
 import subprocess, sys, mlflow, mlplatform
 with mlplatform.job_run(experiment="ends", params={"lr": 1}) as run:
@@ -47,7 +56,8 @@ with mlplatform.job_run(experiment="ends", params={"lr": 1}) as run:
 SUCCEEDS = """
 import mlflow, mlplatform
 with mlplatform.job_run(experiment="elsewhere", params={"lr": 2, "depth": 3}) as run:
-    mlflow.log_metric("loss", 1.0)
+    with mlplatform.job_run(params={"depth": 4}):
+        mlflow.log_metric("loss", 1.0)
 """
 
 
@@ -110,6 +120,19 @@ def test_run_config_alone_opens_the_jobs_run_and_ends_it_as_the_program_ends() -
     assert run
     assert run.info.status == "FAILED"
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
+
+
+def test_points_of_a_training_stay_in_the_run_that_the_script_had_opened_around_it_at_first() -> None:
+    from mlflow import MlflowClient
+
+    for attempt, end in (("1", 9), ("2", 0)):
+        program = start(OPENS_ITS_OWN, "own-run", MLPLATFORM_ATTEMPT=attempt)
+        program.communicate(timeout=60)
+        assert program.returncode == end
+    everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
+    runs = MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'own-run'", order_by=["start_time ASC"])
+    assert [run.data.metrics.get("loss") for run in runs] == [2.0, None]
+    assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
 
 
 def test_who_rejoins_a_run_that_is_held_open_does_not_end_it() -> None:

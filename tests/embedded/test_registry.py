@@ -225,10 +225,27 @@ def test_the_guard_compares_with_the_present_champion() -> None:
     assert registry.resolve("petals@guarded").version in (2, "2")
 
 
-def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, str]) -> None:
+@pytest.mark.usefixtures("petals")
+def test_whether_a_lower_loss_is_better_has_to_be_said() -> None:
+    for compare in (lambda: registry.promote("petals", 1, metric="loss"), lambda: registry.best_run("petals", "loss")):
+        with pytest.raises(RegistryError, match="Of metric 'loss' it is not known whether lower is better; say mode"):
+            compare()
+
+
+def test_a_champion_that_lacks_the_metric_is_not_replaced_unseen(petals: tuple[str, str]) -> None:
     import mlflow
 
-    mlflow.MlflowClient().log_metric(petals[1], "f1", float("nan"))
+    registry.promote("petals", 1, "unmeasured")
+    mlflow.MlflowClient().log_metric(petals[1], "recall", 0.5)
+    with pytest.raises(RegistryError, match=r"Version 1 .* is 'unmeasured' now, has no number as its metric 'recall'"):
+        registry.promote("petals", 2, "unmeasured", metric="recall")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, str], value: float) -> None:
+    import mlflow
+
+    mlflow.MlflowClient().log_metric(petals[1], "f1", value)
     with pytest.raises(RegistryError, match="has no number as its metric 'f1'"):
         registry.promote("petals", 2, "guarded-by-f1", metric="f1")
 

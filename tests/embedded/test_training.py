@@ -87,6 +87,34 @@ def test_a_value_that_is_no_number_is_kept(trained: tuple[str, list[str]]) -> No
     assert all(math.isnan(report["nothing"]) for report in read_back(trained[1], "first"))
 
 
+def test_numbers_of_numpy_within_a_metric_are_kept(trained: tuple[str, list[str]]) -> None:
+    found = read_back(trained[1], "first")
+    assert [report["nested"] for report in found] == [
+        {"loss": pytest.approx(1 / (step + 1)), "of": [step]} for step in range(STEPS)
+    ]
+
+
+def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: Local, reached: Settings) -> None:
+    """Ray writes NaN, by which these are kept, as null, which it could not compare any more."""
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(
+            ["python", "steps.py", "--steps=7", "--workers=1", "--pause=0.4", "--metric=nothing"],
+            SCRIPTS,
+            name="unscored",
+            retries=1,
+        )
+        log: list[str] = []
+        for line in jobs.follow(job_id):
+            log.append(line)
+            if sum(report_in(old) is not None for old in log) == KILL_AFTER_REPORTS and report_in(line):
+                drivers = (one for one in processes(local) if command(one).startswith("python steps.py"))
+                next(drivers).kill()
+        assert jobs.get(job_id).status == "SUCCEEDED", "\n".join(log[-40:])
+    assert points(job_id, "loss") == [(step, pytest.approx(1 / (step + 1))) for step in range(7)]
+    resumed = {report["start"] for line in log if (report := report_in(line))}
+    assert resumed in ({0, 3}, {0, 6})
+
+
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_all_reports_are_read_back_in_one_call(trained: tuple[str, list[str]], name: str) -> None:
     found = read_back(trained[1], name)

@@ -116,7 +116,7 @@ LESSONS = [
         "food11/tune_food.py",
         "ASHA stops poor combinations early; every trial is a child run and a line of the table.",
         poor_trials_were_stopped,
-        ("--size=32", f"--epochs={EPOCHS}", f"--trials={TRIALS}", "--at-once=2"),
+        ("--size=32", f"--epochs={EPOCHS}", f"--trials={TRIALS}", "--at-once=2", "--memory=1"),
         long=True,
     ),
 ]

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from mlplatform import storage
+from mlplatform.errors import JobError
 from mlplatform.jobs import Job, Jobs, report_in
 from mlplatform.settings import changed_environment, settings
 
@@ -133,7 +134,10 @@ class Lesson:
         script = JOBS / self.script
         options = {**self.options, "env": {**(env or {}), **self.options.get("env", {})}}
         job_id = jobs.submit(["python", script.name, *self.arguments], script.parent, **options)
-        job = jobs.wait(job_id, SECONDS)
+        try:
+            job = jobs.wait(job_id, SECONDS)
+        except JobError as error:
+            raise AssertionError(f"{self.promise}\n{error}\n{jobs.logs(job_id)[-6000:]}") from error
         log = jobs.logs(job_id)
         assert job.status == self.status, f"{self.promise}\nended {job.status}: {job.message}\n{log[-6000:]}"
         return Left(job, log, MlflowClient())
@@ -147,4 +151,5 @@ class Lesson:
         try:
             self.check(left)
         except Exception as error:
-            raise AssertionError(f"{self.script} broke its promise: {self.promise}\n{left.log[-6000:]}") from error
+            broken = f"{self.script} broke its promise: {self.promise}\n{error or type(error).__name__}"
+            raise AssertionError(f"{broken}\n{left.log[-6000:]}") from error

@@ -78,10 +78,10 @@ def reports_are_kept_as_asked(left: Left) -> None:
     assert [report.get("done") for report in detailed] == [None, None, True]
 
 
-def callbacks_leave_readable_files(left: Left) -> None:
+def callbacks_leave_readable_files(left: Left, name: str = "logs") -> None:
     expected = [[{"epoch": epoch, "loss": (rank + 1) / 2**epoch} for rank in range(2)] for epoch in range(3)]
-    base = "logs/attempt-1"
-    assert any(line.endswith(f"/logs/{left.job.id}/attempt-1:") for line in left.lines), "by job and attempt"
+    base = f"{name}/attempt-1"
+    assert any(line.endswith(f"/{name}/{left.job.id}/attempt-1:") for line in left.lines), "by job and attempt"
     lines = left.text(f"{base}/train/reports.jsonl").splitlines()
     assert [json.loads(line) for line in lines] == expected
     rows = list(csv.DictReader(io.StringIO(left.text(f"{base}/train/reports.csv"))))
@@ -105,6 +105,11 @@ def callbacks_leave_readable_files(left: Left) -> None:
     assert heights == {height: [(epoch, height / 2**epoch) for epoch in range(3)] for height in (1.0, 3.0)}
     assert left.points("loss") == [(0, 1.0), (1, 0.5), (2, 0.25)], "the platform's own tracking goes on"
     assert len(left.runs) == 3, "a run for the job and one for each trial"
+
+
+def callbacks_write_where_they_are_told(left: Left) -> None:
+    callbacks_leave_readable_files(left, "diary")
+    assert f"Written to /tmp/diaries/diary/{left.job.id}/attempt-1:" in left.lines
 
 
 def curve(left: Left, folder: str, tag: str) -> list[tuple[int, float]]:
@@ -137,6 +142,10 @@ def results_tell_all(left: Left) -> None:
     # The last one stays too where it is not among the best, as the training would go on from it.
     assert len(folders) == len({*kept, 3}), "a checkpoint in storage for each that was kept"
     assert left.said("Error") is None
+    (folder,) = [line.removeprefix("Folder: ") for line in left.lines if line.startswith("Folder: ")]
+    (last_checkpoint,) = [line.removeprefix("Last checkpoint: ") for line in left.lines if line.startswith("Last ch")]
+    assert last_checkpoint.startswith(f"{folder}/checkpoint_"), "the result's path holds its checkpoints"
+    assert any("Ranks talk by gloo" in line for line in left.lines), "the backend that TorchConfig names"
     assert left.said("Accuracy of the best checkpoint, predicted here") == max(accuracies)
 
     assert list(left.said("Failed ranks")) == ["1"]
@@ -172,6 +181,12 @@ LESSONS = [
         "train/callbacks.py",
         "files in JSON, CSV and TensorBoard's format from Train and Tune as artifacts, and no double runs",
         callbacks_leave_readable_files,
+    ),
+    Lesson(
+        "train/callbacks.py",
+        "the same under a name and in a place of one's own",
+        callbacks_write_where_they_are_told,
+        ("--name=diary", "--place=/tmp/diaries"),
     ),
     Lesson(
         "train/results.py",

@@ -43,7 +43,9 @@ def check_checkpoints(left: Left) -> None:
     second = [report["epoch"] for report in left.reports if report["run"] == "second"]
     assert second == [3, 4], "the second training run did not begin behind the given checkpoint"
     assert left.said("Second") == {"epoch": 4, "model": 10}
-    assert left.said("Without") == {"checkpoint": None, "reports": 2}, "what saves none has left a checkpoint"
+    assert left.said("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1]}, (
+        "what saves none has a result without reports, and a history of them"
+    )
     assert left.points("model") == [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)]
     check_addresses(left)
 
@@ -78,6 +80,11 @@ def check_elastic(left: Left) -> None:
     total = sum(epochs for _, epochs in stages)
     assert [step for step, _ in left.points("workers")] == list(range(total)), "an epoch is missing or counted twice"
     assert left.said("Rows and sum of ids of an epoch") == [[120, sum(range(120))]], "a row was missed or seen twice"
+
+
+def check_elastic_refusal(left: Left) -> None:
+    assert "--rows is 121: 2 workers would leave a row out; give an even number." in left.log
+    assert not left.runs, "nothing was started"
 
 
 def check_ray_data(left: Left) -> None:
@@ -153,6 +160,13 @@ LESSONS = [
         "A group shrinks and grows with what others leave to it; every epoch that counts has seen each row once.",
         check_elastic,
         long=True,
+    ),
+    Lesson(
+        "train/elastic.py",
+        "Rows that a size of the group cannot share out are refused in a sentence.",
+        check_elastic_refusal,
+        ["--rows=121"],
+        status="FAILED",
     ),
     Lesson(
         "train/ray_data.py",

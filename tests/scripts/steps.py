@@ -33,6 +33,7 @@ def train(config: dict) -> None:
         time.sleep(config["late"] if rank == 1 and number == 1 else config["pause"])
         metrics = {
             "loss": np.float32(1 / (number + 1)),
+            "nested": {"loss": np.float32(1 / (number + 1)), "of": [np.int64(number)]},
             "rank": rank,
             "nothing": float("nan"),
             "loss[top]": number,
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--fits", nargs="+", default=["fit"])
     parser.add_argument("--numbered", action="store_true", help="report the step instead of leaving the count to Ray")
     parser.add_argument("--detailed", action="store_true")
+    parser.add_argument("--metric", help="by which checkpoints are kept")
     parser.add_argument("--bare", action="store_true", help="leave it to run_config to open the run")
     args = parser.parse_args()
     with nullcontext() if args.bare else mlplatform.job_run(experiment="steps", params=vars(args)):
@@ -68,7 +70,7 @@ def main() -> None:
                 train,
                 train_loop_config=vars(args),
                 scaling_config=ScalingConfig(num_workers=args.workers, placement_strategy="SPREAD"),
-                run_config=mlplatform.run_config(name, detailed=args.detailed, aggregate="mean"),
+                run_config=mlplatform.run_config(name, detailed=args.detailed, aggregate="mean", metric=args.metric),
             )
             result = trainer.fit()
             print(f"{name}: checkpoint {result.checkpoint.path}")

@@ -15,6 +15,9 @@ from host import Stack, Trained, run
 from mlplatform.jobs import Jobs
 from mlplatform.stack import client_settings
 
+# Their assertions show what was compared, as those of test files do.
+pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
+
 _stack: Stack | None = None
 
 

@@ -27,7 +27,7 @@ ENV = {
     "FOOD11_VOLUME": "test-food11",
     "WORKER_GPUS": "1",
     "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
-    "WORKER_MEMORY": "5g",
+    "WORKER_MEMORY": "6g",
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",
     "DISK_NEEDED_GB": "5",

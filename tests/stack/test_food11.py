@@ -26,10 +26,11 @@ SMALL = ("--size=48", "--unfreeze-at=1", "--patience=1000")
 
 
 @pytest.fixture
-def lessons(tmp_path: Path) -> Path:
-    """The lessons as they are, beside what puts the CPU in the place of the GPU that a worker here only declares."""
+def lessons(stack: Stack, tmp_path: Path) -> Path:
+    """The lessons as they are; beside them, where workers only declare a GPU, what puts the CPU in its place."""
     folder = shutil.copytree(FOOD11, tmp_path / "food11", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(CHECKOUT / "tests/tutorial/cpu/sitecustomize.py", folder)
+    if stack.settings.accelerator == "cpu":
+        shutil.copy(CHECKOUT / "tests/tutorial/cpu/sitecustomize.py", folder)
     return folder
 
 
@@ -139,9 +140,10 @@ def test_a_job_brings_its_own_packages_and_the_second_finds_them(stack: Stack, f
     stack.write("notebook", "/tmp/food11/bad.json", json.dumps(bad))
     good = {"pip": "runtime.json", "uv": "runtime-uv.json"}[form]
 
-    failed, _ = with_packages(stack, "bad.json")
-    assert "mlplatform-no-such-package" in failed, failed[-3000:]
-    assert "roman is here" not in failed
+    for _ in range(2):
+        failed, _ = with_packages(stack, "bad.json")
+        assert "mlplatform-no-such-package" in failed, failed[-3000:]
+        assert "roman is here" not in failed
     # On either worker, each of which makes its own copy: so the quickest of three finds one that is there.
     seconds = []
     for _ in range(3):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
-from host import Stack
-from websockets.sync.client import connect
+import pytest
+from host import CHECKOUT, Stack, wait_for
+from websockets.sync.client import ClientConnection, connect
 
 WORK = "/home/jovyan/work"
+NOTEBOOKS = CHECKOUT / "jobs" / "notebooks"
 
 
 def execute(stack: Stack, name: str) -> str:
@@ -17,28 +23,86 @@ def execute(stack: Stack, name: str) -> str:
     return stack.execute("notebook", "sh", "-c", f"cd {WORK}/notebooks && {nbconvert} {name}").stdout
 
 
-def typed(stack: Stack, command: str) -> str:
-    """What a new terminal of JupyterLab shows of a command, up to its end."""
+class Terminal:
+    """A terminal of JupyterLab, as its page talks to it."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    def press(self, keys: str) -> None:
+        self._socket.send(json.dumps(["stdin", keys]))
+
+    def shown_until(self, text: str, seconds: float = 60) -> str:
+        """What it shows from now on, up to a text."""
+        shown, deadline = "", time.monotonic() + seconds
+        while text not in shown:
+            assert time.monotonic() < deadline, f"{text!r} is not shown within {seconds:.0f} s:\n{shown}"
+            kind, *said = json.loads(self._socket.recv(timeout=seconds))
+            shown += said[0] if kind == "stdout" else ""
+        return shown
+
+    def typed(self, command: str) -> str:
+        """What it shows of a command, up to its end."""
+        # In two parts, so that the echo of what is typed does not end it.
+        self.press(f"{command}; echo en''ded\r")
+        return self.shown_until("ended")
+
+
+@pytest.fixture
+def terminal(stack: Stack) -> Iterator[Terminal]:
+    """A new one."""
     server = f"127.0.0.1:{stack.settings.notebook_port}"
     token = {"Authorization": f"token {stack.secret('notebook_token')}"}
     with httpx.Client(base_url=f"http://{server}", headers=token, trust_env=False) as jupyter:
         name = jupyter.post("/api/terminals").raise_for_status().json()["name"]
-        address, shown = f"ws://{server}/terminals/websocket/{name}", ""
-        with connect(address, additional_headers=token, proxy=None) as terminal:
-            # In two parts, so that the echo of what is typed does not end it.
-            terminal.send(json.dumps(["stdin", f"{command}; echo en''ded\r"]))
-            while "ended" not in shown:
-                kind, *text = json.loads(terminal.recv(timeout=60))
-                shown += text[0] if kind == "stdout" else ""
+        with connect(f"ws://{server}/terminals/websocket/{name}", additional_headers=token, proxy=None) as socket:
+            yield Terminal(socket)
         jupyter.delete(f"/api/terminals/{name}").raise_for_status()
-    return shown
 
 
-def test_a_terminal_stands_in_the_lessons_and_knows_the_commands(stack: Stack) -> None:
-    shown = typed(stack, "pwd; ls README.md digits.py; mlplatform jobs >/dev/null && ray --version && echo $SHELL")
+def test_a_terminal_stands_in_the_lessons_and_knows_the_commands(terminal: Terminal) -> None:
+    shown = terminal.typed("pwd; ls README.md digits.py; mlplatform jobs >/dev/null && ray --version && echo $SHELL")
     assert WORK in shown
     assert "ray, version" in shown, shown
     assert "/bin/bash" in shown
+
+
+def test_ctrl_c_ends_a_terminals_run_and_the_next_one_starts_cleanly(
+    stack: Stack, food11: None, terminal: Terminal
+) -> None:
+    # Else MLflow imports torch once more, to find out what a model needs.
+    train = "MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT=1 python food11/tracked.py --size 32 --epochs"
+    terminal.press(f"{train} 500\r")
+    shown = terminal.shown_until("epoch 1:", 120)
+    terminal.press("\x03")
+    terminal.shown_until("its run is KILLED")
+    terminal.press(f"{train} 1\r")
+    shown += terminal.shown_until("Test accuracy:", 120)
+    runs = re.findall(r"Run: \S+ \((\w{32})\)", shown)
+    with stack.mlflow as mlflow:
+
+        def ends() -> list[str]:
+            found = [mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"] for run_id in runs]
+            return [run["info"]["status"] for run in found]
+
+        wait_for(lambda: "RUNNING" not in ends(), "both runs have ended", 60)
+        assert ends() == ["KILLED", "FINISHED"]
+
+
+def test_tensorboard_of_a_terminal_is_seen_in_the_browser(stack: Stack) -> None:
+    """By JupyterLab's proxy, as the container's other ports are not published."""
+    start = "tensorboard --logdir /tmp/curves >/tmp/tensorboard.log 2>&1 & echo $! >/tmp/tensorboard.pid"
+    stack.execute("notebook", "sh", "-c", start)
+    address = f"http://127.0.0.1:{stack.settings.notebook_port}/proxy/6006/"
+    token = {"Authorization": f"token {stack.secret('notebook_token')}"}
+    try:
+        with httpx.Client(headers=token, trust_env=False, follow_redirects=True) as browser:
+            wait_for(lambda: browser.get(address).is_success, "TensorBoard answers", 60)
+            assert "<title>TensorBoard</title>" in browser.get(address).text
+            assert browser.get(f"{address}data/plugins_listing").json()
+        assert httpx.get(address, trust_env=False).status_code in (302, 403), "without the token nobody gets through"
+    finally:
+        stack.execute("notebook", "sh", "-c", "kill $(cat /tmp/tensorboard.pid); rm -r /tmp/tensorboard.*")
 
 
 def test_first_tour_ends_with_predictions_of_the_downloaded_model(stack: Stack) -> None:
@@ -47,6 +111,15 @@ def test_first_tour_ends_with_predictions_of_the_downloaded_model(stack: Stack) 
     assert "epoch 3 {'val_accuracy': 0." in printed
     assert "image/png" in printed or "output_" in printed, "the plot"
     assert "digits are right" in printed
+    with stack.mlflow as mlflow:
+        staged = mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "staging"}).json()
+    assert staged["model_version"]["version"], "promoted"
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda notebook: notebook.stem)
+def test_notebooks_are_stored_without_outputs(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text())["cells"]
+    assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
 
 
 def test_mlflow_notebook_deploys_the_best_run_that_has_a_model(stack: Stack, food11: None) -> None:

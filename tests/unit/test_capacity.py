@@ -128,6 +128,13 @@ def test_no_single_node_that_has_everything_is_told_from_too_little() -> None:
     )
 
 
+def test_a_part_of_a_gpu_lies_on_one_gpu() -> None:
+    """Of two GPUs, two workers leave 0.4 each: room for 0.8 in sum, and for no third worker with 0.6."""
+    nodes = [node("two-gpus", CPU=8, GPU=2)]
+    assert check(nodes, Resources(), WorkerGroup(6, cpus=1, gpus=0.3)) is None
+    assert "all nodes together hold 2" in refusal(nodes, Resources(), WorkerGroup(3, cpus=1, gpus=0.6))
+
+
 def test_a_group_without_room_beside_the_entry_point_is_refused() -> None:
     said = refusal([node("only", CPU=2)], Resources(cpus=1), WorkerGroup(1, cpus=2))
     assert "all nodes together hold none (only: 2 CPUs and 0 GPUs); ask for less for each" in said
@@ -143,6 +150,7 @@ def test_a_group_without_room_beside_the_entry_point_is_refused() -> None:
         (Resources(cpus=2), WorkerGroup(4, cpus=2, gpus=0)),
         (Resources(cpus=0.3), WorkerGroup(7, cpus=0.1)),
         (Resources(), WorkerGroup(100, cpus=0)),
+        (Resources(), WorkerGroup(2, cpus=0, gpus=0.6)),
     ],
 )
 def test_what_fits_passes(entry: Resources, workers: WorkerGroup | None) -> None:

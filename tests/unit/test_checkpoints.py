@@ -1,6 +1,7 @@
 """What a job's training runs have kept, read as Ray Train leaves it, and shown by `mlplatform jobs ID`."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.checkpoints import KEPT_BY, fits, remove_unkept
+from mlplatform.checkpoints import KEPT_BY, count_reports, fits, remove_unkept, restore_nan
 from mlplatform.jobs import Attempt, Jobs
 from mlplatform.settings import Settings
 
@@ -68,6 +69,60 @@ def test_what_a_lost_worker_has_left_is_removed_and_what_is_kept_stays(job: Path
 
 def test_nothing_is_removed_before_the_first_checkpoint(tmp_path: Path) -> None:
     assert remove_unkept(str(tmp_path / "fit")) == []
+
+
+def counted(folder: Path, counts: dict[int, int | None], indices: list[int]) -> None:
+    """Kept checkpoints by number, with the count of reports in their metadata, and with Ray's indices of reports."""
+    folder.mkdir()
+    for number, count in counts.items():
+        (folder / f"checkpoint_{number}").mkdir()
+        (folder / f"checkpoint_{number}" / ".metadata.json").write_text(json.dumps({"count": count} if count else {}))
+    results = [kept(number, 0.5) for number in counts]
+    snapshot = {"checkpoint_results": results, "checkpoint_report_indices": indices}
+    snapshot["latest_checkpoint_result"] = kept(max(counts), 0.5)
+    (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+
+
+@pytest.mark.parametrize(
+    ("counts", "indices", "reports"),
+    [
+        ({3: 9, 2: 6}, [8, 5], 9),
+        # The controller was lost before it had noted the count in the latest.
+        ({3: None, 2: 6}, [8, 5], 9),
+        ({1: 3, 3: None, 2: 6}, [2, 8, 5], 9),
+        ({3: None}, [8], 9),
+    ],
+)
+def test_reports_are_counted_also_where_the_latest_checkpoint_does_not_say(
+    tmp_path: Path, counts: dict[int, int | None], indices: list[int], reports: int
+) -> None:
+    counted(tmp_path / "fit", counts, indices)
+    assert count_reports(str(tmp_path / "fit"), "count") == reports
+
+
+def test_without_a_checkpoint_no_report_counts(tmp_path: Path) -> None:
+    assert count_reports(str(tmp_path / "fit"), "count") == 0
+
+
+@pytest.mark.parametrize(("metric", "place"), [("acc", ["acc"]), ("val/acc", ["val", "acc"])])
+def test_scores_that_were_no_number_are_so_again(tmp_path: Path, metric: str, place: list[str]) -> None:
+    def scored(number: int, score: float | None) -> dict[str, object]:
+        metrics: dict[str, object] = {"note": None, place[0]: score if len(place) == 1 else {place[1]: score}}
+        return {**kept(number, 0), "metrics": metrics}
+
+    def score(result: dict[str, object]) -> float:
+        value = result["metrics"]
+        for key in place:
+            value = value[key]  # type: ignore[index]
+        return value  # type: ignore[return-value]
+
+    leave(tmp_path / "fit", [scored(1, None), scored(2, 0.5)], scored(1, None), metric)
+    restore_nan(str(tmp_path / "fit"), metric)
+    found = json.loads((tmp_path / "fit" / "checkpoint_manager_snapshot.json").read_text())
+    assert [str(score(result)) for result in found["checkpoint_results"]] == ["nan", "0.5"]
+    assert math.isnan(score(found["latest_checkpoint_result"]))
+    assert found["latest_checkpoint_result"]["metrics"]["note"] is None
+    restore_nan(str(tmp_path / "none"), metric)
 
 
 def test_a_job_that_saved_nothing_has_none(job: Path) -> None:

@@ -1,6 +1,7 @@
 """The client of the Jobs API against servers that answer as Ray's does; tests/embedded has the real one."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
-from mlplatform.jobs import Jobs, WorkerGroup, _with_retries, report_in
+from mlplatform.gateway.submission import _ID
+from mlplatform.jobs import Jobs, WorkerGroup, _with_retries, new_id, report_in
 from mlplatform.settings import Settings
 
 Answer = tuple[int, str]
@@ -63,6 +65,30 @@ def test_reports_are_yielded_from_the_log(serve: Callable[..., str]) -> None:
 
     with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
         assert list(jobs.reports("a")) == [{"step": 0}, {"step": 1}]
+
+
+def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In every answer of the server below, as the gateway's header is in every one of the gateway's.
+    monkeypatch.setattr("mlplatform.jobs.GATEWAY_HEADER", "Content-Length")
+    monkeypatch.setattr("mlplatform.jobs._POLL_SECONDS", 0.05)
+    logs, asked = [(503, "try again\n"), (200, "one\ntwo\n")], []
+
+    def answer(method: str, path: str) -> Answer:
+        if not path.startswith("/platform/jobs/a/log"):
+            return 200, job("SUCCEEDED")
+        asked.append(path.partition("skip_lines=")[2])
+        return logs.pop(0)
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        assert list(jobs.follow("a")) == ["one", "two"]
+    assert asked == ["0", "0"]
+
+
+@pytest.mark.parametrize("name", ["digits", "größe", ".hidden", "--", "損失", "a" * 500, "a b/c"])
+def test_whatever_a_job_is_called_the_gateway_takes_its_id(name: str) -> None:
+    assert re.fullmatch(_ID, new_id(name))
 
 
 def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:

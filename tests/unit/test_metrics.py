@@ -106,6 +106,27 @@ def test_a_metric_that_mlflow_refuses_costs_no_other_one(caplog: pytest.LogCaptu
     assert "400, no" in caplog.text
 
 
+@pytest.mark.parametrize(("away", "arrives"), [(3, True), (10, False)])
+def test_points_come_again_where_mlflow_may_mean_its_database(away: int, arrives: bool) -> None:
+    class Troubled(Picky):
+        def log(self, points: Sequence[Point]) -> str | None:
+            if self.requests < away:
+                self.requests += 1
+                return "400, BAD_REQUEST: connection already closed"
+            return super().log(points)
+
+    run = Troubled()
+    sink, failed = sink_of(run), 0
+    while True:
+        try:
+            sink.send(points_of("loss"))
+            break
+        except ConnectionError:
+            failed += 1
+    assert failed <= 5
+    assert bool(run.points) is arrives
+
+
 def test_a_run_that_takes_nothing_is_asked_but_twice() -> None:
     run = Picky(deleted=True)
     sink_of(run).send(points_of(*(f"metric {number}" for number in range(900))))
@@ -126,7 +147,7 @@ def test_what_a_database_refuses_for_good_is_not_sent_again(
     monkeypatch.setattr(MlflowClient, "log_batch", refuse)
     run = LocalRun("sqlite://", "run")
     if final:
-        assert run.log(points_of("loss")) == "no"
+        assert run.log(points_of("loss")) == f"{code}: no"
     else:
         with pytest.raises(MlflowException):
             run.log(points_of("loss"))

@@ -39,7 +39,11 @@ def reports(storage_folder: Any) -> Iterator[Reports]:
 
 
 @pytest.mark.parametrize(
-    ("values", "step"), [({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({"loss": 1}, 7), ({}, 7)]
+    ("values", "step"),
+    [
+        *[({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({"loss": 1}, 7), ({}, 7)],
+        *[({"step": None, "epoch": 2}, 2), ({"epoch": float("nan")}, 7), ({"step": "third"}, 7)],
+    ],
 )
 def test_a_report_is_plotted_at_its_step_else_epoch_else_count(values: dict[str, float], step: int) -> None:
     assert step_of(values, reports=7) == step
@@ -120,11 +124,39 @@ def test_the_detailed_fields_tell_each_rank_and_the_last_report(storage_folder: 
     assert last["done"] is True
 
 
-def test_a_replayed_step_stands_once_in_the_history(reports: Reports, storage_folder: Any) -> None:
-    for step, loss in ((0, 0.5), (1, 0.4), (1, 0.3), (2, 0.2)):
-        reports.after_report(NO_CHECKPOINT, [{"loss": loss, "step": step}])
+def test_a_replayed_report_stands_once_in_the_history(reports: Reports, storage_folder: Any) -> None:
+    for losses in ((0.5, 0.4), (0.3, 0.2, 0.1)):
+        reports.before_worker_group_start(None)
+        for loss in losses:
+            reports.after_report(NO_CHECKPOINT, [{"loss": loss}])
     reports._close()
-    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.2]
+    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.1]
+
+
+def test_every_report_of_an_epoch_is_in_the_history_and_a_step_that_comes_again_is_said_once(
+    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch, loss in ((0, 0.5), (0, 0.4), (1, 0.3), (1, 0.2)):
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "loss": loss}])
+    reports._close()
+    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.3, 0.2]
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("loss is reported for step 0 after step 0, and MLflow keeps the first")
+
+
+def test_two_reports_of_a_step_with_other_metrics_are_fine(
+    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(2):
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "train_loss": 1}])
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "val_loss": 2}])
+    assert not caplog.records
+
+
+def test_what_json_does_not_know_is_kept_as_text(reports: Reports, storage_folder: Any) -> None:
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5, "where": Path("/data")}])
+    reports._close()
+    assert [line["where"] for line in history("fit")] == ["/data"]
 
 
 def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_attempt(storage_folder: Any) -> None:

@@ -305,7 +305,15 @@ def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
 
 def _times(room: Mapping[str, float], asked: Mapping[str, float]) -> float:
     """How often `asked` fits into `room`."""
-    return min((math.floor(room.get(name, 0) / value + _EPSILON) for name, value in asked.items()), default=math.inf)
+    return min((_pieces(name, room.get(name, 0), value) for name, value in asked.items()), default=math.inf)
+
+
+def _pieces(name: str, there: float, each: float) -> int:
+    """How many pieces of a resource there are; a part of a GPU lies on one of them, so 0.6 fits twice into 2 GPUs."""
+    if name != "GPU" or each >= 1:
+        return math.floor(there / each + _EPSILON)
+    whole = math.floor(there + _EPSILON)
+    return whole * math.floor(1 / each + _EPSILON) + math.floor((there - whole) / each + _EPSILON)
 
 
 def _without(room: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -95,6 +96,63 @@ def remove_unkept(uri: str) -> list[str]:
     for name in unkept:
         files.delete_dir(f"{folder}/{name}")
     return unkept
+
+
+def count_reports(uri: str, key: str) -> int:
+    """How many reports a training run has made up to its latest checkpoint.
+
+    Each checkpoint's metadata says so, unless the controller was lost just after Ray Train had noted the checkpoint.
+    Then it is the number of the newest one that does, and as many as Ray has counted since; it counts a replayed report
+    again, so the number may be too high, which leaves out steps, but never too low, which would lose reports.
+
+    Args:
+        uri: of the training run's folder.
+        key: of the metadata.
+    """
+    files, folder = storage.filesystem(uri)
+    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
+    latest = snapshot.get("latest_checkpoint_result")
+    if not latest:
+        return 0
+    names = [kept["checkpoint_dir_name"] for kept in snapshot["checkpoint_results"]]
+    indices = dict(zip(names, snapshot["checkpoint_report_indices"], strict=True))
+    last = int(indices[latest["checkpoint_dir_name"]])
+    for name in sorted(names, key=indices.__getitem__, reverse=True):
+        counted = _json(files, f"{folder}/{name}/{_METADATA}").get(key)
+        if counted is not None:
+            return int(counted) + last - int(indices[name])
+    return last + 1
+
+
+def restore_nan(uri: str, metric: str) -> None:
+    """Make a training run whose checkpoints are kept by a metric readable for Ray Train, which writes NaN as null.
+
+    It can sort NaN, but not null: a later attempt would fail at its first checkpoint. (Infinity becomes null too.)
+
+    Args:
+        uri: of the training run's folder, into which nothing is training yet.
+        metric: as given to Ray; "a/b" is b of a.
+    """
+    files, folder = storage.filesystem(uri)
+    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
+    results = [
+        *snapshot.get("checkpoint_results", []),
+        *snapshot.get("pending_training_results", []),
+        snapshot.get("latest_checkpoint_result"),
+    ]
+    lost = [place for result in results if result and (place := _place_of_null(result["metrics"], metric))]
+    for values, key in lost:
+        values[key] = math.nan
+    if lost:
+        with files.open_output_stream(f"{folder}/{_SNAPSHOT}") as file:
+            file.write(json.dumps(snapshot).encode())
+
+
+def _place_of_null(metrics: Any, metric: str) -> tuple[dict[str, Any], str] | None:
+    if isinstance(metrics, dict) and metric in metrics:
+        return (metrics, metric) if metrics[metric] is None else None
+    first, _, rest = metric.partition("/")
+    return _place_of_null(metrics.get(first), rest) if rest and isinstance(metrics, dict) else None
 
 
 def _json(files: FileSystem, path: str) -> dict[str, Any]:

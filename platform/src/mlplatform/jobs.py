@@ -39,6 +39,9 @@ REPORT = "mlplatform report"
 """Starts the line of the job's log that carries a report as JSON."""
 
 _REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
+_NAME_CHARACTERS = 80
+"""Of a job's name in its id."""
+
 _POLL_SECONDS = 1.0
 _REPORT_POLL_SECONDS = 0.3
 _AWAY_SECONDS = 180.0
@@ -183,8 +186,7 @@ class Jobs:
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
         if not wait_for_capacity and (wait := self.check_capacity(resources, workers)) and on_wait:
             on_wait(wait)
-        name = re.sub(r"[^\w.-]+", "-", name)
-        job_id = job_id or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
         # Who starts it again: the gateway, on any node; without one a loop on the node.
@@ -343,17 +345,19 @@ class Jobs:
         seen, asked = 0, time.monotonic()
         while True:
             ended = self._details_patiently(job_id)["status"] in ENDED
-            path, parameters = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}
+            path, parameters, read = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}, False
             with suppress(httpx.TransportError):
                 with self._http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
-                    for line in _lines(answer):
+                    read = answer.is_success
+                    # What a gateway in trouble answers is no line of the job's.
+                    for line in _lines(answer) if read else ():
                         seen, asked = seen + 1, time.monotonic()
                         yield line
-                if ended and answer.is_success:
+                if ended and read:
                     return
             if ended and time.monotonic() - asked > _AWAY_SECONDS:
                 raise UnreachableError(f"The log of job {job_id} cannot be read to its end; try again later.")
-            time.sleep(0 if not ended else _POLL_SECONDS)
+            time.sleep(0 if read and not ended else _POLL_SECONDS)
 
     def _details(self, job_id: str) -> dict[str, Any]:
         details: dict[str, Any] = self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
@@ -473,6 +477,12 @@ def _lines(answer: httpx.Response) -> Iterator[str]:
         yield from whole
     if rest:
         yield rest
+
+
+def new_id(name: str) -> str:
+    """The id of a job of this name; the gateway takes 128 characters of ASCII, the first no dot and no dash."""
+    plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
+    return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _with_retries(command: str, retries: int) -> str:

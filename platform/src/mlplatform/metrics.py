@@ -20,6 +20,12 @@ _BATCH = 1000
 FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "PERMISSION_DENIED")
 """MLflow's codes of what does not pass by itself."""
 
+_DATABASE = "BAD_REQUEST"
+"""Also for connections that Postgres has closed, and for those that were waited for in vain (MLflow 3.17)."""
+
+_DOUBTS = 5
+"""Times that it is asked again, a second apart."""
+
 _NAME_LENGTH = 250
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
 """What MLflow refuses in the name of a metric (`mlflow.utils.validation`); its letters are those of every alphabet."""
@@ -56,6 +62,7 @@ class RunSink:
         self._tracking_uri = tracking_uri
         self._last_steps: dict[str, int] = {}
         self._names: dict[str, str] = {}
+        self._doubted = 0
         self._run: RemoteRun | LocalRun
 
     def open(self) -> None:
@@ -80,12 +87,20 @@ class RunSink:
             return
         # A run that takes no points at all, as a deleted one, also refuses none.
         if len(points) == 1 or self._run.log([]):
+            self._doubt(refusal)
             keys = sorted({point.key for point in points})
             _log.warning("MLflow refuses metrics of run %s, %s are left out: %s", self._run_id, keys, refusal)
             return
         half = len(points) // 2
         self._log(points[:half])
         self._log(points[half:])
+
+    def _doubt(self, refusal: str) -> None:
+        """Raise, so that the points come again, where MLflow may mean its database by what it says of them."""
+        if _DATABASE in refusal and self._doubted < _DOUBTS:
+            self._doubted += 1
+            raise ConnectionError(refusal)
+        self._doubted = 0
 
     def _with_a_valid_name(self, point: Point) -> Point:
         is_new = point.key not in self._names
@@ -206,7 +221,7 @@ class LocalRun:
         except MlflowException as error:
             if error.error_code not in FINAL:
                 raise
-            return str(error)
+            return f"{error.error_code}: {error}"
         return None
 
 

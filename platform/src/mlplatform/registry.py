@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ TAG_DIGEST = "mlplatform.digest"
 TAG_DATA = "mlplatform.data"
 """Of a version: the data sets of its run, `name@digest` each."""
 
+_LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|(^|[^a-z])(m[as]e|rmse)([^a-z]|$)", re.IGNORECASE)
 _TAG_COMMIT = "mlflow.source.git.commit"
 
 
@@ -59,7 +61,7 @@ def promote(
     alias: str = "champion",
     *,
     metric: str | None = None,
-    mode: Literal["min", "max"] = "max",
+    mode: Literal["min", "max"] | None = None,
 ) -> ModelVersion:
     """Point an alias at a version, if it is no worse than the version that the alias points at now.
 
@@ -67,17 +69,19 @@ def promote(
 
     Args:
         metric: compared between the runs of the two versions; None promotes without a comparison.
-        mode: whether a higher or a lower `metric` is better.
+        mode: whether a higher or a lower `metric` is better; None means higher, and is refused for losses and errors.
 
     Raises:
-        RegistryError: there is no such model or version, the metric is missing, or the present one is better.
+        RegistryError: there is no such model or version, one of the two has no such metric, or the present one is
+            better.
     """
+    better = _mode(metric, mode) if metric else "max"
     client = _client()
     with _registry_errors(f"Version {version} of model {name!r} cannot become {alias!r}"):
         challenger = client.get_model_version(name, str(version))
         champion = version_of(name, alias)
         if metric:
-            _refuse_if_worse(client, challenger, champion, metric, mode, alias)
+            _refuse_if_worse(client, challenger, champion, metric, better, alias)
         client.set_registered_model_alias(name, alias, challenger.version)
     return challenger
 
@@ -155,19 +159,23 @@ def _latest(client: MlflowClient, name: str) -> str:
     return str(versions[0].version) if versions else "none"
 
 
-def best_run(experiment: str, metric: str, mode: Literal["min", "max"] = "max") -> Run:
+def best_run(experiment: str, metric: str, mode: Literal["min", "max"] | None = None) -> Run:
     """The finished run of an experiment with the best last value of a metric.
+
+    Args:
+        mode: as for `promote`.
 
     Raises:
         RegistryError: there is no such experiment, or none of its finished runs has the metric.
     """
+    better = _mode(metric, mode)
     client = _client()
     with _registry_errors(f"Experiment {experiment!r} cannot be searched"):
         found = client.get_experiment_by_name(experiment)
         if found is None:
             names = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
             raise RegistryError(f"There is no experiment {experiment!r}; there are: {names}.")
-        order = "DESC" if mode == "max" else "ASC"
+        order = "DESC" if better == "max" else "ASC"
         runs = client.search_runs(
             [found.experiment_id], "attributes.status = 'FINISHED'", order_by=[f"metrics.`{metric}` {order}"]
         )
@@ -198,6 +206,12 @@ def download(model: str, destination: Path | str) -> Path:
         return modelfiles.fetch(
             files, folder, f"{version.name} version {version.version}", version.tags.get(TAG_DIGEST)
         )
+
+
+def _mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min", "max"]:
+    if mode is None and _LOWER_IS_BETTER.search(metric):
+        raise RegistryError(f"Of metric {metric!r} it is not known whether lower is better; say mode min, or max.")
+    return mode or "max"
 
 
 def _parts(model: str) -> tuple[str, str, str]:
@@ -297,6 +311,11 @@ def _refuse_if_worse(
             "log it to the version's run before promoting."
         )
     old = _metric_of(client, champion, metric) if champion else None
+    if champion and champion.version != challenger.version and old is None:
+        raise RegistryError(
+            f"Version {champion.version} of model {champion.name!r}, which is {alias!r} now, has no number as its "
+            f"metric {metric!r} to compare with; promote without a metric, or by one that both have."
+        )
     if champion and old is not None and (new < old if mode == "max" else new > old):
         raise RegistryError(
             f"Version {challenger.version} of model {challenger.name!r} stays without alias {alias!r}: its {metric} of "
@@ -305,9 +324,10 @@ def _refuse_if_worse(
 
 
 def _metric_of(client: MlflowClient, version: ModelVersion, metric: str) -> float | None:
-    """The last value in the version's run; None where there is none or it is NaN, which no number is better than."""
+    """The last value in the version's run; None where there is none or it is NaN or infinite."""
     value = client.get_run(version.run_id).data.metrics.get(metric) if version.run_id else None
-    return None if value is None or math.isnan(value) else value
+    # MLflow keeps infinity as the largest number there is.
+    return value if value is not None and abs(value) < sys.float_info.max else None
 
 
 def _client() -> MlflowClient:

@@ -27,7 +27,10 @@ class Mode(StrEnum):
     MAX = "max"
 
 
-Better = Annotated[Mode, typer.Option("--mode", help="Whether a lower (min) or a higher (max) value is better.")]
+Better = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="Whether lower (min) or higher (max) is better; max if not said."),
+]
 
 
 @models_app.callback(invoke_without_command=True)
@@ -65,13 +68,13 @@ def promote(
     model: Model,
     alias: Annotated[str, typer.Option(help="Alias to point at it.")] = "champion",
     metric: Annotated[str | None, typer.Option(help="Refuse where the present one is better by this metric.")] = None,
-    mode: Better = Mode.MAX,
+    mode: Better = None,
 ) -> None:
     """Point an alias at a version, and have the receivers told."""
     from mlplatform import registry
 
     version = registry.resolve(model)
-    registry.promote(version.name, version.version, alias, metric=metric, mode=mode.value)
+    registry.promote(version.name, version.version, alias, metric=metric, mode=mode.value if mode else None)
     print(f"{version.name}@{alias} is version {version.version}.")
 
 
@@ -87,11 +90,11 @@ def download(
 
 
 @models_app.command()
-def best(experiment: str, metric: str, mode: Better = Mode.MAX) -> None:
+def best(experiment: str, metric: str, mode: Better = None) -> None:
     """Show the finished run of an experiment with the best value of a metric."""
     from mlplatform import registry, tracking
 
-    run = registry.best_run(experiment, metric, mode.value)
+    run = registry.best_run(experiment, metric, mode.value if mode else None)
     print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{tracking.run_url(run)}")
 
 

@@ -50,7 +50,7 @@ class HistorySink:
 
 
 def history(name: str = "0", job_id: str | None = None) -> list[dict[str, Any]]:
-    """All reports of a training run, one a step, in the order of the steps; also without checkpoints.
+    """All reports of a training run, in the order in which they were made; also without checkpoints.
 
     Args:
         name: of the training run, as given to `run_config`; the first unnamed one is "0".
@@ -58,19 +58,19 @@ def history(name: str = "0", job_id: str | None = None) -> list[dict[str, Any]]:
 
     Returns:
         The reported values with the fields that `run_config` adds; `pandas.DataFrame(history())` makes a table.
-        Of a step that was replayed after a crash the first report is kept, as in MLflow.
+        Of a report that was replayed after a crash the first is kept, as in MLflow.
 
     Raises:
         StorageError: the storage cannot be read.
     """
     files, folder = storage.filesystem(f"{storage.checkpoint_uri(name, job_id)}/{FOLDER}")
-    steps: dict[int, dict[str, Any]] = {}
+    reports: dict[int, dict[str, Any]] = {}
     for line in _read(files, folder):
         report = json.loads(line)
-        known = steps.setdefault(report["step"], report)
+        known = reports.setdefault(report["training_iteration"], report)
         if report.get("done"):
             known["done"] = True
-    return [steps[step] for step in sorted(steps)]
+    return [reports[iteration] for iteration in sorted(reports)]
 
 
 def _read(files: FileSystem, folder: str) -> Iterator[str]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from numbers import Real
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 # The public kind of callback sees reports only: not the restart of workers, and not the end of the controller.
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 
 from mlplatform import storage
-from mlplatform.checkpoints import KEPT_BY, remove_unkept
+from mlplatform.checkpoints import KEPT_BY, count_reports, remove_unkept
 from mlplatform.jobs import REPORT
 from mlplatform.metrics import MetricWriter, Point
 from mlplatform.report_history import FIELDS
-from mlplatform.settings import settings
+from mlplatform.settings import set_environment, settings
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
@@ -53,8 +55,12 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         aggregate: Literal["rank0", "mean", "max"] = "rank0",
         detailed: bool = False,
         kept_by: str | None = None,
+        account: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Args: kept_by: the metric by which checkpoints are kept; noted in each of them."""
+        """Args:
+        kept_by: the metric by which checkpoints are kept; noted in each of them.
+        account: the driver's at MLflow, as variables; this runs in a process of its own.
+        """
         self._name = name
         self._uri = uri
         self._history = history
@@ -63,7 +69,10 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._aggregate = aggregate
         self._detailed = detailed
         self._kept_by = kept_by
+        self._account = dict(account)
         self._count = 0
+        self._last_steps: dict[str, int] = {}
+        self._warned_of_steps = False
         self._count_at_checkpoint: int | None = None
         self._restored_at = 0
         self._started = self._last = time.monotonic()
@@ -72,12 +81,14 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Workers start, the first time or again: reports are counted from the checkpoint that they resume from."""
+        set_environment(self._account)
         if self._count_at_checkpoint is None:
             kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
-            self._count_at_checkpoint = int(kept.get(_COUNT, 0))
+            self._count_at_checkpoint = kept.get(_COUNT) or _guarded(lambda: count_reports(self._uri, _COUNT)) or 0
             _guarded(lambda: self._send_again(kept.get(_UNSENT, {})))
         _guarded(lambda: remove_unkept(self._uri), "What a lost worker has left in storage was not removed")
         self._count = self._restored_at = self._count_at_checkpoint
+        self._last_steps = {}
         self._started = self._last = time.monotonic()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
@@ -90,7 +101,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
     async def before_controller_shutdown(self) -> None:
         if self._detailed and self._last_report:
-            self._hand_on({**self._last_report, "done": True})
+            self._history.put([{**self._last_report, "done": True}])
         await asyncio.to_thread(self._close)
 
     def before_controller_abort(self) -> None:
@@ -100,6 +111,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         values = aggregated(metrics, self._aggregate)
         step = step_of(values, self._count)
         self._count += 1
+        self._warn_of_repeated_steps(step, numbers(values))
         report = {**values, "step": step, **self._fields()}
         if self._detailed:
             report.update(self._details(metrics))
@@ -112,6 +124,19 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         if checkpoint:
             self._count_at_checkpoint = self._count
             checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
+
+    def _warn_of_repeated_steps(self, step: int, values: Mapping[str, float]) -> None:
+        """A metric has one point a step in MLflow; what comes for that step again is missing there."""
+        keys = values.keys() - {"epoch"}
+        again = sorted(key for key in keys if step <= self._last_steps.get(key, step - 1))
+        if again and not self._warned_of_steps:
+            self._warned_of_steps = True
+            _log.warning(
+                "%s is reported for step %d after step %d, and MLflow keeps the first of a step alone (the history has "
+                'both); report a "step" that grows with each report, or neither "step" nor "epoch".',
+                *(again[0], step, self._last_steps[again[0]]),
+            )
+        self._last_steps.update(dict.fromkeys(keys, step))
 
     def _unsent(self) -> dict[str, Any]:
         """What MLflow and storage have not got yet. Steps up to a checkpoint are not replayed, so it goes with it."""
@@ -129,6 +154,8 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             self._history.put(unsent["reports"])
 
     def _hand_on(self, report: dict[str, Any]) -> None:
+        # As text where JSON knows no better: it goes into files and into the checkpoint's metadata.
+        report = json.loads(json.dumps(report, default=str))
         print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
         self._history.put([report])
 
@@ -174,7 +201,11 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def step_of(values: Mapping[str, Any], reports: int) -> int:
     """The step that a report is plotted at: its `step`, else its `epoch`, else how many came before it."""
-    return int(values.get("step", values.get("epoch", reports)))
+    for key in ("step", "epoch"):
+        value = values.get(key)
+        if isinstance(value, Real) and math.isfinite(value):
+            return int(float(value))
+    return reports
 
 
 def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:

@@ -353,6 +353,11 @@ def launcher_ranks() -> tuple[int, int]:
     return rank or 0, local or 0
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set variables for the rest of this process, as the process has them that has started it."""
+    os.environ.update(variables)
+
+
 def set_default_environment(variables: Mapping[str, str]) -> None:
     """Set variables that a library reads only from the environment, where the user has not set them.
 

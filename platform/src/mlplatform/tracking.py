@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,9 @@ TAG_ATTEMPT = "mlplatform.attempt"
 TAG_ROLE = "mlplatform.role"
 """`job` marks the parent run of a job; runs that user code starts carry the job's id without it."""
 
+TAG_FIT = "mlplatform.fit"
+"""The training that was tracked in a run which the script has opened by itself."""
+
 TAG_NODE = "mlplatform.node"
 TAG_HOLDER = "mlplatform.held_by"
 """While a run is open: whether a job's driver or one of Ray's workers has opened it."""
@@ -48,6 +51,10 @@ _DRIVER, _WORKER = "driver", "worker"
 NOT_TRACKED = (
     "Nothing is tracked, because MLFLOW_TRACKING_URI is not set; start the stack with tracking "
     "(`make up` without ONLY=ray) or set it to your MLflow server."
+)
+_ACCOUNT = (
+    *("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *("MLFLOW_TRACKING_INSECURE_TLS", "MLFLOW_TRACKING_SERVER_CERT_PATH"),
 )
 _FILES_SECONDS = 60.0
 _PROBE_SECONDS = 5
@@ -109,15 +116,26 @@ def job_run(
         yield run
 
 
-def process_run() -> str | None:
-    """Id of the job's run, opened for the rest of this process where no `job_run` is open; None if untracked."""
+def process_run(fit: str | None = None) -> str | None:
+    """Id of the job's run, opened for the rest of this process where no `job_run` is open; None if untracked.
+
+    Inside of a run that the script has opened by itself it is that one, or, in a later attempt of the job, the one that
+    the same training has had before.
+
+    Args:
+        fit: name of the training that is to be tracked.
+    """
+    opened: AbstractContextManager[ActiveRun | Run | None] = job_run()
     if uri() is not None:
         import mlflow
 
         if active := mlflow.active_run():
-            return str(active.info.run_id)
+            earlier = _earlier_run_of(active, fit) if fit else None
+            if earlier is None:
+                return str(active.info.run_id)
+            opened = _continued(earlier)
     stack = ExitStack()
-    run = stack.enter_context(job_run())
+    run = stack.enter_context(opened)
     previous_hook, leaving = sys.excepthook, exits.NotedExit()
 
     def end_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -209,6 +227,12 @@ def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
         max_results=1,
     )
     return runs[0] if runs else None
+
+
+def own_account() -> dict[str, str]:
+    """The account at MLflow that this process has in its environment; Ray hands on what the job was submitted with."""
+    variables = environment()
+    return {variable: variables[variable] for variable in _ACCOUNT if variable in variables}
 
 
 def run_url(run: Run) -> str:
@@ -362,6 +386,41 @@ def _own_active_run(config: Settings) -> ActiveRun | None:
     return active if tags.get(TAG_JOB) == config.job_id and tags.get(TAG_ROLE) == "job" else None
 
 
+def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
+    """The run that an earlier attempt of the job had open around a training, whose points are to stay together."""
+    import mlflow
+
+    config = settings()
+    if config.job_id is None or "'" in fit or _own_active_run(config):
+        return None
+    client = mlflow.MlflowClient()
+    if config.attempt > 1:
+        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{TAG_FIT}` = '{fit}'"
+        order = ["attributes.start_time ASC"]
+        if found := client.search_runs([active.info.experiment_id], same, order_by=order, max_results=1):
+            return found[0]
+    client.set_tag(active.info.run_id, TAG_FIT, fit)
+    return None
+
+
+@contextmanager
+def _continued(run: Run) -> Iterator[Run]:
+    """An earlier attempt's run, open again until this one ends."""
+    import mlflow
+
+    client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
+    client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
+    client.update_run(run_id, status="RUNNING")
+    try:
+        yield run
+    except BaseException as error:
+        status = exits.status_after(error)
+        raise
+    finally:
+        with suppress(Exception):
+            client.set_terminated(run_id, status)
+
+
 def _job_tags(config: Settings) -> dict[str, str]:
     # A worker's own command line is Ray's, and names nothing that a person has typed.
     command = config.entrypoint or ("" if ray_context.is_worker() else shlex.join(sys.orig_argv))
@@ -379,12 +438,16 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
     import mlflow
     from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
+    if not params:
+        return
+    # Asked for anew: a run that is open already knows no parameter that was logged since.
+    logged = mlflow.get_run(run.info.run_id).data.params
     accepted: dict[str, str] = {}
     names: dict[str, str] = {}
     odd = []
     for key, value in params.items():
         text, valid = str(value), name_among(key, names)
-        if valid in run.data.params:
+        if valid in logged:
             continue
         if valid != key:
             odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name or has it already.")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
 
-from mlplatform import fence, storage, tracking
+from mlplatform import checkpoints, fence, storage, tracking
 from mlplatform.metrics import MetricWriter, metric_prefix
 from mlplatform.outbox import Outbox
 from mlplatform.report_history import HistorySink
@@ -72,7 +72,10 @@ def run_config(
     uri = storage.checkpoint_uri(name)
     storage.check_writable(storage.checkpoint_uri())
     set_default_environment(_RAY_TRAIN)
-    run_id = tracking.process_run()
+    run_id = tracking.process_run(name)
+    if metric:
+        checkpoints.restore_nan(uri, metric)
+    account = tracking.own_account()
     reports = Reports(
         name,
         uri,
@@ -82,6 +85,7 @@ def run_config(
         aggregate=aggregate,
         detailed=detailed,
         kept_by=metric,
+        account=account,
     )
     files, path = storage.filesystem(storage.checkpoint_uri())
     identity = {
@@ -98,6 +102,6 @@ def run_config(
         checkpoint_config=CheckpointConfig(
             num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
         ),
-        callbacks=[reports, WorkerSetup(uri), *callbacks],
+        callbacks=[reports, WorkerSetup(uri, account), *callbacks],
         worker_runtime_env={"env_vars": {variable: value for variable, value in identity.items() if value}},
     )

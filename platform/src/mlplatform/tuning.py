@@ -32,7 +32,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.trainable import FunctionTrainable
 from ray.tune.utils import flatten_dict
 
-from mlplatform import storage, tracking
+from mlplatform import checkpoints, storage, tracking
 from mlplatform.errors import RegistryError
 from mlplatform.jobs import REPORT
 from mlplatform.metrics import Point
@@ -188,6 +188,9 @@ def trial_config(
     place = tune.get_context().get_storage()
     files, path = place.storage_filesystem, place.experiment_fs_path
     scheme = "s3://" if files.type_name.endswith("s3") else ""
+    uri = f"{scheme}{path}/{place.trial_dir_name}"
+    if metric:
+        checkpoints.restore_nan(uri, metric)
     set_default_environment(_RAY_TUNE)
     reports = TuneReportCallback()
     return ray.train.RunConfig(
@@ -203,7 +206,7 @@ def trial_config(
         callbacks=[
             reports,
             Drain(reports._training_actor_item_queue),
-            WorkerSetup(f"{scheme}{path}/{place.trial_dir_name}"),
+            WorkerSetup(uri),
             *callbacks,
         ],
     )

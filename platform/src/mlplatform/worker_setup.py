@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ray.train import Checkpoint, CheckpointUploadMode
@@ -18,6 +19,7 @@ from ray.train.v2._internal.execution.context import TrainContext, get_train_con
 
 from mlplatform import storage
 from mlplatform.errors import JobError
+from mlplatform.settings import set_environment
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +27,13 @@ _log = logging.getLogger(__name__)
 class WorkerSetup(WorkerCallback):  # type: ignore[misc]
     """Metrics of NumPy and PyTorch can be reported, checkpoints go up in parallel parts, silent calls are warned of."""
 
-    def __init__(self, checkpoints: str) -> None:
-        """Args: checkpoints: address of the training run's folder."""
+    def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Args: checkpoints: address of the training run's folder; account: the driver's at MLflow, as variables."""
         self._checkpoints = checkpoints
+        self._account = dict(account)
 
     def after_init_train_context(self) -> None:
+        set_environment(self._account)
         context = get_train_context()
         upload = None
         if self._checkpoints.startswith("s3://"):
@@ -43,7 +47,20 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics as Python values: Ray Train writes them as JSON, which NumPy's numbers and tensors cannot be."""
-    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in metrics.items()}
+    return {key: _plain(value) for key, value in metrics.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value itself where nothing of it had to be changed."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        changed = plain(value)
+        return value if all(changed[key] is value[key] for key in value) else changed
+    if type(value) in (list, tuple):
+        items = [_plain(item) for item in value]
+        return value if all(item is old for item, old in zip(items, value, strict=True)) else items
+    return value
 
 
 def _reporting(report: Callable[..., None], upload: Callable[..., Checkpoint] | None) -> Callable[..., None]:

@@ -7,9 +7,11 @@ while its checkpoint is uploaded, asynchronously and synchronously.
 
 import argparse
 import itertools
+import os
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray.train
@@ -98,10 +100,21 @@ def stall(mode: str, rank: int, megabytes: int) -> float:
     return seconds
 
 
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Undo what `run_config` sets for Ray Train, or the plain training would be polled as often as the tracked one."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def fit(config: dict, tracked: bool) -> dict:
     """One training; what rank 0 measured."""
     name = f"{'tracked' if tracked else 'plain'}-{next(_fits)}"
-    with mlplatform.job_run(experiment="bench") if tracked else nullcontext():
+    with own_environment(), mlplatform.job_run(experiment="bench") if tracked else nullcontext():
         if tracked:
             run_config = mlplatform.run_config(name)
         else:
