@@ -123,7 +123,7 @@ def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: registry.best_run("none", "loss"), "no experiment 'none'; there are: .*digits"),
+        (lambda: registry.best_run("none", "f1"), "no experiment 'none'; there are: .*digits"),
         (lambda: registry.best_run("digits", "f1"), "has a metric 'f1'"),
         (lambda: registry.promote("digits", 99), "Version 99 of model 'digits' cannot become 'champion'"),
         (lambda: registry.promote("none", 1), "Version 1 of model 'none'"),
