@@ -207,7 +207,8 @@ def test_a_woken_attempt_overwrites_no_reports(
     folder: Path, replace: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     reports: Outbox = Outbox(HistorySink(f"{folder}/0"))
-    reports.put([{"step": 0, "loss": 1.0}])
+    first = {"step": 0, "training_iteration": 1, "loss": 1.0}
+    reports.put([first])
     until(lambda: not reports.pending())
     replace()
     for step in (1, 2):
@@ -218,7 +219,7 @@ def test_a_woken_attempt_overwrites_no_reports(
     reports.put([{"step": 4}])
     for outbox in (reports, late):
         outbox.close()
-    assert history() == [{"step": 0, "loss": 1.0}]
+    assert history() == [first]
 
 
 def test_a_woken_attempt_adds_no_metrics(become: Become, replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
