@@ -35,6 +35,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         yield _stack
         return
     _stack = Stack.checked_out(tmp_path_factory.mktemp("checkout"))
+    # A run that was killed leaves its stack, whose volumes know other passwords.
+    _stack.remove()
     try:
         started = time.monotonic()
         _stack.make("build")

@@ -28,6 +28,23 @@ def test_stopped_worker_leaves_and_started_worker_rejoins(stack: Stack) -> None:
     wait_for(lambda: not stack.unhealthy(), "every service healthy")
 
 
+def test_start_with_passwords_that_the_data_does_not_know_says_what_to_do(stack: Stack) -> None:
+    secret = stack.root / "secrets" / "postgres_password"
+    known = secret.read_text()
+    try:
+        secret.chmod(0o644)
+        secret.write_text("that of another checkout")
+        refused = stack.make("up", check=False)
+    finally:
+        secret.write_text(known)
+        secret.chmod(0o444)
+        stack.make("up")
+    assert refused.returncode == 2
+    assert f"{stack.container('storage-init')} ended with 1" in refused.stderr
+    assert "Postgres refuses the password in secrets/postgres_password: another checkout" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 # Three starts of a stack; that all is there after `down` and `up`, CI sees in test_losses.
 @pytest.mark.soak
 def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: Trained) -> None:

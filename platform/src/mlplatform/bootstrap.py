@@ -12,9 +12,10 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.errors import SettingsError
 from mlplatform.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,13 +46,12 @@ def storage() -> None:
 
 def make_databases() -> None:
     """MLflow owns a database for runs and one for accounts, the gateway one for jobs; the exporter reads statistics."""
-    import psycopg2
     from psycopg2 import sql
 
     owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
     roles = {**owners, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
     superuser = (SECRETS / "postgres_password").read_text()
-    with closing(psycopg2.connect(host="postgres", user="postgres", password=superuser)) as connection:
+    with closing(_connect("postgres_password", host="postgres", user="postgres", password=superuser)) as connection:
         connection.autocommit = True  # CREATE DATABASE refuses to run in a transaction
         cursor = connection.cursor()
         for role, role_password in roles.items():
@@ -70,6 +70,25 @@ def make_databases() -> None:
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
     print("Postgres: roles and databases are as declared.")
+
+
+def _connect(secret: str, **account: Any) -> Any:
+    """A connection to Postgres.
+
+    Raises:
+        SettingsError: the volume was made with other passwords than those of this checkout.
+    """
+    import psycopg2
+
+    try:
+        return psycopg2.connect(**account)
+    except psycopg2.OperationalError as error:
+        if "password authentication failed" not in str(error):
+            raise
+        raise SettingsError(
+            f"Postgres refuses the password in secrets/{secret}: another checkout made its volume. Copy that one's "
+            ".env and secrets/ to this one, or remove the stack with all of its data by `make destroy`."
+        ) from None
 
 
 def make_buckets() -> None:
@@ -111,6 +130,7 @@ def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]])
 
 def tracking() -> None:
     """Bring MLflow's databases to the version of this image and make its accounts."""
+    _connect("postgres_mlflow", service="mlflow").close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
 
     # Reads docker/mlflow/basic_auth.ini, as the server does.
@@ -128,4 +148,7 @@ def tracking() -> None:
 
 
 if __name__ == "__main__":
-    {"storage": storage, "tracking": tracking}[sys.argv[1]]()
+    try:
+        {"storage": storage, "tracking": tracking}[sys.argv[1]]()
+    except SettingsError as error:
+        sys.exit(str(error))

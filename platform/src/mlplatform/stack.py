@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -153,8 +154,32 @@ def up(root: Path, only: str | None = None) -> None:
     if result.returncode:
         raise HostError(
             f"The stack is not healthy after {START_TIMEOUT} s or less: `make status` shows each container's state "
-            "and `make logs` its last lines."
+            f"and `make logs` its last lines.{_last_words(root)}"
         )
+
+
+def _last_words(root: Path) -> str:
+    """The last lines of each container that ended with an error or is not healthy."""
+    listing = subprocess.run(
+        compose(root, "--profile", "*", "ps", "--all", "--format", "json"), capture_output=True, text=True, check=False
+    )
+    parts = []
+    for container in map(json.loads, listing.stdout.splitlines()):
+        if container["Health"] == "unhealthy":
+            state = "is unhealthy"
+        elif container["State"] in ("exited", "restarting", "dead") and container["ExitCode"]:
+            state = f"ended with {container['ExitCode']}"
+        else:
+            continue
+        logs = subprocess.run(
+            ["docker", "logs", "--tail", "5", container["Name"]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        parts.append(f"\n{container['Name']} {state}:\n{logs.stdout.strip()}")
+    return "".join(parts)
 
 
 def make_food11_volume(root: Path) -> None:
