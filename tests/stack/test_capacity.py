@@ -7,6 +7,7 @@ import time
 
 import pytest
 from host import Stack, run, wait_for
+from training import SCRIPTS
 
 from mlplatform import stack as stack_module
 from mlplatform.jobs import Jobs, WorkerGroup
@@ -70,3 +71,13 @@ def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
             wait_for(waits, "the worker is known to be away")
     finally:
         stack.make("up")
+
+
+@pytest.mark.parametrize("way", ["task", "training"])
+def test_a_job_that_asks_ray_itself_for_what_no_node_has_is_told_so(stack: Stack, jobs: Jobs, way: str) -> None:
+    job_id = jobs.submit(["python", "hungry.py", way], SCRIPTS, name="hungry")
+    said = "One worker asks for 1000 CPUs; no node has more than 8 CPUs"
+    wait_for(lambda: said in jobs.get(job_id).message, "the job's message says what it waits for", 90)
+    wait_for(lambda: f"To end the job: mlplatform stop {job_id}" in jobs.logs(job_id), "so does its log", 30)
+    assert jobs.stop(job_id)
+    assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"

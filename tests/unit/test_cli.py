@@ -68,6 +68,13 @@ def test_a_missing_demo_file_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_jobs_id_is_whole_however_narrow_the_terminal(serve: Callable[..., str]) -> None:
+    job_id = f"{'a' * 40}-20261122-114353-7c48"
+    details = {"submission_id": job_id, "status": "RUNNING", "entrypoint": f"python {'a' * 40}.py", "metadata": None}
+    done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([details]))), COLUMNS="80")
+    assert job_id in done.stdout.split()
+
+
 @pytest.mark.parametrize("words", [("jobs",), ("logs", "a"), ("wait", "a"), ("stop", "a")])
 def test_a_silent_ray_is_named(words: tuple[str, ...], closed_port: int) -> None:
     said, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")

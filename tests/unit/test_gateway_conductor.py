@@ -45,6 +45,8 @@ class MadeUpHead:
     refusal: Exception | None = None
     supervised: bool = True
     status: str = "RUNNING"
+    wanted: list[dict[str, float]] = field(default_factory=list)
+    """Bundles of a placement group that has no place."""
 
     async def look(self) -> Cluster:
         return Cluster(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
@@ -54,6 +56,9 @@ class MadeUpHead:
         if self.refusal:
             raise self.refusal
         self.jobs[request["submission_id"]] = ray(self.status)
+
+    async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
+        return [("02000000", self.wanted)] if self.wanted else []
 
     async def has_package(self, name: str) -> bool:
         return False
@@ -131,6 +136,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_module.settings.cache_clear()
     monkeypatch.setattr(conductor_module, "_STEP_SECONDS", 0.05)
+    monkeypatch.setattr(conductor_module, "_UNPLACED_SECONDS", 0.05)
     monkeypatch.setattr(conductor_module, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(conductor_module, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):
@@ -176,6 +182,39 @@ def test_a_job_that_can_never_start_fails_once_and_makes_room(
 
     assert message in asyncio.run(scenario())
     assert len(gateway.head.submitted) == (refusal is not None)
+
+
+@pytest.mark.parametrize(
+    ("bundles", "said"),
+    [
+        ([{"CPU": 1.0, "GPU": 9.0}], "One worker asks for 1 CPU and 9 GPUs; no node has a GPU"),
+        ([{"CPU": 2.0}] * 3, "The job asks for 3 workers with 2 CPUs each; all nodes together hold 2"),
+        ([{"CPU": 1.0}, {"CPU": 1.0, "tpu": 1.0}], "One worker asks for 1 CPU and 1 tpu; no node has a tpu"),
+    ],
+    ids=["one", "all together", "one of several"],
+)
+def test_a_job_that_asks_ray_for_what_no_node_has_is_told_so(
+    gateway: Gateway, bundles: list[dict[str, float]], said: str
+) -> None:
+    async def message_has(text: str) -> bool:
+        return text in (await gateway.store.get("mine")).message
+
+    async def scenario() -> str:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("RUNNING", job_id="02000000")
+            gateway.head.wanted = bundles
+            await gateway.until(lambda: message_has(f"waits for a node that can run its workers. {said}"))
+            gateway.head.wanted = [{"CPU": 4.0}]  # has to wait for its turn, but fits
+            await gateway.until(lambda: message_has("Job is currently running."))
+            assert await gateway.state() == State.RUNNING
+            return await gateway.logs.text("mine")
+
+    log = asyncio.run(scenario())
+    assert log.count(said) == 1
+    assert "To end the job: mlplatform stop mine" in log
 
 
 def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,24 @@ def test_whatever_a_job_is_called_the_gateway_takes_its_id(name: str) -> None:
     assert re.fullmatch(_ID, new_id(name))
 
 
+@pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a", poll_s=0.05))])
+def test_who_asks_while_the_gateways_database_is_away_waits_for_it(
+    ask: Callable[[Jobs], object], serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlplatform.jobs._POLL_SECONDS", 0.05)
+    answers = [(503, "The gateway's database does not answer; try again."), (200, job("SUCCEEDED", None))]
+    with Jobs(Settings.load(ray_address=serve(lambda *_: answers.pop(0) if len(answers) > 1 else answers[0]))) as jobs:
+        ask(jobs)
+
+
+def test_a_job_that_there_is_not_is_said_at_once(serve: Callable[..., str]) -> None:
+    with (
+        Jobs(Settings.load(ray_address=serve(lambda *_: (404, "no")))) as jobs,
+        pytest.raises(JobError, match="There is no job 'a'"),
+    ):
+        jobs.wait("a")
+
+
 def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
     with (
         Jobs(Settings.load(ray_address=serve(lambda method, path: (200, job("RUNNING"))))) as jobs,

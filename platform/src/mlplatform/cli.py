@@ -105,11 +105,12 @@ def jobs(
         _show(job_id)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from mlplatform.jobs import Jobs
 
-    table = Table("Job", "Status", "User", "Started", "Command", box=None)
+    # Whole in the narrowest terminal, as it is what every other command asks for; the command is wrapped.
+    table = Table(Column("Job", no_wrap=True), "Status", "User", "Started", "Command", box=None)
     with Jobs() as client:
         for job in client.list():
             started = f"{job.started.astimezone():%Y-%m-%d %H:%M:%S}" if job.started else ""

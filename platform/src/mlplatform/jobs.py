@@ -63,6 +63,10 @@ _NOTHING = Resources()
 _log = logging.getLogger(__name__)
 
 
+class _AwayError(UnreachableError):
+    """The gateway answers, and what it stands on does not."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What Ray knows about a job."""
@@ -241,7 +245,7 @@ class Jobs:
         Raises:
             UnreachableError: Ray has not answered for three minutes.
         """
-        details, asked = self._details(job_id), time.monotonic()
+        details, asked = self._details_patiently(job_id, known=False), time.monotonic()
         if self._gateway:
             yield from self._stream(job_id)
             return
@@ -308,7 +312,7 @@ class Jobs:
             JobError: it has not ended within `timeout_s` seconds; it goes on.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job = self.get(job_id)
+        job = Job.of(self._details_patiently(job_id, known=False))
         while job.status not in ENDED:
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it goes on, wait again.")
@@ -363,15 +367,19 @@ class Jobs:
         details: dict[str, Any] = self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
         return details
 
-    def _details_patiently(self, job_id: str) -> dict[str, Any]:
-        """Ask until Ray's head, which may be restarting, answers."""
+    def _details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
+        """Ask until Ray's head, which may be restarting, answers.
+
+        Args:
+            known: the job was there before, so that its absence is the head's, which answers 404 or 500 until it has
+                read what it remembers; else only a gateway is waited for that says it cannot answer now.
+        """
         deadline = time.monotonic() + _AWAY_SECONDS
         while True:
             try:
                 return self._details(job_id)
-            except (UnreachableError, JobError):
-                # A head that starts answers 404 or 500 before it has read what it remembers.
-                if time.monotonic() > deadline:
+            except (UnreachableError, JobError) as error:
+                if time.monotonic() > deadline or not (known or isinstance(error, _AwayError)):
                     raise
             time.sleep(_POLL_SECONDS)
 
@@ -408,6 +416,8 @@ class Jobs:
         if response.status_code == 404 and job_id:
             raise JobError(f"There is no job {job_id!r} at {self._settings.ray_address}; `mlplatform jobs` lists them.")
         last_line = (response.text.strip().splitlines() or [""])[-1]
+        if response.status_code == 503:
+            raise _AwayError(f"Ray at {self._settings.ray_address} cannot answer now: {last_line}")
         raise JobError(f"Ray at {self._settings.ray_address} refuses the request ({response.status_code}): {last_line}")
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -44,11 +44,11 @@ def models(context: typer.Context) -> None:
 def list_models() -> None:
     """List registered models with their aliases."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from mlplatform.registry import models as registered
 
-    table = Table("Model", "Latest version", "Aliases", box=None)
+    table = Table(Column("Model", no_wrap=True), "Latest version", "Aliases", box=None)
     for name, latest, aliases in registered():
         table.add_row(name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
     Console(markup=False, emoji=False).print(table)
@@ -160,11 +160,11 @@ def list_data() -> None:
     """List data sets with all their versions, the latest of each last."""
     from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from mlplatform import datasets
 
-    table = Table("Data set", "Files", "Size", "Put", "By", box=None)
+    table = Table(Column("Data set", no_wrap=True), "Files", "Size", "Put", "By", box=None)
     for found in datasets.list_datasets():
         put_at = f"{found.modified.astimezone():%Y-%m-%d %H:%M}"
         table.add_row(

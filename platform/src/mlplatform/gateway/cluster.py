@@ -70,12 +70,9 @@ class Head:
 
     async def look(self) -> Cluster:
         """Jobs and nodes, asked for at the same time."""
-        jobs, shapes, summary = await asyncio.gather(
-            self._json("/api/jobs/"),
-            self._json("/api/v0/nodes", detail=1, limit=_ALL),
-            self._json("/nodes", view="summary"),
+        jobs, states, summary = await asyncio.gather(
+            self._json("/api/jobs/"), self._listed("nodes"), self._json("/nodes", view="summary")
         )
-        states = shapes["data"]["result"]["result"]
         names = {node["raylet"]["nodeId"]: node.get("hostname") for node in summary["data"]["summary"]}
         return Cluster(
             jobs={job["submission_id"]: job for job in jobs if job["type"] == "SUBMISSION"},
@@ -114,9 +111,24 @@ class Head:
     async def has_supervisor(self, ray_id: str) -> bool:
         """Whether there is an actor, living or on its way, that runs a submitted job."""
         name = f"_ray_internal_job_actor_{ray_id}"  # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
-        condition = {"filter_keys": "name", "filter_predicates": "=", "filter_values": name}
-        actors = (await self._json("/api/v0/actors", limit=_ALL, **condition))["data"]["result"]["result"]
-        return any(actor["state"] != "DEAD" for actor in actors)
+        return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
+
+    async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
+        """What has no place on a node yet: by Ray's id of the job, the resources of each bundle of a request.
+
+        Actors and Ray Train's workers are among the tasks and placement groups that wait.
+        """
+        groups, tasks = await asyncio.gather(
+            self._listed("placement_groups"), self._listed("tasks", state="PENDING_NODE_ASSIGNMENT")
+        )
+        return [
+            *(
+                (group["creator_job_id"], [bundle["unit_resources"] for bundle in group["bundles"]])
+                for group in groups
+                if group["state"] in ("PENDING", "RESCHEDULING")
+            ),
+            *((task["job_id"], [task["required_resources"]]) for task in tasks if not task["placement_group_id"]),
+        ]
 
     async def stop(self, ray_id: str) -> None:
         """Ask an attempt to end; one that Ray does not know has none."""
@@ -168,6 +180,17 @@ class Head:
                 if answer.is_success:
                     return True
         return False
+
+    async def _listed(self, what: str, **equal: str) -> list[dict[str, Any]]:
+        """A list of Ray's state API, of what has these values."""
+        filters = {
+            "filter_keys": list(equal),
+            "filter_predicates": ["="] * len(equal),
+            "filter_values": list(equal.values()),
+        }
+        listed = await self._json(f"/api/v0/{what}", detail=1, limit=_ALL, **filters)
+        rows: list[dict[str, Any]] = listed["data"]["result"]["result"]
+        return rows
 
     async def _json(self, path: str, **params: Any) -> Any:
         return _checked(await self._send("GET", path, params=params)).json()

@@ -28,6 +28,7 @@ from mlplatform.gateway.schema import AttemptRow, JobRow
 from mlplatform.gateway.states import Outcome, Sight, State, Verdict, judge
 from mlplatform.gateway.store import NoSuchJobError, Store, now
 from mlplatform.gateway.submission import resources_of
+from mlplatform.gateway.unplaced import Unplaced
 
 _STEP_SECONDS = 0.5
 _IDLE_SECONDS = 10.0
@@ -42,6 +43,7 @@ _STOP_AGAIN_SECONDS = 5.0
 _NODES_SECONDS = 30.0
 _CLEAN_SECONDS = 30.0
 _CLEAN_PACKAGES_SECONDS = 3600.0
+_UNPLACED_SECONDS = 10.0
 _KEPT_IN_RAY = 100
 _CLOSE_AGAIN_SECONDS = 5.0
 _WARN_SECONDS = 30.0
@@ -79,6 +81,7 @@ class Conductor:
         self._logs = logs
         self._packages = packages
         self._outages = outages
+        self._unplaced = Unplaced(store, head, logs)
         self._tracking = tracking
         self._wake = asyncio.Event()
         self._some_open = asyncio.Event()
@@ -102,6 +105,7 @@ class Conductor:
         """Go on for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forever(self._step_and_wait))
+            group.create_task(self._forever(self._look_for_unplaced))
             group.create_task(self._forever(self._close_runs))
             group.create_task(self._forever(self._clean_ray))
             group.create_task(self._forever(self._clean_packages))
@@ -303,7 +307,7 @@ class Conductor:
         """Start a job that fits; else its message says what it waits for."""
         if obstacle := self._away(job) or _obstacle(room, job):
             if job.message != obstacle:
-                await self._store.say(job.id, obstacle)
+                await self._store.say(job.id, obstacle, State.WAITING)
             return False
         attempt = await self._store.begin_attempt(job.id)
         if attempt is None:
@@ -395,6 +399,11 @@ class Conductor:
         return judge(Sight(ray, not answers, self._outages.recent(age)))
 
     # --- Behind ---
+
+    async def _look_for_unplaced(self) -> None:
+        await self._some_open.wait()
+        await asyncio.sleep(_UNPLACED_SECONDS)
+        await self._unplaced.look((await self.look()).nodes)
 
     async def _close_runs(self) -> None:
         """Give the runs of what has ended their end; while MLflow is away, they wait."""

@@ -22,6 +22,8 @@ from mlplatform.gateway.packages import package_names
 from mlplatform.gateway.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.states import Count, Next, Outcome, State, Verdict, after
 
+RUNNING_MESSAGE = "Job is currently running."
+
 _CONNECT_SECONDS = 3
 _POOL = 8
 
@@ -220,7 +222,7 @@ class Store:
             attempt.running = True
             if job.state == State.STARTING:
                 job.state = State.RUNNING
-                job.message = "Job is currently running." if number == 1 else f"Job is running again. {job.message}"
+                job.message = RUNNING_MESSAGE if number == 1 else f"Job is running again. {job.message}"
 
     @_transaction
     def end_attempt(
@@ -264,10 +266,10 @@ class Store:
         self._end(job, Next(State.FAILED, reason))
 
     @_transaction
-    def say(self, session: Session, job_id: str, message: str) -> None:
-        """Change the message of a job that waits."""
+    def say(self, session: Session, job_id: str, message: str, state: State) -> None:
+        """Change the message of a job that is still in a state."""
         job = self._get(session, job_id, lock=True)
-        if job.state == State.WAITING:
+        if job.state == state:
             job.message = message
 
     # --- What is done behind ---
