@@ -128,6 +128,15 @@ def test_no_single_node_that_has_everything_is_told_from_too_little() -> None:
     )
 
 
+def test_memory_is_said_in_units_that_people_use() -> None:
+    asked = Resources(custom={"memory": 8 << 30})
+    assert refusal([node("small", CPU=8, memory=7462343475)], asked) == (
+        "The entry point asks for 8 GiB of memory; no node has more than 6.94 GiB of memory "
+        "(small: 8 CPUs, 0 GPUs and 6.94 GiB of memory); ask for at most 6.94 GiB of memory."
+    )
+    assert "has more than 512 MiB of memory" in refusal([node("tiny", CPU=1, memory=512 << 20)], asked)
+
+
 def test_a_part_of_a_gpu_lies_on_one_gpu() -> None:
     """Of two GPUs, two workers leave 0.4 each: room for 0.8 in sum, and for no third worker with 0.6."""
     nodes = [node("two-gpus", CPU=8, GPU=2)]

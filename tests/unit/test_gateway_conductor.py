@@ -57,6 +57,9 @@ class MadeUpHead:
             raise self.refusal
         self.jobs[request["submission_id"]] = ray(self.status)
 
+    async def demands(self) -> list[list[dict[str, float]]]:
+        return [self.wanted] if self.wanted else []
+
     async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
         return [("02000000", self.wanted)] if self.wanted else []
 

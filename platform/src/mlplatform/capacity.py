@@ -24,6 +24,8 @@ _EPSILON = 1e-9
 _LEAST = 0.0001
 """Ray refuses less of a resource (`ray._common.ray_option_utils`), and how often less fits overflows."""
 
+_IN_BYTES = ("memory", "object_store_memory")
+
 _USED = re.compile(r"^([\d.]+)/[\d.]+ (\S+)", re.MULTILINE)
 _IN_GROUP = re.compile(r"_group(_\d+)?_[0-9a-f]{36}$")
 
@@ -330,6 +332,10 @@ def _shapes(nodes: Sequence[Node], asked: Mapping[str, float]) -> str:
 
 
 def _amount(name: str, value: float) -> str:
+    if name in _IN_BYTES:
+        unit, size = ("GiB", 1 << 30) if value >= 1 << 30 else ("MiB", 1 << 20)
+        # Rounded down, so that what is advised fits.
+        return f"{math.floor(value / size * 100) / 100:g} {unit} of {name.replace('_', ' ')}"
     return f"{value:g} {_unit(name, value)}"
 
 

@@ -113,8 +113,22 @@ class Head:
         name = f"_ray_internal_job_actor_{ray_id}"  # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
 
+    async def demands(self) -> list[list[dict[str, float]]]:
+        """The kinds of requests that have no place on a node yet, each as the resources of its bundles.
+
+        Ray's autoscaler counts them every 5 s. Asking takes 6 ms, where `unplaced` takes 2 s of 10,000 waiting tasks.
+        """
+        report = ((await self._json("/api/cluster_status"))["data"]["clusterStatus"] or {}).get("loadMetricsReport", {})
+        return [
+            *([shape] for shape, _ in report.get("resourceDemand") or []),
+            *(
+                [bundle for bundle, count in demand["bundles"] for _ in range(count)]
+                for demand, _ in report.get("pgDemand") or []
+            ),
+        ]
+
     async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
-        """What has no place on a node yet: by Ray's id of the job, the resources of each bundle of a request.
+        """The requests themselves, and by Ray's id the job that each one is of.
 
         Actors and Ray Train's workers are among the tasks and placement groups that wait.
         """

@@ -35,17 +35,20 @@ class Unplaced:
         Raises:
             UnreachableError: the head or the database does not answer.
         """
-        running = {job.attempts[-1].ray_job: job for job in await self._store.open_jobs() if job.state == State.RUNNING}
-        found: dict[str, str] = {}
-        for ray_job, bundles in await self._head.unplaced() if running else []:
-            job = running.get(ray_job)
-            if job and job.id not in found and (reason := never(nodes, bundles)):
-                found[job.id] = reason
-        before, self._found = self._found, found
-        for job in running.values():
-            reason = found.get(job.id)
+        running = [job for job in await self._store.open_jobs() if job.state == State.RUNNING]
+        before, self._found = self._found, await self._hopeless(running, nodes) if running else {}
+        for job in running:
+            reason = self._found.get(job.id)
             if reason == before.get(job.id):
                 await self._say(job, reason)
+
+    async def _hopeless(self, running: Sequence[JobRow], nodes: Sequence[Node]) -> dict[str, str]:
+        """Why a request of a job has no place, by the ids of the jobs that have made such a one."""
+        if not any(never(nodes, bundles) for bundles in await self._head.demands()):
+            return {}
+        ids = {job.attempts[-1].ray_job: job.id for job in running}
+        requests = [(ids[ray_job], bundles) for ray_job, bundles in await self._head.unplaced() if ray_job in ids]
+        return {job_id: reason for job_id, bundles in requests if (reason := never(nodes, bundles))}
 
     async def _say(self, job: JobRow, reason: str | None) -> None:
         if not reason:
