@@ -58,7 +58,10 @@ def make(folder: Path) -> None:
 
 def datasets(address: str) -> dict[str, ray.data.Dataset]:
     """Three quarters of the valid rows to train with, one to validate."""
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # Else rows come as tasks end, and no two trials are validated on the same ones.
+    context.execution_options.preserve_order = True
     rows = ray.data.read_csv(f"{address}/csv").union(ray.data.read_parquet(f"{address}/parquet"))
     train, validation = rows.filter(expr=col("valid") == 1).train_test_split(0.25)
     return {"train": train, "validation": validation}

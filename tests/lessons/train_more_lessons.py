@@ -110,6 +110,8 @@ def check_ray_data_search(left: Left) -> None:
     assert [child.data.params["rate"] for child in left.children] == ["0.01", "0.3"]
     sums = {child.data.metrics["train_ids"] + child.data.metrics["validation_ids"] for child in left.children}
     assert sums == {sum(TRAINING)}, "with one worker, a trial did not see every row once"
+    parts = {child.data.metrics["validation_ids"] for child in left.children}
+    assert len(parts) == 1, "the trials were not validated on the same rows"
 
 
 def check_tune_function(left: Left) -> None:
