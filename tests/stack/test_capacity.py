@@ -73,6 +73,13 @@ def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
         stack.make("up")
 
 
+def test_ray_knows_its_nodes_by_the_names_that_they_keep(stack: Stack) -> None:
+    """Under an address as its name, a container that is made anew would count beside the one that it was."""
+    listed = stack.ray.get("/api/v0/nodes", params={"detail": 1}).json()["data"]["result"]["result"]
+    alive = sorted(node["node_name"] for node in listed if node["state"] == "ALIVE")
+    assert alive == sorted(node["hostname"] for node in stack.alive_nodes())
+
+
 @pytest.mark.parametrize("way", ["task", "training"])
 def test_a_job_that_asks_ray_itself_for_what_no_node_has_is_told_so(stack: Stack, jobs: Jobs, way: str) -> None:
     job_id = jobs.submit(["python", "hungry.py", way], SCRIPTS, name="hungry")

@@ -65,6 +65,16 @@ def test_a_node_that_came_back_counts_once() -> None:
     assert sorted(node.alive for node in nodes) == [True, True]
 
 
+def test_a_node_that_came_back_under_another_address_counts_once() -> None:
+    """The dashboard of a head that was restarted knows host names of the living only; a node's own name stays."""
+    listing = LISTINGS["lost"]
+    lost = {**listing["shapes"][1], "node_name": "ray-worker-1"}
+    new = {"node_id": "b" * 56, "node_ip": "192.0.2.9", "state": "ALIVE", "start_time_ms": lost["end_time_ms"] + 5000}
+    known = [summary for summary in listing["summary"]["summary"] if summary["raylet"]["nodeId"] != lost["node_id"]]
+    nodes = nodes_in([lost, {**lost, **new}], {**listing["summary"], "summary": known}, LOST_AT)
+    assert [(node.name, node.alive) for node in nodes] == [("ray-worker-1", True)]
+
+
 def test_jobs_are_found_by_what_their_entry_points_and_actors_hold() -> None:
     assert users_of(["GPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ("j2",)
     assert users_of(["CPU"], LISTINGS["actors"][:1], LISTINGS["jobs"]) == ("j2",)
