@@ -221,7 +221,7 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         """One job."""
-        return Job.of(self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json())
+        return Job.of(self._details(job_id))
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """How often a job was started and how each start ended, the first one first; empty where no gateway counts."""

@@ -1,4 +1,4 @@
-"""What running jobs have asked Ray for that no node can give: Ray lets them wait for it, and tells only their log."""
+"""What running jobs have asked Ray for that no node can give: Ray lets them wait for it without an end."""
 
 from __future__ import annotations
 
