@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 COMPOSE = docker compose --env-file .env --file compose/compose.yaml
 CLI = .venv/bin/mlplatform
+LIGHT = .venv/light/bin
 ONLY ?=
 
 help:  ## List the verbs
@@ -10,7 +11,7 @@ help:  ## List the verbs
 
 # --- Try it: one machine, no Docker ---
 
-demo: .venv/train  ## Train a real model on a local platform and show what is kept of it
+demo: .venv/train  ## Train a real model on a local platform and show everything it records
 	$(CLI) local demo
 
 # --- Run it: the stack of containers ---
@@ -22,7 +23,7 @@ build: env  ## Build the images
 	$(COMPOSE) --profile '*' build storage-init minio ray-head
 	$(COMPOSE) --profile '*' build notebook
 
-up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for a half)
+up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for one half)
 	@$(CLI) stack up --only "$(ONLY)"
 
 down:  ## Stop the stack; data stays
@@ -35,7 +36,7 @@ status: .venv/cli  ## Show the state of each container and the addresses
 logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
-data: env  ## Fill the volume food11 with Food-11 (SRC=address or path of its archive, FORCE=1 replaces)
+data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces the contents)
 	$(COMPOSE) build --quiet storage-init
 	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
 
@@ -47,34 +48,45 @@ smoke:  ## Train the main job on the running stack, submitted from the notebook
 	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py
 
 destroy:  ## Remove the stack with all of its data, after asking
-	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to go on: " answer && [ "$$answer" = destroy ]
+	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
 
-# --- Work on it ---
+# --- Work on it: CONTRIBUTING.md has the details and how long each verb takes ---
 
-lint: .venv/dev  ## Check style and types
-	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+format: .venv/light/ready  ## Format the code and apply safe fixes
+	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
+
+style: .venv/light/ready  ## Check style (seconds; without torch, Ray and MLflow)
+	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
+
+types: .venv/dev  ## Check types
+	.venv/bin/mypy
+
+lint: style types  ## Check style and types
+
+unit: .venv/light/ready  ## Unit tests (two minutes; without torch, Ray and MLflow)
+	$(LIGHT)/pytest tests/unit
 
 test: lint  ## Lint, then unit and embedded tests; no Docker needed
 	.venv/bin/pytest -m "not soak" tests/unit tests/embedded
 
-test-stack: .venv/dev  ## Test the containers; installs Docker where it is missing (Debian)
-	tests/stack/run.sh
+test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
+	$(if $(RUNNING),.venv/bin/pytest --timeout=900 --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(or $(TESTS),tests/stack)
 
-bench: .venv/dev  ## Measure the running stack against what it is built on (QUICK=1 does not judge, ONLY="name ...", PAIRS=5)
-	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS))
+bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
+	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
 
-soak: .venv/dev  ## The long repetitions that CI leaves out
+soak: .venv/dev  ## Run the long repetitions that CI leaves out
 	.venv/bin/pytest -m soak tests/embedded
 	tests/stack/run.sh -m soak tests/stack
 
-tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (SRC=checkout, BRANCHES="ray tune")
-	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(SRC)" $(if $(BRANCHES),--branches $(BRANCHES))
+tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
+	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
 
-lock: .venv/cli  ## Pin the newest versions that the *.in files allow
-	tests/lock.sh
+lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newest versions that they allow)
+	images/lock.sh $(if $(UPGRADE),--upgrade)
 
-# --- Set-up: one virtual environment that grows as verbs need it ---
+# --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
 .venv/cli: platform/requirements.txt platform/pyproject.toml
 	platform/venv.sh .venv
@@ -90,4 +102,10 @@ lock: .venv/cli  ## Pin the newest versions that the *.in files allow
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke destroy lint test test-stack bench soak tutorial lock
+.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml
+	platform/venv.sh .venv/light
+	$(LIGHT)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
+	@touch $@
+
+.PHONY: help demo env build up down status logs data cache smoke destroy format style types lint unit test test-stack bench soak tutorial lock

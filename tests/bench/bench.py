@@ -17,7 +17,7 @@ from pathlib import Path
 
 import training as training_job
 from harness import RESULT, Row, interleaved, table, write
-from host import CHECKOUT, RunningStack
+from host import CHECKOUT, Stack
 from rich.console import Console
 
 from mlplatform import stack as platform_stack
@@ -46,7 +46,7 @@ class Bench:
     """What the measurements share."""
 
     def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int) -> None:
-        self.stack = RunningStack(root)
+        self.stack = Stack(root)
         self.quick = quick
         self.pairs = 1 if quick else pairs
         self._jobs = jobs
@@ -269,7 +269,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
     parser.add_argument("--quick", action="store_true", help="one short pair of each, without judging")
-    parser.add_argument("--only", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
+    parser.add_argument("--rows", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
     parser.add_argument("--pairs", type=int, default=_PAIRS, help="of each row but first-line-tutorial; 2 or more")
     args = parser.parse_args()
     if args.pairs < 2:
@@ -279,7 +279,7 @@ def main() -> int:
         if missing:
             raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
         with Jobs(platform_stack.client_settings(args.root)) as jobs:
-            holds = measure(Bench(args.root, jobs, args.quick, args.pairs), args.only, Console(width=170))
+            holds = measure(Bench(args.root, jobs, args.quick, args.pairs), args.rows, Console(width=170))
     except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import stand_in
-from host import Stack, Trained, run
+from host import CHECKOUT, Stack, Trained, run
 
 from mlplatform.jobs import Jobs
 from mlplatform.stack import client_settings
@@ -18,24 +18,33 @@ from mlplatform.stack import client_settings
 # Their assertions show what was compared, as those of test files do.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
 
+KEPT = CHECKOUT / ".test-stack"
+"""Files of the stack that `make test-stack KEEP=1` leaves running; git ignores them."""
+
 _stack: Stack | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--running", type=Path, help="use the stack of this folder, which runs, and leave it running")
+    stack = parser.getgroup("stack", "the stack of containers")
+    stack.addoption("--running", type=Path, metavar="FOLDER", help="test the running stack of this checkout")
+    stack.addoption("--keep", action="store_true", help=f"leave the stack running, with its files in {KEPT.name}/")
 
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
-    """The stack's files with its images built, nothing started."""
+    """The stack's files with its images built, nothing started; with `--running`, the files of that stack."""
     global _stack
     run("docker", "version")
     if folder := pytestconfig.getoption("running"):
-        _stack = Stack(folder)
+        _stack = Stack(folder.absolute())
         yield _stack
         return
-    _stack = Stack.checked_out(tmp_path_factory.mktemp("checkout"))
-    # A run that was killed leaves its stack, whose volumes know other passwords.
+    keep = pytestconfig.getoption("keep")
+    if keep:
+        shutil.rmtree(KEPT, ignore_errors=True)
+        KEPT.mkdir()
+    _stack = Stack.checked_out(KEPT if keep else tmp_path_factory.mktemp("checkout"))
+    # The stack of a killed run, or one that was kept, has volumes with other passwords.
     _stack.remove()
     try:
         started = time.monotonic()
@@ -43,7 +52,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         print(f"\nmake build: {time.monotonic() - started:.0f} s")
         yield _stack
     finally:
-        _stack.remove()
+        if not keep:
+            _stack.remove()
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +97,16 @@ def trained(running: Stack) -> Trained:
     output = running.make("smoke").stdout
     assert "succeeded" in output, output[-3000:]
     return Trained(re.findall(r"raysubmit_\w+", output)[0], output)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("keep") and _stack:
+        folder, volume = KEPT.name, _stack.settings.food11_volume
+        write = terminalreporter.line
+        terminalreporter.section("the stack is still running")
+        write(f"test it:    make test-stack RUNNING={folder} TESTS='tests/stack/test_capacity.py -k name'")
+        write(f"look at it: make -C {folder} status")
+        write(f"remove it:  make -C {folder} destroy && docker volume rm {volume}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -114,7 +114,8 @@ class Stack:
         return run(*command, *arguments, cwd=self.root, **options)
 
     def container(self, service: str) -> str:
-        return f"{ENV['STACK_PREFIX']}{service}"
+        """Name of a service's container, with the prefix that the stack's `.env` sets."""
+        return f"{self.settings.prefix}{service}"
 
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container, as the user that the image names."""
@@ -238,10 +239,3 @@ class Stack:
     def remove(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
         run("docker", "volume", "rm", "--force", ENV["FOOD11_VOLUME"], check=False)
-
-
-class RunningStack(Stack):
-    """The stack that `.env` describes, whatever the prefix of its containers."""
-
-    def container(self, service: str) -> str:
-        return f"{self.settings.prefix}{service}"

@@ -1,7 +1,7 @@
-"""Runs the branches of the tutorial's training repository, unmodified, on the running stack: `make tutorial SRC=...`.
+"""Run the branches of the tutorial's training repository, unmodified, on the running stack.
 
-What is typed in the notebook's container is what the tutorial says. Where the workers only declare their GPUs,
-`cpu/sitecustomize.py` goes along.
+`make tutorial CHECKOUT=...` starts it. What is typed in the notebook's container is what the tutorial says. Where the
+workers only declare their GPUs, `cpu/sitecustomize.py` goes along.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from host import CHECKOUT, RunningStack, run, wait_for
+from host import CHECKOUT, Stack, run, wait_for
 from rich.console import Console
 from rich.table import Table
 
@@ -85,7 +85,7 @@ class Outcome:
 class Tutorial:
     """The tutorial's folder in the notebook's container."""
 
-    def __init__(self, stack: RunningStack) -> None:
+    def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.on_cpu = stack.settings.accelerator == "cpu"
 
@@ -166,7 +166,7 @@ class Tutorial:
         subprocess.run(["docker", "exec", "--interactive", container, *unpack], input=packed.stdout, check=True)
 
 
-def checked(root: Path, source: Path, branches: Sequence[str]) -> RunningStack:
+def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
     """The stack, once everything that the steps need is there.
 
     Raises:
@@ -175,7 +175,7 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> RunningStack:
     known = run("git", "-C", str(source), "branch", "--all", "--format=%(refname:lstrip=-1)", check=False)
     if known.returncode:
         raise HostError(
-            f"{source} is no git checkout; give one of the tutorial's {REPOSITORY}: make tutorial SRC=PATH."
+            f"{source} is no git checkout; give one of the tutorial's {REPOSITORY}: make tutorial CHECKOUT=PATH."
         )
     if missing := set(branches) - set(known.stdout.split()):
         raise HostError(
@@ -184,7 +184,7 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> RunningStack:
         )
     if missing := NEEDED - platform_stack.running(root):
         raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
-    stack = RunningStack(root)
+    stack = Stack(root)
     if stack.execute("notebook", "test", "-d", "/mnt/Food-11/training", check=False).returncode:
         raise HostError("There is no Food-11 on the stack; fill its volume with `make data SRC=...`.")
     return stack
