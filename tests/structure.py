@@ -1,0 +1,163 @@
+"""Check the structure and the language that CONTRIBUTING.md asks for; `make style` runs it.
+
+Reads the files that git tracks and prints one line per problem. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+MODULE_LINES = 400
+CLASS_LINES = 250
+LIBRARY = "platform/src/"
+DOCUMENTS = (".md", ".yaml", ".yml", ".sh", ".ini", ".example", "Dockerfile", "Makefile")
+
+HEADLESS = re.compile(r"(What|Whether|How|Where|Who)\b")
+"""A docstring begins with a noun phrase or an imperative instead."""
+
+
+class Word(NamedTuple):
+    """An entry of the wordlist in CONTRIBUTING.md, which has the first two fields in a row of its table."""
+
+    avoid: str
+    write: str
+    pattern: str
+
+
+WORDS = [
+    Word("away (of a service)", "unavailable, down", r"(?<!right\x20)\baway\b"),
+    Word("anew", "again", r"\banew\b"),
+    Word("for ever", "forever, indefinitely", r"\bfor ever\b"),
+    Word("is no X, are no X", "is not an X", r"(?<![Tt]here\x20)\b(is|are) no (?!longer\b|more\b|fewer\b|less\b)[a-z]"),
+    Word("said, told", "reported, logged, set", r"\b(said|told)\b"),
+    Word("brings, brought", "uploads, installs, ships", r"\b(brings|brought)\b"),
+    Word("lies, lie, lay", "is stored", r"\b(lies|lie|lay)\b"),
+    Word("goes on, go on", "continues", r"\b(goes|go|going|went) on\b(?! (the|a|this|each|every)\b)"),
+    Word("has come", "arrived, was received", r"\b(has|have|had) come\b"),
+    Word("lets in", "accepts", r"\blets? in\b"),
+    Word("knows of", "has, records", r"\b(know|knows) of\b"),
+    Word("thereof, therein", "of it, in it", r"\b(thereof|therein)\b"),
+    Word("a run a trial", "one run per trial", r"\b(a|an|one) \w+ a (trial|node|worker|rank|job|report|process|fit)\b"),
+    Word("log carrier", "log shipper", r"\blog[- ]carrier\b"),
+    Word("the door", "the gateway's authentication", r"\bthe door\b"),
+]
+
+
+def tracked() -> list[Path]:
+    """Files of the checkout, those that are not yet added included."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in sorted(filter(None, listed.split("\0"))) if (path := ROOT / name).is_file()]
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings of a module, its classes and functions, and the strings below assignments that document them."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for position, statement in enumerate(body):
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if not (isinstance(value, ast.Constant) and isinstance(value.value, str)):
+                continue
+            if position == 0 or isinstance(body[position - 1], ast.Assign | ast.AnnAssign):
+                yield value
+
+
+def headless(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings whose first line begins with a question word."""
+    for docstring in docstrings(tree):
+        if found := HEADLESS.match(str(docstring.value).strip()):
+            yield docstring.lineno, f"docstring begins with {found[1]!r}: use a noun phrase or an imperative"
+
+
+def too_long(tree: ast.Module, lines: int, in_library: bool) -> Iterator[tuple[int, str]]:
+    """The module or classes of it with more lines than one reads at a time."""
+    if lines > MODULE_LINES:
+        yield 1, f"module has {lines} lines, at most {MODULE_LINES} are allowed: split it by what its parts are for"
+    for node in ast.walk(tree):
+        if in_library and isinstance(node, ast.ClassDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > CLASS_LINES:
+                yield node.lineno, f"class {node.name} has {length} lines, at most {CLASS_LINES} are allowed: split it"
+
+
+def prose(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """String literals and comments of a module, each with its first line's number."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def without_code(text: str) -> str:
+    """A Markdown text with its code blanked out, each line in its place."""
+    text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), text, flags=re.S)
+    return re.sub(r"^    .*$|`[^`\n]*`", "", text, flags=re.M)
+
+
+def words(start: int, text: str) -> Iterator[tuple[int, str]]:
+    """Words of the wordlist in a text whose first line has the number `start`; a phrase may cross a line's end."""
+    for word in WORDS:
+        for found in re.finditer(word.pattern.replace(" ", r"\s+(?:# )?"), text):
+            line = start + text.count("\n", 0, found.start())
+            yield line, f"{' '.join(found[0].split())!r}: write {word.write} (the wordlist is in CONTRIBUTING.md)"
+
+
+def check_python(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    source = path.read_text()
+    tree = ast.parse(source)
+    in_library = name.startswith(LIBRARY)
+    yield from headless(tree)
+    yield from too_long(tree, source.count("\n"), in_library)
+    # Tests quote what they reject and this file what it looks for.
+    if not name.startswith("tests/"):
+        for line, text in prose(source, tree):
+            yield from words(line, text)
+
+
+def check_document(path: Path) -> Iterator[tuple[int, str]]:
+    text = path.read_text()
+    yield from words(1, without_code(text) if path.suffix == ".md" else text)
+
+
+def check_wordlist() -> Iterator[tuple[int, str]]:
+    """Differences between the wordlist of CONTRIBUTING.md and the one above."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for word in WORDS:
+        if f"| {word.avoid} | {word.write} |" not in text:
+            yield 1, f"the wordlist lacks the row '| {word.avoid} | {word.write} |' of {Path(__file__).name}"
+
+
+def problems() -> Iterator[str]:
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        found: Iterator[tuple[int, str]] = iter(())
+        if path.suffix == ".py" and "/migrations/versions/" not in name:
+            found = check_python(path, name)
+        elif name == "CONTRIBUTING.md":
+            found = check_wordlist()
+        elif path.name.endswith(DOCUMENTS):
+            found = check_document(path)
+        yield from (f"{name}:{line}: {problem}" for line, problem in sorted(set(found)))
+
+
+def main() -> int:
+    found = list(problems())
+    print("\n".join(found) or "Structure and language: all checks passed.")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
