@@ -1,11 +1,11 @@
-"""Train a small convolutional network on 1,797 handwritten digits, on as many workers as you like.
+"""Train a small convolutional network on 1,797 handwritten digits, on any number of workers.
 
     mlplatform submit digits.py -- --epochs 8
     ray job submit --working-dir . -- python digits.py --epochs 8
 
-The lesson: nothing below names an address, a bucket or a password. `job_run` opens the job's MLflow run,
-`run_config` tells Ray Train where checkpoints go and sends what the workers report to that run. Killed at any
-point and started again with the same job id, it goes on from its last checkpoint, in the same run.
+The lesson: nothing below names an address, a bucket or a password. `job_run` opens the job's MLflow run. `run_config`
+tells Ray Train where to store checkpoints, and logs what the workers report to that run. Kill the job at any point and
+restart it with the same job id: it resumes from its last checkpoint, in the same run.
 """
 
 import argparse
@@ -26,16 +26,16 @@ MODEL = "digits"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=8, help="passes over the training images")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
-    parser.add_argument("--lr", type=float, default=4e-3, help="highest learning rate of the one-cycle schedule")
-    parser.add_argument("--batch-size", type=int, default=32, help="images a step and worker")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
+    parser.add_argument("--lr", type=float, default=4e-3, help="maximum learning rate of the one-cycle schedule")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per step and worker")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def network() -> nn.Module:
-    """From images of shape (batch, 1, 8, 8) to ten scores."""
+    """Network that maps images of shape (batch, 1, 8, 8) to ten class scores."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -44,7 +44,7 @@ def network() -> nn.Module:
 
 
 def digits() -> dict[str, torch.utils.data.TensorDataset]:
-    """Training, validation and test images: 1,197, 300 and 300, the same on every worker and in every attempt."""
+    """Training, validation and test sets: 1,197, 300 and 300 images, identical on every worker and in every attempt."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -56,7 +56,7 @@ def digits() -> dict[str, torch.utils.data.TensorDataset]:
 
 
 def train(config: dict) -> None:
-    """What each worker runs. Lightning is imported here, because only the workers need it."""
+    """Training function that runs on each worker. It imports Lightning itself, because only the workers need it."""
     import ray.train
     from lightning import pytorch as pl
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrainReportCallback, prepare_trainer
@@ -113,7 +113,7 @@ def train(config: dict) -> None:
 
 
 def best_network(result: Result) -> nn.Module:
-    """The network of the checkpoint with the highest validation accuracy."""
+    """Network of the checkpoint with the highest validation accuracy."""
     with result.get_best_checkpoint(METRIC, "max").as_directory() as folder:
         state = torch.load(f"{folder}/checkpoint.ckpt", map_location="cpu", weights_only=True)["state_dict"]
     best = network()
@@ -122,11 +122,11 @@ def best_network(result: Result) -> nn.Module:
 
 
 def publish(run, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, guesses: torch.Tensor) -> None:
-    """Log the test accuracy, a picture of the mistakes and the model; then register it under its name."""
+    """Log the test accuracy, the confusion matrix and the model; then register the model."""
     import mlflow
 
     accuracy = (guesses == labels).float().mean().item()
-    # With a time stamp that a retry of this job would choose again, it stays one point.
+    # The run's start time is the same in every attempt, so a restart does not add a second point.
     mlflow.log_metric("test_accuracy", accuracy, timestamp=run.info.start_time)
     mlflow.log_figure(confusion_matrix(labels, guesses, accuracy), "confusion_matrix.png")
 
@@ -143,7 +143,7 @@ def publish(run, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, g
 
 
 def confusion_matrix(labels: torch.Tensor, guesses: torch.Tensor, accuracy: float):
-    """A picture of which digit was taken for which."""
+    """Plot of predicted against true digits."""
     from matplotlib.figure import Figure
 
     counts = torch.zeros(10, 10, dtype=torch.int64).index_put_((labels, guesses), torch.tensor(1), accumulate=True)
@@ -157,11 +157,11 @@ def confusion_matrix(labels: torch.Tensor, guesses: torch.Tensor, accuracy: floa
 
 
 def log_model(model: nn.Module, images: torch.Tensor) -> str:
-    """Give the model to MLflow and return its address."""
+    """Log the model to MLflow and return its URI."""
     import mlflow
 
-    # A traced graph ("pt2") loads anywhere without this file and runs no code of a pickle. Requirements are named,
-    # because finding them out would start another Python that imports torch.
+    # A traced graph ("pt2") loads without this file and, unlike a pickle, executes no code. The requirements are
+    # listed here because inferring them starts another Python process that imports torch.
     logged = mlflow.pytorch.log_model(
         model,
         name=MODEL,
@@ -182,7 +182,7 @@ def main() -> None:
             run_config=mlplatform.run_config("fit", metric=METRIC, mode="max"),
         )
         if run:
-            # Needed at the end and 10 s of imports, as it brings Lightning: while the workers start, a core is idle.
+            # Importing it takes 10 s (it imports Lightning) and a core is idle while the workers start.
             threading.Thread(target=importlib.import_module, args=["mlflow.pytorch"]).start()
         result = trainer.fit()
 

@@ -1,11 +1,11 @@
-"""Tune learning rate and width of a small network on 1,797 handwritten digits, and register the best.
+"""Tune the learning rate and width of a small network on 1,797 handwritten digits, and register the best model.
 
     mlplatform submit tune_digits.py -- --trials 8
     ray job submit --working-dir . -- python tune_digits.py --trials 8
 
 The lesson: a trial is a function that reports after each epoch. `tuning.tuner` makes each trial a child run of the
-job's MLflow run, lets ASHA stop the poor ones early, and continues where it was when the job is killed and started
-again with the same job id. The model of the best trial stands in that trial's run.
+job's MLflow run and lets ASHA stop poor trials early. If the job is killed and restarted with the same job id, the
+search continues where it stopped. The best model is logged to the run of its trial.
 """
 
 import argparse
@@ -26,20 +26,20 @@ MODEL = "digits-tuned"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=8, help="combinations of learning rate and width to try")
-    parser.add_argument("--epochs", type=int, default=12, help="passes over the training images of a trial")
-    parser.add_argument("--batch-size", type=int, default=32, help="images a step")
-    parser.add_argument("--cpus", type=float, default=1, help="that a trial takes; 0.5 lets two share one")
-    parser.add_argument("--gpus", type=float, default=0, help="that a trial takes; 0.25 lets four share one")
+    parser.add_argument("--epochs", type=int, default=12, help="passes over the training images per trial")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per step")
+    parser.add_argument("--cpus", type=float, default=1, help="CPUs per trial; 0.5 lets two trials share one")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs per trial; 0.25 lets four trials share one")
     return parser.parse_args()
 
 
 def network(width: int) -> nn.Module:
-    """From images of shape (batch, 64) to ten scores."""
+    """Network that maps images of shape (batch, 64) to ten class scores."""
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 
 def digits() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Images and labels for training, validation and test: 1,197, 300 and 300, the same in every trial."""
+    """Images and labels for training, validation and test: 1,197, 300 and 300, identical in every trial."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -55,7 +55,7 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def trial(config: dict) -> None:
-    """Train with one combination; begins again at its last checkpoint."""
+    """Train with one combination of settings; a restarted trial resumes from its last checkpoint."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model = network(config["width"]).to(device)
@@ -84,7 +84,7 @@ def trial(config: dict) -> None:
 
 
 def publish(result: tune.Result, run) -> None:
-    """Log the model of the best trial to the trial's own run, then register it under its name."""
+    """Log the best trial's model to the run of that trial, then register it."""
     import mlflow
 
     model = network(result.config["width"])
@@ -95,7 +95,7 @@ def publish(result: tune.Result, run) -> None:
         [run.info.experiment_id], f"source_run_id = '{run.info.run_id}'", output_format="list"
     )
     with mlflow.start_run(run.info.run_id, nested=True):
-        # With a time stamp that a retry of this job would choose again, it stays one point.
+        # The run's start time is the same in every attempt, so a restart does not add a second point.
         mlflow.log_metric("test_accuracy", accuracy(model.eval(), images, labels), timestamp=run.info.start_time)
         model_uri = earlier[0].model_uri if earlier else log_model(model, images)
     version = mlplatform.register(model_uri, MODEL)
@@ -107,7 +107,7 @@ def publish(result: tune.Result, run) -> None:
 
 
 def log_model(model: nn.Module, images: torch.Tensor) -> str:
-    """Give the model to MLflow and return its address; see digits.py for the reasons of its options."""
+    """Log the model to MLflow and return its URI; digits.py explains the options."""
     import mlflow
 
     logged = mlflow.pytorch.log_model(
@@ -131,7 +131,7 @@ def main() -> None:
                 "epochs": args.epochs,
                 "batch_size": args.batch_size,
             },
-            # A process that has imported torch takes the next trial, instead of a new one that imports it again.
+            # With reuse_actors, a process that has already imported torch runs the next trial.
             tune_config=tune.TuneConfig(metric=METRIC, mode="max", num_samples=args.trials, reuse_actors=True),
         )
         results = tuner.fit()

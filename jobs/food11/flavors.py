@@ -1,12 +1,13 @@
-"""Log three small models, one of each of MLflow's flavors for PyTorch, scikit-learn and Transformers, and load each.
+"""Log and reload three small models with MLflow's PyTorch, scikit-learn and Transformers flavors.
 
     mlplatform submit food11/flavors.py
     python food11/flavors.py
 
-The lesson: `log_model` of the flavor that fits keeps a model together with what it takes to load it, and `load_model`
-gives back an object of that library, which answers as before. A flavor differs in what it writes: a pickle of the
-network, scikit-learn's own safe format, a folder of weights, configuration and tokenizer. Nothing is downloaded: the
-Transformers model is a BERT so small that its configuration fits on a line, with a vocabulary of this page's words.
+The lesson: a flavor's `log_model` stores a model together with everything needed to load it, and its `load_model`
+returns an object of that library with the same predictions. Flavors differ in what they write: a pickle of the network;
+scikit-learn's own safe format; a folder with weights, configuration and tokenizer. Nothing is downloaded: the
+Transformers model is a BERT so small that its configuration fits on one line, with the words of this text as
+vocabulary.
 """
 
 import json
@@ -18,7 +19,7 @@ EXPERIMENT = "flavors"
 
 
 def pytorch_model() -> bool:
-    """A network, as a pickle: the platform's default, because MLflow's own asks for an example of the input."""
+    """Log a network as a pickle, the platform's default (MLflow's default format requires an input example)."""
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
     logged = mlflow.pytorch.log_model(net, name="pytorch", pip_requirements=["torch"])
     again = mlflow.pytorch.load_model(logged.model_uri)
@@ -27,7 +28,7 @@ def pytorch_model() -> bool:
 
 
 def sklearn_model() -> bool:
-    """A classifier of handwritten digits, with scikit-learn's own types only, so that the safe format takes it."""
+    """Log a digit classifier. It uses only scikit-learn's own types, which the safe format (skops) accepts."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
@@ -40,7 +41,7 @@ def sklearn_model() -> bool:
 
 
 def transformers_model() -> bool:
-    """A pipeline of tokenizer and network, as Transformers keeps them."""
+    """Log a Transformers pipeline of tokenizer and network."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -67,7 +68,7 @@ def main() -> None:
         same = {}
         for flavor in (pytorch_model, sklearn_model, transformers_model):
             same[flavor.__name__] = bool(flavor())
-            print(f"{flavor.__name__}: answers as before: {same[flavor.__name__]}", flush=True)
+            print(f"{flavor.__name__}: same predictions after reload: {same[flavor.__name__]}", flush=True)
         mlflow.log_dict(same, "same_answers.json")
     print(f"same answers: {json.dumps(same)}")
 

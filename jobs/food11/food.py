@@ -1,6 +1,6 @@
-"""Food-11 as every lesson of this folder uses it: where its photos are, how they become tensors, and the network.
+"""Food-11 data set and network, shared by the lessons in this folder.
 
-Not a lesson by itself: submitted with the folder, as all of its files are, and imported by the scripts beside it.
+Not a lesson itself: it is submitted with the folder and imported by the scripts beside it.
 """
 
 import os
@@ -16,29 +16,33 @@ CLASSES = (
     *("Bread", "Dairy product", "Dessert", "Egg", "Fried food", "Meat"),
     *("Noodles/Pasta", "Rice", "Seafood", "Soup", "Vegetable/Fruit"),
 )
-# Of ImageNet's photos, which the pretrained backbone has seen.
+# Mean and standard deviation of ImageNet, on which the backbone was pretrained.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def folder() -> Path:
-    """The folder with training, validation and evaluation; every container of the stack has it in FOOD11_DATA_DIR.
+    """Folder with training/, validation/ and evaluation/: FOOD11_DATA_DIR, which every container of the stack sets.
 
     Raises:
-        FileNotFoundError: it is not set, or not filled.
+        FileNotFoundError: the variable is not set, or the folder has no photos.
     """
     found = os.environ.get("FOOD11_DATA_DIR")
     if not found or not Path(found, "training").is_dir():
         raise FileNotFoundError(
-            f"no Food-11 photos at FOOD11_DATA_DIR={found or '(not set)'}: `make data SRC=<archive>` on the host fills "
-            "the stack's volume; elsewhere set it to a folder that holds training/, validation/ and evaluation/"
+            f"No Food-11 photos at FOOD11_DATA_DIR={found or '(not set)'}: on the stack, run `make data SRC=<archive>` "
+            "on the host; elsewhere, set it to a folder that contains training/, validation/ and evaluation/"
         )
     return Path(found)
 
 
 def dataset(part: str, size: int = 224) -> ImageFolder:
-    """Photos of training, validation or evaluation as normalized tensors of (3, size, size), with their class.
+    """Photos of one split as normalized tensors of shape (3, size, size), with their class index.
 
-    Those of training are cropped and mirrored at random.
+    Training photos are randomly cropped and flipped.
+
+    Args:
+        part: "training", "validation" or "evaluation".
+        size: height and width in pixels.
     """
     if part == "training":
         cut = [transforms.RandomResizedCrop(size, scale=(0.6, 1.0)), transforms.RandomHorizontalFlip()]
@@ -49,15 +53,15 @@ def dataset(part: str, size: int = 224) -> ImageFolder:
 
 
 def network(pretrained: bool = False, width: float = 0.25, dropout: float = 0.2) -> models.MobileNetV2:
-    """MobileNetV2 with eleven outputs; thin by default, so that a CPU trains it in seconds.
+    """MobileNetV2 with eleven outputs; narrow by default, so that it trains in seconds on a CPU.
 
     Args:
-        pretrained: start from ImageNet's weights, which exist for a width of 1 only; fetched once into torch's cache.
-        width: share of the channels of the original; ignored with pretrained weights.
-        dropout: before the last layer.
+        pretrained: start from ImageNet weights, which exist for width 1 only; downloaded once into torch's cache.
+        width: channel multiplier relative to the original; ignored with pretrained weights.
+        dropout: dropout rate before the last layer.
 
     Raises:
-        FileNotFoundError: the weights are neither in the cache nor to be had.
+        FileNotFoundError: the weights are not in the cache and cannot be downloaded.
     """
     if pretrained:
         weights = models.MobileNet_V2_Weights.DEFAULT
@@ -66,7 +70,7 @@ def network(pretrained: bool = False, width: float = 0.25, dropout: float = 0.2)
         except (URLError, OSError) as error:
             cache = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
             raise FileNotFoundError(
-                f"no pretrained weights in {cache}: `make cache` on the host fills the stack's cache; elsewhere put "
+                f"No pretrained weights at {cache}: on the stack, run `make cache` on the host; elsewhere, save "
                 f"{weights.url} there ({error})"
             ) from error
     else:
@@ -76,15 +80,15 @@ def network(pretrained: bool = False, width: float = 0.25, dropout: float = 0.2)
 
 
 def freeze(net: models.MobileNetV2) -> None:
-    """Train the last layer only."""
+    """Freeze the backbone, so that only the last layer is trained."""
     net.features.requires_grad_(False)
 
 
 def unfreeze(net: models.MobileNetV2) -> None:
-    """Train the whole network."""
+    """Unfreeze the backbone, so that the whole network is trained."""
     net.features.requires_grad_(True)
 
 
 def trainable(net: nn.Module) -> int:
-    """How many parameters an optimizer would change."""
+    """Number of trainable parameters."""
     return sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)

@@ -1,11 +1,11 @@
-"""Train the Food-11 network with Lightning, on one process or several of this machine; --autolog lets MLflow watch.
+"""Train the Food-11 network with Lightning, in one or more processes on this machine, optionally with autologging.
 
     mlplatform submit food11/lightning_food.py -- --autolog --devices 2
     python food11/lightning_food.py --autolog
 
-The lesson: Lightning takes over the loops, the early stop and the freezing of the backbone, and starts one process a
-device by itself (`--devices`, or all GPUs there are). With autologging, MLflow then writes down hyperparameters,
-metrics of each epoch and the model with no further line, as long as one process alone has a run: the one of rank 0.
+The lesson: Lightning provides the loops, early stopping and backbone freezing, and starts one process per device
+(`--devices`; all GPUs by default). With `--autolog`, MLflow records hyperparameters, the metrics of each epoch and the
+model without further code, provided that only one process has a run: rank 0.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from torch.utils.data import DataLoader
 
 
 def options() -> argparse.ArgumentParser:
-    """Of every script that trains this network."""
+    """Command-line options shared by the scripts that train this network."""
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=20, help="passes over the training photos, at most")
-    parser.add_argument("--unfreeze-at", type=int, default=5, help="epoch from which the backbone learns too")
-    parser.add_argument("--patience", type=int, default=5, help="epochs without a lower val_loss before it stops")
-    parser.add_argument("--batch-size", type=int, default=32, help="photos a step and process")
+    parser.add_argument("--epochs", type=int, default=20, help="maximum number of passes over the training photos")
+    parser.add_argument("--unfreeze-at", type=int, default=5, help="epoch from which the backbone is trained too")
+    parser.add_argument("--patience", type=int, default=5, help="stop after this many epochs without a lower val_loss")
+    parser.add_argument("--batch-size", type=int, default=32, help="photos per step and process")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate of the last layer")
-    parser.add_argument("--dropout", type=float, default=0.2, help="before the last layer")
-    parser.add_argument("--size", type=int, default=224, help="height and width of a photo, in pixels")
+    parser.add_argument("--dropout", type=float, default=0.2, help="dropout rate before the last layer")
+    parser.add_argument("--size", type=int, default=224, help="height and width of the photos in pixels")
     parser.add_argument("--pretrained", action="store_true", help="start from ImageNet's weights")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
     return parser
 
 
 class Food(pl.LightningModule):
-    """The network of food.py; its two parts have the names that Lightning's callback looks for."""
+    """Network of food.py, with the attribute names (backbone, head) that Lightning's finetuning callback expects."""
 
     def __init__(self, lr: float, dropout: float, pretrained: bool = False) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Food(pl.LightningModule):
         self.backbone, self.head = net.features, net.classifier
 
     def forward(self, photos: torch.Tensor) -> torch.Tensor:
-        """From (batch, 3, size, size) to a score for each class."""
+        """Map photos of shape (batch, 3, size, size) to class scores."""
         return self.head(self.backbone(photos).mean((2, 3)))
 
     def training_step(self, batch, index):
@@ -66,7 +66,7 @@ class Food(pl.LightningModule):
         self.log_dict({f"{part}_loss": loss, f"{part}_accuracy": accuracy}, sync_dist=True)
 
     def measure(self, batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and share of right answers of a batch."""
+        """Return the loss and the accuracy of a batch."""
         photos, labels = batch
         scores = self(photos)
         return nn.functional.cross_entropy(scores, labels), (scores.argmax(1) == labels).float().mean()
@@ -82,10 +82,10 @@ class Food(pl.LightningModule):
 
 
 class Finetuning(BackboneFinetuning):
-    """Lightning's callback, freezing later: as it comes, ranks drift apart and a restart forgets to unfreeze.
+    """Lightning's finetuning callback, fixed for DDP and for restarts: it freezes later.
 
-    It freezes before DistributedDataParallel wraps the network, which then never averages the backbone's gradients,
-    and it unfreezes in one epoch only, which a training that goes on from a later one does not pass.
+    The original freezes before DistributedDataParallel wraps the network, so DDP never averages the backbone's
+    gradients and the ranks drift apart. It also unfreezes in one epoch only, which a run resumed later never reaches.
     """
 
     def setup(self, trainer, pl_module, stage) -> None:
@@ -97,11 +97,11 @@ class Finetuning(BackboneFinetuning):
 
 
 STRATEGY = {"find_unused_parameters": True}
-"""Of DistributedDataParallel: while the backbone is frozen, its parameters get no gradient."""
+"""Arguments of DistributedDataParallel: a frozen backbone has parameters without gradients."""
 
 
 def trainer(config: dict, *more: pl.Callback, **how) -> pl.Trainer:
-    """A trainer that stops early and unfreezes the backbone, with `more` callbacks; `how` says where it runs."""
+    """Trainer with early stopping, backbone finetuning and `more` callbacks; `how` is passed to `pl.Trainer`."""
     return pl.Trainer(
         max_epochs=config["epochs"],
         callbacks=[EarlyStopping("val_loss", patience=config["patience"]), Finetuning(config["unfreeze_at"]), *more],
@@ -115,24 +115,24 @@ def trainer(config: dict, *more: pl.Callback, **how) -> pl.Trainer:
 
 
 def loader(part: str, config: dict) -> DataLoader:
-    """Batches of training, validation or evaluation; Lightning gives each rank its share."""
+    """Batches of one split; Lightning gives each rank its shard."""
     return DataLoader(dataset(part, config["size"]), config["batch_size"], shuffle=part == "training")
 
 
 @contextmanager
 def autologged(fitting: pl.Trainer, wanted: bool, **params) -> Iterator[None]:
-    """One run of MLflow for all ranks: Lightning starts this script once more for each, and only rank 0 opens it."""
+    """Open one MLflow run for all ranks: Lightning starts this script again for each rank, and only rank 0 opens it."""
     if not wanted or fitting.global_rank:
         yield
         return
     import mlflow
 
     mlflow.set_experiment("food11-classifier")
-    # Lightning's checkpoints would all be uploaded; the last state is logged as the model.
+    # Otherwise every Lightning checkpoint is uploaded; the final state is logged as the model anyway.
     mlflow.pytorch.autolog(checkpoint=False)
     mlflow.set_system_metrics_sampling_interval(2)
     with mlflow.start_run(log_system_metrics=True) as run:
-        # What autologging cannot know. (MLflow 3.17 sees an EarlyStopping of `pytorch_lightning`, not of `lightning`.)
+        # Autologging misses these: MLflow 3.17 detects EarlyStopping from `pytorch_lightning`, not from `lightning`.
         mlflow.log_params(params)
         yield
     print(f"Run: {run.info.run_id}")
@@ -141,15 +141,17 @@ def autologged(fitting: pl.Trainer, wanted: bool, **params) -> Iterator[None]:
 def main() -> None:
     parser = options()
     parser.description = __doc__
-    parser.add_argument("--devices", default="auto", help="processes, a GPU each or all on CPUs; all GPUs if not said")
-    parser.add_argument("--autolog", action="store_true", help="let MLflow record the training")
+    parser.add_argument(
+        "--devices", default="auto", help="processes, on one GPU each or all on CPUs; default: one per GPU"
+    )
+    parser.add_argument("--autolog", action="store_true", help="record the training with MLflow autologging")
     args = parser.parse_args()
     config = vars(args)
 
     pl.seed_everything(args.seed)
     strategy = pl.strategies.DDPStrategy(**STRATEGY)
     devices = args.devices if args.devices == "auto" else int(args.devices)
-    # Of a node with fewer GPUs than that, each process takes a CPU.
+    # With fewer GPUs than processes, all processes use CPUs.
     enough = devices == "auto" or devices <= torch.cuda.device_count()
     fitting = trainer(config, accelerator="auto" if enough else "cpu", devices=devices, strategy=strategy)
     with autologged(fitting, args.autolog, patience=args.patience, unfreeze_at=args.unfreeze_at, size=args.size):

@@ -1,11 +1,12 @@
-"""Train MobileNetV2 on Food-11: plain PyTorch that has never heard of this platform.
+"""Train MobileNetV2 on Food-11 in plain PyTorch, without any code of this platform.
 
     mlplatform submit food11/plain.py -- --epochs 2
     ray job submit --working-dir food11 -- python plain.py --epochs 2
 
-The lesson: a script needs nothing to become a job. Its folder travels, its photos lie on every node at FOOD11_DATA_DIR,
-its prints are the job's log. What is missing is a memory: the numbers scroll by and the network is gone at the end.
-`tracked.py` beside it is this training with MLflow. (On a GPU: reserve one, with `--gpus 1` before the file's name.)
+The lesson: a script needs no changes to run as a job. Its folder is uploaded, the photos are on every node at
+FOOD11_DATA_DIR, and its output is the job's log. But nothing is recorded: the metrics scroll by, and the network is
+lost at the end. `tracked.py` adds MLflow to the same training. (To train on a GPU, reserve one: `--gpus 1` before the
+file.)
 """
 
 import argparse
@@ -22,14 +23,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--head-epochs", type=int, default=1, help="passes that train the last layer only")
-    parser.add_argument("--epochs", type=int, default=3, help="passes after them that train the whole network")
-    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate; a tenth of it for the whole network")
-    parser.add_argument("--batch-size", type=int, default=32, help="photos a step")
-    parser.add_argument("--size", type=int, default=96, help="height and width to which photos are scaled")
-    parser.add_argument("--num-workers", type=int, default=0, help="processes that prepare photos")
-    parser.add_argument("--pretrained", action="store_true", help="start from ImageNet's weights, at full width")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and of the order of photos")
+    parser.add_argument("--head-epochs", type=int, default=1, help="passes that train only the last layer")
+    parser.add_argument("--epochs", type=int, default=3, help="further passes that train the whole network")
+    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate; divided by ten for the whole network")
+    parser.add_argument("--batch-size", type=int, default=32, help="photos per step")
+    parser.add_argument("--size", type=int, default=96, help="height and width of the scaled photos in pixels")
+    parser.add_argument("--num-workers", type=int, default=0, help="data loader processes")
+    parser.add_argument("--pretrained", action="store_true", help="start from ImageNet weights, at full width")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the photo order")
     return parser.parse_args()
 
 
@@ -40,7 +41,7 @@ def loader(part: str, args: argparse.Namespace) -> DataLoader:
 
 
 def passed(net: nn.Module, photos: DataLoader, optimizer: torch.optim.Optimizer | None = None) -> tuple[float, float]:
-    """Go through all photos once, training if there is an optimizer; returns mean loss and accuracy."""
+    """Run one pass over the photos, training if an optimizer is given; return mean loss and accuracy."""
     net.train(optimizer is not None)
     loss_sum, right = 0.0, 0
     with torch.set_grad_enabled(optimizer is not None):
@@ -57,7 +58,7 @@ def passed(net: nn.Module, photos: DataLoader, optimizer: torch.optim.Optimizer 
 
 
 def epochs(net: nn.Module, args: argparse.Namespace):
-    """Train the last layer, then everything; yields what was measured after each epoch."""
+    """Train the last layer, then the whole network; yield (epoch, measurements) after each epoch."""
     training, validation = loader("training", args), loader("validation", args)
     food.freeze(net)
     optimizer = torch.optim.Adam(net.classifier.parameters(), lr=args.lr)
@@ -84,7 +85,7 @@ def main() -> None:
     args = arguments(__doc__)
     torch.manual_seed(args.seed)
     net = food.network(args.pretrained).to(DEVICE)
-    print(f"Training on {DEVICE} with photos of {food.folder()}", flush=True)
+    print(f"Training on {DEVICE} with photos from {food.folder()}", flush=True)
     for _ in epochs(net, args):
         pass
     loss, accuracy = passed(net, loader("evaluation", args))

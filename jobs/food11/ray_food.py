@@ -1,12 +1,12 @@
-"""Train the Lightning network of Food-11 under Ray Train, on as many workers as you ask for.
+"""Train the Lightning network of Food-11 with Ray Train, on any number of workers.
 
     mlplatform submit food11/ray_food.py -- --workers 2 --gpus-per-worker 1
     ray job submit --working-dir food11 -- python ray_food.py --workers 2 --gpus-per-worker 1
 
-The lesson: the script asks for its workers itself, so nothing is reserved when it is submitted. A share such as
-`--gpus-per-worker 0.5` puts two jobs on one GPU; Ray counts shares, but holds no process to its own. Each epoch ends
-with a checkpoint in storage, and a node that is about to be stopped asks for one more: stop the node of a worker, and
-the training goes on elsewhere from the last one.
+The lesson: the script requests its workers itself, so nothing is reserved at submission. A fraction such as
+`--gpus-per-worker 0.5` puts two jobs on one GPU; Ray counts the fractions but does not enforce them. Each epoch ends
+with a checkpoint in storage, and a node that is about to stop triggers one more. Stop the node of a worker, and the
+training resumes on another node from the latest checkpoint.
 """
 
 import json
@@ -23,7 +23,7 @@ import mlplatform
 
 
 def resources() -> list[dict]:
-    """What each worker has been given, and on which node, in the order of the ranks."""
+    """Node and assigned resources of each worker, in rank order."""
     mine = {"node": socket.gethostname(), **ray.get_runtime_context().get_assigned_resources()}
     all_ranks: list[dict] = [{}] * ray.train.get_context().get_world_size()
     torch.distributed.all_gather_object(all_ranks, mine)
@@ -31,7 +31,7 @@ def resources() -> list[dict]:
 
 
 def train(config: dict) -> None:
-    """What each worker runs: the same network and callbacks, with Ray's strategy and Ray's report of each epoch."""
+    """Training function that runs on each worker: the same network and callbacks, with Ray's strategy and report."""
     first = ray.train.get_context().get_world_rank() == 0
     used = resources()
     if first:
@@ -63,10 +63,10 @@ def train(config: dict) -> None:
 def main() -> None:
     parser = options()
     parser.description = __doc__
-    parser.add_argument("--workers", type=int, default=1, help="processes that train together")
-    parser.add_argument("--cpus-per-worker", type=float, default=1, help="CPUs that each of them reserves")
-    parser.add_argument("--gpus-per-worker", type=float, default=0, help="GPUs; 0.5 lets two share one")
-    parser.add_argument("--backend", choices=["nccl", "gloo"], help="by which ranks talk; nccl with GPUs, else gloo")
+    parser.add_argument("--workers", type=int, default=1, help="training processes")
+    parser.add_argument("--cpus-per-worker", type=float, default=1, help="CPUs reserved per worker")
+    parser.add_argument("--gpus-per-worker", type=float, default=0, help="GPUs per worker; 0.5 lets two share one")
+    parser.add_argument("--backend", choices=["nccl", "gloo"], help="process group backend; nccl with GPUs, else gloo")
     args = parser.parse_args()
 
     with mlplatform.job_run(experiment="food11-classifier", params=vars(args)) as run:

@@ -1,12 +1,12 @@
-"""Find out why a training is slow by comparing two runs of it, one of which prepares its data in other processes.
+"""Diagnose a slow data loader by comparing two training runs, one of which uses loader processes.
 
     mlplatform submit food11/slow_loader.py -- --num-workers 4
     python food11/slow_loader.py --num-workers 4
 
-The lesson: a processor that idles while a training runs is waiting for data. Here each photo takes a moment to arrive,
-as from a busy disk; the network is quick. MLflow's system metrics and the time per epoch show it, and what helps:
-the same training with loader processes. Both runs are children of a third, which keeps a picture and a table of them,
-made from what they logged and nothing else.
+The lesson: a processor that is idle during training is waiting for data. Here each photo takes a moment to load, as
+from a busy disk, and the network is fast. MLflow's system metrics and the time per epoch show the problem and the fix:
+the same training with loader processes. Both runs are children of a third one, which stores a plot and a table made
+only from what they logged.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 EXPERIMENT = "food11-slow-loader"
-# Of the machine, as MLflow names them; which of them a node has depends on its devices.
+# System metrics under MLflow's names; a node without a GPU lacks the second.
 WATCHED = ("system/cpu_utilization_percentage", "system/gpu_0_utilization_percentage")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-workers", type=int, default=4, help="loader processes of the second run")
-    parser.add_argument("--epochs", type=int, default=2, help="passes over the photos in each run")
-    parser.add_argument("--photos", type=int, default=256, help="photos in a pass")
-    parser.add_argument("--delay", type=float, default=0.03, help="seconds that each photo takes to arrive")
-    parser.add_argument("--size", type=int, default=32, help="height and width to which photos are scaled")
+    parser.add_argument("--num-workers", type=int, default=4, help="data loader processes of the second run")
+    parser.add_argument("--epochs", type=int, default=2, help="passes over the photos per run")
+    parser.add_argument("--photos", type=int, default=256, help="photos per pass")
+    parser.add_argument("--delay", type=float, default=0.03, help="seconds to load one photo")
+    parser.add_argument("--size", type=int, default=32, help="height and width of the scaled photos in pixels")
     return parser.parse_args()
 
 
 class FromASlowDisk(Dataset):
-    """Photos that take their time; `count` of them, as many times over as that needs."""
+    """Data set of `count` photos, repeated as needed, each delayed by `delay` seconds."""
 
     def __init__(self, photos: Dataset, count: int, delay: float) -> None:
         self.photos, self.count, self.delay = photos, count, delay
@@ -51,7 +51,7 @@ class FromASlowDisk(Dataset):
 
 
 def train(args: argparse.Namespace, num_workers: int) -> Run:
-    """One run: the training with so many loader processes."""
+    """Train with this many loader processes, in a child run; return the run."""
     with mlflow.start_run(run_name=f"num_workers={num_workers}", nested=True, log_system_metrics=True) as run:
         mlflow.log_params({**vars(args), "num_workers": num_workers})
         photos = FromASlowDisk(food.dataset("training", args.size), args.photos, args.delay)
@@ -71,12 +71,14 @@ def train(args: argparse.Namespace, num_workers: int) -> Run:
                 asked = time.perf_counter()
             took = time.perf_counter() - began
             mlflow.log_metrics({"epoch_time": took, "waiting_share": waited / took}, step=epoch)
-            print(f"num_workers={num_workers} epoch {epoch}: {took:.2f} s, {waited:.2f} s of it for photos", flush=True)
+            print(
+                f"num_workers={num_workers} epoch {epoch}: {took:.2f} s, {waited:.2f} s waiting for data", flush=True
+            )
     return run
 
 
 def compare(runs: list[Run]) -> None:
-    """Make a table and a picture from the histories that the runs have in MLflow."""
+    """Log a table and a plot made from the metric histories of the runs in MLflow."""
     client = mlflow.MlflowClient()
     pictures = Figure(figsize=(9, 7), layout="constrained").subplots(2, 1)
     rows = []
@@ -101,7 +103,7 @@ def compare(runs: list[Run]) -> None:
     print(pd.DataFrame(rows).to_string(index=False))
     slow, quick = (row["epoch_time"] for row in rows)
     mlflow.log_metric("speedup", slow / quick)
-    print(f"{rows[1]['num_workers']} loader processes: {slow / quick:.1f} times as fast")
+    print(f"Speedup with {rows[1]['num_workers']} loader processes: {slow / quick:.1f}x")
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""The training of `plain.py`, with every number, file and model of it kept by MLflow.
+"""Train as in `plain.py`, and record every metric, file and model with MLflow.
 
-    python food11/tracked.py --epochs 2                        in a terminal, without Ray; Ctrl-C ends it
+    python food11/tracked.py --epochs 2                        in a terminal, without Ray; stop it with Ctrl-C
     mlplatform submit food11/tracked.py -- --epochs 2          the same as a job
 
-The lesson: tracking by hand is a few calls of `mlflow` around the same loop, with no address and no password in them.
-The run has parameters, metrics of each epoch, metrics of the machine, the GPUs' report, a note, and a model whenever
-validation improves; also the commit, where this folder is in a git repository (`~/work` of JupyterLab is none until you
-make it one). A run that Ctrl-C or `mlplatform stop` ends says KILLED, so nothing is left open.
-(The platform's own `mlplatform.job_run`, in `digits.py`, does most of it in one line, and outlives restarts.)
+The lesson: manual tracking takes a few `mlflow` calls around the same loop, without an address or a password. The run
+records parameters, metrics per epoch, system metrics, the GPU report, a note, and a model whenever validation improves.
+It also records the commit if this folder is in a git repository (JupyterLab's `~/work` is not one until you make it
+one). A run stopped by Ctrl-C or `mlplatform stop` ends as KILLED, so no run stays open. (`mlplatform.job_run`, used in
+`digits.py`, does most of this in one line and continues across restarts.)
 """
 
 import shutil
@@ -23,11 +23,11 @@ EXPERIMENT = "food11-classifier"
 
 
 def gpu_info() -> str:
-    """What the GPUs' own tool says."""
+    """Output of nvidia-smi or rocm-smi."""
     for tool in ("nvidia-smi", "rocm-smi"):
         if program := shutil.which(tool):
             return subprocess.run([program], capture_output=True, text=True, check=False).stdout
-    return "no GPU here: neither nvidia-smi nor rocm-smi was found\n"
+    return "No GPU: neither nvidia-smi nor rocm-smi was found.\n"
 
 
 def train(net: torch.nn.Module, args) -> None:
@@ -37,13 +37,13 @@ def train(net: torch.nn.Module, args) -> None:
     best, model_uri = float("inf"), None
     for epoch, measured in plain.epochs(net, args):
         mlflow.log_metrics(measured, step=epoch)
-        # Models of the first epochs, with a backbone that was not trained, are not worth their space.
+        # Models from before the backbone is trained are not worth storing.
         if epoch >= args.head_epochs and measured["val_loss"] < best:
             best = measured["val_loss"]
             model_uri = mlflow.pytorch.log_model(net, "food11").model_uri
-            print(f"Better than before; model: {model_uri}", flush=True)
+            print(f"New best model: {model_uri}", flush=True)
 
-    # What is tested is what others will get: the best model as MLflow gives it back.
+    # Test what others will get: the best model, loaded back from MLflow.
     if model_uri:
         net = mlflow.pytorch.load_model(model_uri, map_location=plain.DEVICE)
     loss, accuracy = plain.passed(net, plain.loader("evaluation", args))
@@ -56,22 +56,22 @@ def main() -> None:
     torch.manual_seed(args.seed)
     net = food.network(args.pretrained).to(plain.DEVICE)
 
-    # What stops a job counts as Ctrl-C does.
+    # SIGTERM, which stops a job, is handled like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     mlflow.set_experiment(EXPERIMENT)
-    # A look at the machine each second: MLflow's own pace of ten is for trainings of hours.
+    # Sample system metrics every second: MLflow's default of ten suits trainings of hours.
     mlflow.set_system_metrics_sampling_interval(1)
-    # In a notebook's kernel the run of a cell that was interrupted may still be open, and would refuse a second one.
+    # In a notebook kernel, the run of an interrupted cell may still be open, which prevents starting another.
     mlflow.end_run()
     run = mlflow.start_run(log_system_metrics=True)
-    # Shown as the run's description, where it can also be edited.
-    mlflow.set_tag("mlflow.note.content", f"By hand: {args.num_workers} loader processes, {args.size} pixels.")
+    # MLflow shows this tag as the run's description, and it can be edited there.
+    mlflow.set_tag("mlflow.note.content", f"Tracked manually: {args.num_workers} loader processes, {args.size} pixels.")
     print(f"Run: {run.info.run_name} ({run.info.run_id})", flush=True)
     try:
         train(net, args)
     except KeyboardInterrupt:
         mlflow.end_run("KILLED")
-        raise SystemExit("Stopped; its run is KILLED, and keeps what was measured until here.") from None
+        raise SystemExit("Stopped: its run is KILLED and keeps the metrics logged so far.") from None
     except BaseException:
         mlflow.end_run("FAILED")
         raise

@@ -1,11 +1,11 @@
-"""Tune batch size and dropout of the Lightning network of Food-11: 16 trials, of which most are stopped early.
+"""Tune the batch size and dropout of the Lightning network of Food-11 in 16 trials, most of them stopped early.
 
     mlplatform submit food11/tune_food.py -- --epochs 8
     ray job submit --working-dir food11 -- python tune_food.py --epochs 8
 
-The lesson: a trial is a function that reports after each epoch. ASHA lets every trial run one epoch, the better half
-of them two, the better half of those four, and so on: poor combinations cost little. Each trial is a child run of the
-job's run, where MLflow compares them; the table of all trials is the end of the log.
+The lesson: a trial is a function that reports after each epoch. ASHA runs every trial for one epoch, the better half
+for two, the better half of those for four, and so on, so poor combinations cost little. Each trial is a child run of
+the job's run, where MLflow can compare them; the log ends with a table of all trials.
 """
 
 import torch
@@ -17,12 +17,12 @@ from ray.tune.schedulers import ASHAScheduler
 import mlplatform
 from mlplatform import tuning
 
-# The first decides: unlike the accuracy of a few photos, two trials hardly ever share its value.
+# The first one ranks trials: unlike the accuracy on a few photos, it is almost never equal for two trials.
 METRICS = ["val_loss", "val_accuracy", "train_loss"]
 
 
 def trial(config: dict) -> None:
-    """Train with one combination; begins again at its last checkpoint."""
+    """Train with one combination of settings; a restarted trial resumes from its last checkpoint."""
     torch.manual_seed(config["seed"])
     report = TuneReportCheckpointCallback(METRICS, on="train_epoch_end")
     fitting = trainer(config, report, accelerator="auto", devices=1, enable_model_summary=False)
@@ -36,7 +36,7 @@ def trial(config: dict) -> None:
 
 
 def table(results: tune.ResultGrid, epochs: int) -> str:
-    """One line a trial, the best first."""
+    """Table with one line per trial, best first."""
     lines = [f"{'trial':>12} {'batch size':>10} {'dropout':>8} {'epochs':>6} {'val_loss':>8} {'val_accuracy':>12}"]
     for result in sorted(results, key=lambda result: result.metrics[METRICS[0]]):
         done, shown = result.metrics["training_iteration"], result.config
@@ -52,17 +52,17 @@ def main() -> None:
     parser = options()
     parser.description = __doc__
     parser.add_argument("--trials", type=int, default=16, help="combinations to try")
-    parser.add_argument("--cpus", type=float, default=1, help="that a trial takes; 0.5 lets two share one")
-    parser.add_argument("--gpus", type=float, default=0, help="that a trial takes; 0.25 lets four share one")
-    parser.add_argument("--memory", type=float, help="GiB that a trial reserves; 6 without GPUs, none with them")
-    parser.add_argument("--at-once", type=int, help="trials at the same time; as many as there is room for if not said")
+    parser.add_argument("--cpus", type=float, default=1, help="CPUs per trial; 0.5 lets two trials share one")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs per trial; 0.25 lets four trials share one")
+    parser.add_argument("--memory", type=float, help="GiB reserved per trial; default: 6 without GPUs, else 0")
+    parser.add_argument("--at-once", type=int, help="maximum concurrent trials; default: as many as fit")
     args = parser.parse_args()
     if args.memory is None:
-        # On the CPU, batches of 64 photos of 224 pixels take 5.7 GB once all layers train; Ray counts memory only where
-        # it is asked for.
+        # On a CPU, batches of 64 photos of 224 pixels use 5.7 GB once all layers are trained. Ray accounts for memory
+        # only if it is requested.
         args.memory = 0 if args.gpus else 6
 
-    # The scheduler alone ends a trial before its time here, not Lightning's early stop.
+    # Only the scheduler stops trials early here, so Lightning's early stopping is disabled.
     fixed = {**vars(args), "patience": args.epochs}
     with mlplatform.job_run(experiment="food11-classifier", params=vars(args)) as run:
         results = tuning.tuner(
@@ -74,7 +74,7 @@ def main() -> None:
                 num_samples=args.trials,
                 max_concurrent_trials=args.at_once,
                 scheduler=ASHAScheduler(max_t=args.epochs, grace_period=1, reduction_factor=2),
-                # A process that has imported torch takes the next trial, instead of a new one that imports it again.
+                # With reuse_actors, a process that has already imported torch runs the next trial.
                 reuse_actors=True,
             ),
         ).fit()

@@ -5,8 +5,8 @@
 
 The lesson: a callback of Ray Train is a class with `after_report`, and sees what each rank has reported. Ray Tune
 brings loggers of its own, one folder a trial. Both stand beside the platform's callbacks, which go on sending every
-report to MLflow: there is one run for the job and one for each trial, no more. The files end as artifacts of the
-job's run, below the folder's name and the attempt, so that a second attempt does not overwrite the first one's.
+report to MLflow: there is one run for the job and one for each trial, no more. The files end as artifacts of the job's
+run, below the folder's name and the attempt, so that a second attempt does not overwrite the first one's.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     ray job submit --working-dir train -- python reports.py --aggregate mean
 
 The lesson: every rank reports, and `run_config(aggregate=...)` says what becomes a point in MLflow: rank 0's value, the
-mean or the highest. Some metrics are no mean of the ranks', such as the F1 score; TorchMetrics counts on every rank
-and puts the counts together, so that each rank reports the score over all the data. A callback with a queue brings
-each report of each rank to the driver at once; from outside of the job, `mlplatform.Jobs().reports(job_id)` does.
+mean or the highest. Some metrics are no mean of the ranks', such as the F1 score; TorchMetrics counts on every rank and
+puts the counts together, so that each rank reports the score over all the data. A callback with a queue brings each
+report of each rank to the driver at once; from outside of the job, `mlplatform.Jobs().reports(job_id)` does.
 """
 
 import argparse

@@ -4,10 +4,10 @@
     ray job submit --working-dir train -- python results.py --epochs 4
 
 The lesson: `fit()` returns a `Result` that knows the reports of the checkpoints that were kept, and nothing of the
-others; `mlplatform.history` has every report, also of a training without checkpoints and of one that failed.
-`fit()` raises then, and the error has the exception of each rank. On the way: `TorchConfig` says how the ranks talk
-and how long they wait for each other, `prepare_model` and `prepare_data_loader` make a training loop a distributed
-one, and the global batch is what each rank takes times the number of ranks.
+others; `mlplatform.history` has every report, also of a training without checkpoints and of one that failed. `fit()`
+raises then, and the error has the exception of each rank. On the way: `TorchConfig` says how the ranks talk and how
+long they wait for each other, `prepare_model` and `prepare_data_loader` make a training loop a distributed one, and the
+global batch is what each rank takes times the number of ranks.
 """
 
 import argparse

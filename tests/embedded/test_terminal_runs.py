@@ -49,7 +49,7 @@ def test_after_ctrl_c_the_next_run_starts_cleanly(terminal: dict[str, str], tmp_
     finally:
         first.kill()
     said = log.read_text()
-    assert "Stopped; its run is KILLED" in said
+    assert "Stopped: its run is KILLED" in said
     assert "Traceback" not in said
     stopped = run_in(said)
     assert stopped.info.status == "KILLED"

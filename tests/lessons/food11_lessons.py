@@ -46,7 +46,7 @@ def tracked(left: Left) -> None:
     improved = sum(loss < min(losses[:epoch], default=float("inf")) for epoch, loss in enumerate(losses))
     assert len(models) == improved, "a model whenever validation improved, once the whole network was trained"
     for model in models:
-        assert left.log.count(f"Better than before; model: {model.model_uri}") == 1
+        assert left.log.count(f"New best model: {model.model_uri}") == 1
 
 
 def flavors(left: Left) -> None:

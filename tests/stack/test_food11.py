@@ -143,12 +143,12 @@ def test_a_job_brings_its_own_packages_and_the_second_finds_them(stack: Stack, f
     for _ in range(2):
         failed, _ = with_packages(stack, "bad.json")
         assert "mlplatform-no-such-package" in failed, failed[-3000:]
-        assert "roman is here" not in failed
+        assert "roman is installed" not in failed
     # On either worker, each of which makes its own copy: so the quickest of three finds one that is there.
     seconds = []
     for _ in range(3):
         log, took = with_packages(stack, good)
-        assert "roman is here: 11 classes of food are XI" in log, log[-3000:]
+        assert "roman is installed: 11 classes of food are XI" in log, log[-3000:]
         seconds.append(took)
     print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in seconds)}")
     assert min(seconds[1:]) < seconds[0]
