@@ -71,9 +71,7 @@ def train(args: argparse.Namespace, num_workers: int) -> Run:
                 asked = time.perf_counter()
             took = time.perf_counter() - began
             mlflow.log_metrics({"epoch_time": took, "waiting_share": waited / took}, step=epoch)
-            print(
-                f"num_workers={num_workers} epoch {epoch}: {took:.2f} s, {waited:.2f} s waiting for data", flush=True
-            )
+            print(f"num_workers={num_workers} epoch {epoch}: {took:.2f} s, {waited:.2f} s waiting for data", flush=True)
     return run
 
 

@@ -1,11 +1,11 @@
-"""Give Ray Train a backend of your own: what the workers need before the training function starts.
+"""Add a backend to Ray Train that sets up the workers before the training function starts.
 
     mlplatform submit train/backend.py -- --workers 2
     ray job submit --working-dir train -- python backend.py --workers 2
 
-The lesson: `TorchTrainer` is a `DataParallelTrainer` whose backend makes torch's process group. A backend is two
-classes: a configuration, and hooks that Ray Train's controller calls around the training function, with the group of
-workers at hand. The one below lets the workers find each other, and they add up numbers over a socket, without torch.
+The lesson: `TorchTrainer` is a `DataParallelTrainer` whose backend creates torch's process group. A backend has two
+classes: a configuration, and hooks that Ray Train's controller calls with the worker group before and after the
+training function. The backend below connects the workers, which then sum numbers over a socket, without torch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import ray.train
 from ray.train import BackendConfig, ScalingConfig
 from ray.train.backend import Backend
 
-# Of Ray Train V2, which is the one that runs; the one in `ray.train.data_parallel_trainer` is of V1.
+# Ray Train V2, the version in use; `ray.train.data_parallel_trainer` has the class of V1.
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import mlplatform
@@ -29,17 +29,17 @@ import mlplatform
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2, help="processes that add up together")
-    parser.add_argument("--epochs", type=int, default=3, help="times that they do")
+    parser.add_argument("--workers", type=int, default=2, help="processes that compute the sum together")
+    parser.add_argument("--epochs", type=int, default=3, help="number of sums")
     return parser.parse_args()
 
 
 @dataclass
 class SumConfig(BackendConfig):
-    """What a user of the backend may choose."""
+    """Options of the backend."""
 
     timeout_s: float = 30.0
-    """How long the workers wait for the first of them."""
+    """Seconds that the other workers wait for rank 0 to listen."""
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -47,22 +47,22 @@ class SumConfig(BackendConfig):
 
 
 class SumBackend(Backend):
-    """The controller's side; what it sends to the workers runs in their processes."""
+    """Hooks that run in the controller; the functions that they execute run in the workers' processes."""
 
     def on_start(self, worker_group, backend_config: SumConfig) -> None:
-        """The workers are up: all get the address of the first, a key, and the time that they may wait."""
+        """After the workers start: send all of them the address of the first, a key and the timeout."""
         host, port = worker_group.execute_single(0, free_address)
-        together = {
+        variables = {
             "SUM_HOST": host,
             "SUM_PORT": str(port),
             "SUM_KEY": secrets.token_hex(),
             "SUM_TIMEOUT_S": str(backend_config.timeout_s),
         }
-        worker_group.execute(set_variables, together)
+        worker_group.execute(set_variables, variables)
         print(f"Backend started for {len(worker_group)} workers.")
 
     def on_training_start(self, worker_group, backend_config: SumConfig) -> None:
-        """The training context is there now, so that workers know their ranks."""
+        """Just before training: the training context exists, so the workers know their ranks."""
         print(f"Backend sees ranks: {json.dumps(worker_group.execute(rank))}")
 
     def on_shutdown(self, worker_group, backend_config: SumConfig) -> None:
@@ -74,7 +74,7 @@ def rank() -> int:
 
 
 def set_variables(variables: dict[str, str]) -> None:
-    """In the worker's own environment; `os.environ.update`, sent there, would change the copy that travels with it."""
+    """Set variables in the worker. (`execute(os.environ.update)` would change a pickled copy of the environment.)"""
     os.environ.update(variables)
 
 
@@ -85,7 +85,7 @@ def free_address() -> tuple[str, int]:
 
 
 def connect() -> list[Connection]:
-    """Rank 0 gets a connection to each of the others, and these get one to rank 0."""
+    """Connect rank 0 to every other rank; return this rank's connections."""
     address = os.environ["SUM_HOST"], int(os.environ["SUM_PORT"])
     key = os.environ["SUM_KEY"].encode()
     if rank() == 0:
@@ -103,7 +103,7 @@ def connect() -> list[Connection]:
 
 
 def total(value: float, peers: list[Connection]) -> float:
-    """The sum of what every rank passes in, on every rank."""
+    """Return the sum of the values of all ranks, on every rank."""
     if rank() == 0:
         value += sum(peer.recv() for peer in peers)
     for peer in peers:
@@ -112,7 +112,7 @@ def total(value: float, peers: list[Connection]) -> float:
 
 
 def train(config: dict) -> None:
-    """Each rank adds its rank + 1, times ten with each epoch."""
+    """Sum (rank + 1) * 10**epoch over the ranks, once per epoch."""
     peers = connect()
     for epoch in range(config["epochs"]):
         own = (rank() + 1) * 10**epoch

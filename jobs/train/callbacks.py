@@ -1,12 +1,12 @@
-"""Write what is reported to files of your own: JSON lines, CSV and TensorBoard, for Ray Train and for Ray Tune.
+"""Write reports to your own JSON Lines, CSV and TensorBoard files, with Ray Train and Ray Tune.
 
     mlplatform submit train/callbacks.py
     ray job submit --working-dir train -- python callbacks.py --name first --place /shared/logs
 
-The lesson: a callback of Ray Train is a class with `after_report`, and sees what each rank has reported. Ray Tune
-brings loggers of its own, one folder a trial. Both stand beside the platform's callbacks, which go on sending every
-report to MLflow: there is one run for the job and one for each trial, no more. The files end as artifacts of the job's
-run, below the folder's name and the attempt, so that a second attempt does not overwrite the first one's.
+The lesson: a Ray Train callback is a class with `after_report`, which receives the reports of all ranks. Ray Tune has
+its own loggers, which write one folder per trial. Both work beside the platform's callbacks, which keep sending every
+report to MLflow: one run for the job and one per trial. The files become artifacts of the job's run, in a folder per
+attempt, so that a second attempt does not overwrite the first one's files.
 """
 
 import argparse
@@ -28,17 +28,18 @@ from mlplatform import tuning
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", default="logs", help="of the folder of the logs")
-    parser.add_argument("--place", type=Path, default=Path(), help="where that folder is made; default: here")
-    parser.add_argument("--epochs", type=int, default=3, help="reports of the training and of each trial")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--name", default="logs", help="name of the log folder")
+    parser.add_argument("--place", type=Path, default=Path(), help="parent of the log folder; default: here")
+    parser.add_argument("--epochs", type=int, default=3, help="reports per training and trial")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()
 
 
 class Files(UserCallback):
-    """Base of those below: makes its folder. Train's controller, where they run, is on the driver's node.
+    """Base class of the callbacks below: creates the folder.
 
-    What a callback raises ends the training, and training waits while it writes: keep it short.
+    Callbacks run in Ray Train's controller, on the driver's node. An exception in a callback ends the training, and
+    training waits until the callback returns: keep it short.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +48,7 @@ class Files(UserCallback):
 
 
 class JsonLines(Files):
-    """A line a report, with a list of what each rank has reported."""
+    """One line per report: a list of the metrics of each rank."""
 
     def after_report(self, run_context, metrics, checkpoint) -> None:
         with (self.folder / "reports.jsonl").open("a") as file:
@@ -55,7 +56,7 @@ class JsonLines(Files):
 
 
 class Csv(Files):
-    """A row a report and rank."""
+    """One row per report and rank."""
 
     def after_report(self, run_context, metrics, checkpoint) -> None:
         with (self.folder / "reports.csv").open("a", newline="") as file:
@@ -66,15 +67,15 @@ class Csv(Files):
 
 
 class TensorBoard(Files):
-    """A curve a metric and rank."""
+    """One curve per metric and rank."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        # Made in the controller: the callback is pickled on its way there, and a writer has a thread.
+        # Writers are created later, in the controller: they have threads, and the callback is pickled on its way there.
         self.writers = {}
 
     def after_report(self, run_context, metrics, checkpoint) -> None:
-        # Of tensorboardX, which Tune's logger uses, `flush` leaves behind what its thread has not taken yet.
+        # Not tensorboardX, which Tune's logger uses: its `flush` skips events that are still in its thread's queue.
         from torch.utils.tensorboard import SummaryWriter
 
         for rank, values in enumerate(metrics):
@@ -86,7 +87,7 @@ class TensorBoard(Files):
 
 
 class Printing(UserCallback):
-    """A line in the job's log a report, and one for each rank that fails."""
+    """One line in the job's log per report and per failed rank."""
 
     def after_report(self, run_context, metrics, checkpoint) -> None:
         print(f"Ranks reported: {json.dumps(metrics)}", flush=True)
@@ -97,14 +98,14 @@ class Printing(UserCallback):
 
 
 def train(config: dict) -> None:
-    """What each worker runs: a loss that falls with the epochs and is higher on the higher ranks."""
+    """Training function that runs on each worker: the loss falls with the epochs and rises with the rank."""
     rank = ray.train.get_context().get_world_rank()
     for epoch in range(config["epochs"]):
         ray.train.report({"epoch": epoch, "loss": (rank + 1) / 2**epoch})
 
 
 def trial(config: dict) -> None:
-    """What each trial of the search runs."""
+    """Trial function of the search."""
     for epoch in range(config["epochs"]):
         tune.report({"epoch": epoch, "loss": config["height"] / 2**epoch})
 
@@ -123,17 +124,17 @@ def main() -> None:
             run_config=mlplatform.run_config("train", callbacks=[*written, Printing()]),
         ).fit()
 
-        # Ray would add these three by itself; named, they can be left out or replaced.
+        # Ray adds these three by default; listed explicitly, they can be removed or replaced.
         loggers = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
         results = tuning.tuner(
             tune.with_resources(trial, {"cpu": 0.5}),
             param_space={"height": tune.grid_search([1.0, 3.0]), "epochs": args.epochs},
-            # Every trial to its end; ASHA, our default, would stop the one that starts higher.
+            # Run every trial to its end; the platform's default, ASHA, would stop the one with the higher loss.
             tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=FIFOScheduler()),
             run_config=tuning.run_config("tune", metric="loss", mode="min", callbacks=loggers),
         ).fit()
         for result in results:
-            # Tune has put them into checkpoint storage, a folder a trial.
+            # Tune has written them to checkpoint storage, one folder per trial.
             local = folder / "tune" / Path(result.path).name
             local.mkdir(parents=True)
             copy_files(result.path, str(local), result.filesystem, LocalFileSystem())

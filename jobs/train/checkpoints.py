@@ -1,11 +1,11 @@
-"""Save checkpoints, lose a worker, go on from the last one; keep the best; start from another run's; keep none.
+"""Save checkpoints, resume after losing a worker, keep the best, start from another run's, or keep none.
 
     mlplatform submit train/checkpoints.py
     mlplatform submit train/checkpoints.py -- --start-from ADDRESS     # one that `mlplatform jobs ID` shows
 
-The lesson: a checkpoint is a folder that rank 0 fills and hands to `report`. The training function saves and loads it;
-Ray Train decides which ones stay (`metric`, `num_to_keep`) and starts the function again when a worker has failed
-(`max_failures`). Where to begin otherwise is an ordinary entry of the config: the address of any checkpoint.
+The lesson: a checkpoint is a folder that rank 0 fills and passes to `report`. The training function saves and loads it.
+Ray Train decides which checkpoints to keep (`metric`, `num_to_keep`) and restarts the function when a worker fails
+(`max_failures`). To start from any other checkpoint, pass its address in the config like any other value.
 """
 
 import argparse
@@ -24,16 +24,16 @@ METRIC = "score"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=5, help="of each training run")
-    parser.add_argument("--keep", type=int, default=2, help="best checkpoints that stay in storage")
-    parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails, once; -1: never")
-    parser.add_argument("--max-failures", type=int, default=1, help="failures that are survived; 0: none")
-    parser.add_argument("--start-from", default="", help="address of a checkpoint to begin with")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs per training")
+    parser.add_argument("--keep", type=int, default=2, help="best checkpoints to keep in storage")
+    parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails once; -1 for never")
+    parser.add_argument("--max-failures", type=int, default=1, help="worker failures after which training restarts")
+    parser.add_argument("--start-from", default="", help="address of a checkpoint to start from")
     return parser.parse_args()
 
 
 def save(state: dict, folder: str) -> Checkpoint:
-    """A network's `state_dict` would go here with `torch.save`; see digits.py for Lightning's way."""
+    """Save the state; a network would use `torch.save` here, and digits.py shows Lightning's way."""
     Path(folder, "state.json").write_text(json.dumps(state))
     return Checkpoint.from_directory(folder)
 
@@ -44,9 +44,9 @@ def load(checkpoint: Checkpoint) -> dict:
 
 
 def train(config: dict) -> None:
-    """The model is a number, to which each epoch adds its own: after five epochs it is 0 + 1 + 2 + 3 + 4 = 10."""
+    """Train a model that is one number: each epoch adds its own number, so five epochs give 0 + 1 + 2 + 3 + 4 = 10."""
     rank = ray.train.get_context().get_world_rank()
-    # Its own last checkpoint, where it was started again; else the one that it was told to begin with.
+    # After a restart, the training's own last checkpoint; otherwise the given one, if any.
     resumed = ray.train.get_checkpoint()
     given = Checkpoint(config["start_from"]) if config["start_from"] else None
     state = load(resumed or given) if resumed or given else {"epoch": -1, "model": 0}
@@ -58,7 +58,7 @@ def train(config: dict) -> None:
         if rank == 1 and epoch == config["fail_at"] and not resumed:
             raise RuntimeError(f"This worker fails once, in epoch {epoch}.")
         state = {"epoch": epoch, "model": state["model"] + epoch}
-        # Best in the middle, as a network's is that begins to learn its training data by heart.
+        # The score peaks in the middle, like that of a network that then overfits.
         metrics = {**state, METRIC: 1 - abs(epoch - 2.25)}
         if rank or not config["save"]:
             ray.train.report(metrics)
@@ -68,7 +68,7 @@ def train(config: dict) -> None:
 
 
 def fit(name: str, config: dict, keep: int, max_failures: int = 0) -> Result:
-    # A DataParallelTrainer sets no framework up; TorchTrainer, which needs torch in each worker, takes the same.
+    # DataParallelTrainer sets up no framework; TorchTrainer accepts the same arguments and needs torch in each worker.
     return DataParallelTrainer(
         train,
         train_loop_config={"start_from": "", "fail_at": -1, "save": True, **config},
@@ -88,13 +88,13 @@ def main() -> None:
         best = result.get_best_checkpoint(METRIC, "max")
         print(f"Best: {json.dumps(load(best))}")
 
-        # Another training run goes on where the best one was; it could as well be another job's, by its address.
+        # A second training starts from the best checkpoint. The address of another job's checkpoint works too.
         address = f"{mlplatform.checkpoint_uri('first')}/{Path(best.path).name}"
         result = fit("second", {"epochs": args.epochs, "start_from": address}, args.keep)
         print(f"Second: {json.dumps(load(result.checkpoint))}")
 
         result = fit("none", {"epochs": 2, "save": False}, args.keep)
-        # A result knows the reports of its checkpoints alone; all of them are in `history`.
+        # A Result has only the reports that came with checkpoints; `history` has all of them.
         without = {"checkpoint": result.checkpoint, "metrics": result.metrics, "table": result.metrics_dataframe}
         print(f"Without: {json.dumps({**without, 'epochs': [one['epoch'] for one in mlplatform.history('none')]})}")
         if run:

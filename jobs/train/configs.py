@@ -1,11 +1,11 @@
-"""Run one training function with two configurations, one after the other, and collect what every rank returns.
+"""Run one training function with two configurations in turn, and collect the return values of all ranks.
 
     mlplatform submit train/configs.py
     ray job submit --working-dir train -- python configs.py --epochs 2 5
 
-The lesson: what differs between two trainings goes into the one dictionary that the function takes; each call of
-`fit()` runs it on a new group of workers. Ray Train has the process group ready, so that plain code for
-`DistributedDataParallel` needs no line of Ray. What rank 0 returns comes back; a decorator asks the other ranks.
+The lesson: everything that differs between two trainings goes into the config dictionary. Each call of `fit()` runs the
+function on a new group of workers. Ray Train has already created the process group, so plain `DistributedDataParallel`
+code works without any Ray code. `fit()` returns rank 0's value; a decorator gathers those of the other ranks.
 """
 
 import argparse
@@ -25,13 +25,15 @@ import mlplatform
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, nargs=2, default=[2, 5], help="of the first and of the second training")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument(
+        "--epochs", type=int, nargs=2, default=[2, 5], help="epochs of the first and the second training"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()
 
 
 def of_every_rank(train: Callable[[dict], object]) -> Callable[[dict], list]:
-    """The same training function, but each rank returns a list of what all have returned, in the order of ranks."""
+    """Wrap a training function so that each rank returns the list of all ranks' return values, in rank order."""
 
     @functools.wraps(train)
     def train_and_gather(config: dict) -> list:
@@ -43,11 +45,11 @@ def of_every_rank(train: Callable[[dict], object]) -> Callable[[dict], list]:
 
 
 def fit_a_line(config: dict) -> dict:
-    """DDP as it would be written for torchrun; `config["seeds"]` has the seed of each rank's own points."""
+    """Fit a line with DDP, written as for torchrun; `config["seeds"]` has the seed of each rank's points."""
     torch.manual_seed(config["seeds"][dist.get_rank()])
     points = torch.randn(32, 4)
     targets = points.sum(dim=1, keepdim=True)
-    # Ranks begin with different weights here; DDP sends those of rank 0 to all.
+    # The ranks' initial weights differ; DDP broadcasts those of rank 0.
     model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     epochs, losses = [], []
@@ -63,7 +65,7 @@ def fit_a_line(config: dict) -> dict:
 
 def main() -> None:
     args = arguments()
-    # The same points on every rank at first, then its own points for each: only the gradients are shared.
+    # First the same points on every rank, then different points per rank: only gradients are shared.
     seeds = {"same": [7] * args.workers, "own": list(range(args.workers))}
     configs = {
         points: {"epochs": epochs, "seeds": seeds[points]} for points, epochs in zip(seeds, args.epochs, strict=True)

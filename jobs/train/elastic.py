@@ -1,15 +1,15 @@
-"""A group of workers that shrinks and grows with what others leave to it, fed by Ray Data all the while.
+"""Train on an elastic group of workers that shrinks and grows with the available resources, fed by Ray Data.
 
     mlplatform submit train/elastic.py
     ray job submit --working-dir train -- python elastic.py --rows 600
 
-The lesson: with `num_workers=(1, 2)` Ray Train starts with what it can have and looks again every few seconds. Each
-change starts the training function anew at its last checkpoint, with the data sharded for the new size: an epoch that
-was cut short is run again from its first row, so every epoch that counts has seen every row once. (Each size has to
-divide the number of rows, because shards are made equally long.) What it can have is what the nodes have, less what
-training that was started earlier has asked for; what other programs hold does not count. So two earlier trainings come
-first here: as one ends, the other takes more, and the group shrinks; as that one ends too, it grows. A worker's
-container that is stopped and started again on the stack does the same.
+The lesson: with `num_workers=(1, 2)`, Ray Train starts with the workers that fit and checks again every few seconds.
+Each resize restarts the training function from its last checkpoint, with the data resharded. An interrupted epoch is
+repeated from its first row, so every completed epoch has seen each row once. (Each group size must divide the number of
+rows, because all shards have the same length.) Ray Train counts the nodes' resources minus the requests of trainings
+that started earlier; resources held by other programs do not count. This lesson therefore starts two other trainings
+first: when one ends, the other takes more and the group shrinks; when that one ends too, the group grows. Stopping and
+starting a worker container on the stack has the same effect.
 """
 
 import argparse
@@ -30,22 +30,22 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 import mlplatform
 
 SIZES = [2, 1, 2]
-"""Of the group, one after the other."""
+"""Sizes of the group, in order."""
 
 AT_EACH_SIZE = 2
-"""Epochs, at least."""
+"""Minimum number of epochs at each size."""
 
 FIRST, SECOND, WORKER = 0.5, 0.75, 0.25
-"""Shares of a node: that the earlier trainings ask for, of which only one fits at a time, and a worker of the group."""
+"""Fractions of a node: for the two earlier trainings, only one of which fits at a time, and for a group worker."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=120, help="of the data set; each size divides it")
-    parser.add_argument("--most", type=int, default=1000, help="epochs after which it waits for no change any more")
+    parser.add_argument("--rows", type=int, default=120, help="rows of the data set; each group size must divide it")
+    parser.add_argument("--most", type=int, default=1000, help="maximum number of epochs to wait for a resize")
     args = parser.parse_args()
     if args.rows % math.lcm(*SIZES):
-        parser.error(f"--rows is {args.rows}: 2 workers would leave a row out; give an even number.")
+        parser.error(f"--rows is {args.rows}, which 2 workers cannot split equally; use an even number.")
     return args
 
 
@@ -59,7 +59,7 @@ def train(config: dict) -> None:
             sizes = json.loads(Path(folder, "sizes.json").read_text())
     while not done(sizes) and len(sizes) < config["most"]:
         ids = [int(row["id"]) for row in shard.iter_rows()]
-        time.sleep(0.5)  # As an epoch would take.
+        time.sleep(0.5)  # Stands in for the work of an epoch.
         metrics = {"epoch": len(sizes), "workers": size, "rows": len(ids), "ids": sum(ids)}
         sizes.append(size)
         if rank:
@@ -71,30 +71,30 @@ def train(config: dict) -> None:
 
 
 def stages(sizes: list[int]) -> list[tuple[int, int]]:
-    """Each size that the group had, with the epochs that it had it for."""
+    """Consecutive sizes of the group, each with its number of epochs."""
     return [(size, len(list(epochs))) for size, epochs in groupby(sizes)]
 
 
 def done(sizes: list[int]) -> bool:
-    """Whether the group has had all the sizes, the last one for long enough."""
+    """Return True once the group has gone through all sizes, with enough epochs at the last."""
     return [size for size, _ in stages(sizes)] == SIZES and stages(sizes)[-1][1] >= AT_EACH_SIZE
 
 
 def hold(config: dict) -> None:
-    """A training that lasts until the group was seen at a size for some epochs."""
+    """Keep training until the group has reported enough epochs at a given size."""
     while [report["workers"] for report in mlplatform.history("fit")].count(config["size"]) < AT_EACH_SIZE:
         time.sleep(1)
 
 
 def start_earlier(share: float, size: int, node: str) -> threading.Thread:
-    """Start such a training on one worker, which asks for a share of the node, and wait until it has asked."""
+    """Start `hold` on one worker that requests a fraction of the node; return once the request is placed."""
     trainer = DataParallelTrainer(
         hold,
         train_loop_config={"size": size},
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={node: share}),
         run_config=mlplatform.run_config(f"earlier-{share}"),
     )
-    # A daemon, so that it does not outlive a group that has failed.
+    # A daemon thread, so that it does not outlive a failed group.
     thread = threading.Thread(target=trainer.fit, daemon=True)
     thread.start()
     while not any({node: share} in group["bundles"].values() for group in ray.util.placement_group_table().values()):
@@ -116,14 +116,14 @@ def fit(rows: int, most: int, node: str, run_config: RunConfig) -> None:
 
 def main() -> None:
     args = arguments()
-    # How long workers are waited for, by those that have to wait until others are gone; a minute unless told otherwise.
+    # Timeout for starting workers (default: a minute); here they must wait for the earlier trainings to end.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"
     with mlplatform.job_run(experiment="lessons", params=vars(args)) as run:
         ray.init()
         ray.data.DataContext.get_current().enable_progress_bars = False
-        # Every node has one of this. Usual resources are CPUs and GPUs; this one is free whoever else works here.
+        # Every node has 1.0 of this resource. Unlike CPUs and GPUs, no other job uses it.
         node = f"node:{ray.util.get_node_ip_address()}"
-        # With `detailed`, what each rank has reported is kept, and can be added up.
+        # `detailed` keeps the reports of every rank, so that they can be summed.
         run_config = mlplatform.run_config("fit", detailed=True)
         earlier = [start_earlier(FIRST, SIZES[0], node), start_earlier(SECOND, SIZES[1], node)]
         fit(args.rows, args.most, node, run_config)

@@ -1,11 +1,11 @@
-"""Population-based training: trials that lag behind go on from a better one's checkpoint, with its settings changed.
+"""Population-based training: poor trials continue from a better trial's checkpoint, with changed settings.
 
     mlplatform submit train/pbt.py
     ray job submit --working-dir train -- python pbt.py --trials 4
 
-The lesson: this scheduler pauses trials. With `synch=True` all of them wait for each other every `--interval` steps;
-then the worse ones take over checkpoint and settings of a better one, change the settings a little, and go on. All that
-a trial has to do is to begin at `tune.get_checkpoint()`. It stays one child run from its first report to its last.
+The lesson: this scheduler pauses trials. With `synch=True`, all trials wait for each other every `--interval` steps.
+Then the worse ones copy the checkpoint and the settings of a better one, change the settings a little, and continue. A
+trial only has to start from `tune.get_checkpoint()`. It remains one child run from its first report to its last.
 """
 
 import argparse
@@ -25,14 +25,14 @@ TIME = "training_iteration"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=2, help="members of the population")
-    parser.add_argument("--steps", type=int, default=6, help="reports of a trial")
-    parser.add_argument("--interval", type=int, default=2, help="steps between two comparisons")
+    parser.add_argument("--trials", type=int, default=2, help="size of the population")
+    parser.add_argument("--steps", type=int, default=6, help="reports per trial")
+    parser.add_argument("--interval", type=int, default=2, help="steps between comparisons")
     return parser.parse_args()
 
 
 def trial(config: dict) -> None:
-    """Climbs by its rate each step; where it has come from is kept with the score, so that it can be read off."""
+    """Raise the score by `rate` each step; the checkpoint also records which trials produced it."""
     state = {"step": 0, METRIC: 0.0, "lineage": []}
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as folder:
@@ -47,7 +47,7 @@ def trial(config: dict) -> None:
 
 
 def halved(config: dict) -> dict:
-    """What a trial changes of the settings that it has taken over."""
+    """Halve the rate of the copied settings."""
     return {**config, "rate": config["rate"] / 2}
 
 
@@ -57,26 +57,26 @@ def main() -> None:
         scheduler = PopulationBasedTraining(
             time_attr=TIME,
             perturbation_interval=args.interval,
-            # Of whom is taken over, and who takes over: the better and the worse half.
+            # The worse half copies from the better half.
             quantile_fraction=0.5,
-            # Usually `hyperparam_mutations={"rate": tune.loguniform(0.1, 10)}`, which draws; this can be foretold.
+            # Usually `hyperparam_mutations={"rate": tune.loguniform(0.1, 10)}`, which is random; this is deterministic.
             custom_explore_fn=halved,
             synch=True,
         )
         tuner = tuning.tuner(
             tune.with_resources(trial, {"cpu": 1}),
-            # The first trial is slow, the others are fast: without the scheduler it would end far behind.
+            # The first trial is slow and the others are fast: without the scheduler it would finish far behind.
             param_space={"rate": tune.grid_search([1.0] + [4.0] * (args.trials - 1)), "steps": args.steps},
             tune_config=tune.TuneConfig(metric=METRIC, mode="max", scheduler=scheduler, reuse_actors=True),
-            # Another trial may still need a checkpoint that its own trial has outlived.
+            # Keep all checkpoints: another trial may still need one that its own trial no longer does.
             run_config=tuning.run_config("pbt", num_to_keep=None, stop={TIME: args.steps}),
         )
         results = tuner.fit()
         lineages = {each.metrics["trial_id"]: each.metrics["lineage"] for each in results}
-        taken_over = sorted(own for own, lineage in lineages.items() if set(lineage) != {own})
+        replaced = sorted(own for own, lineage in lineages.items() if set(lineage) != {own})
         print(f"Lineages: {json.dumps(lineages)}")
         print(f"Scores: {json.dumps({each.metrics['trial_id']: each.metrics[METRIC] for each in results})}")
-        print(f"Taken over: {json.dumps(taken_over)}")
+        print(f"Replaced: {json.dumps(replaced)}")
         if run:
             print(f"Run: {mlplatform.run_url(run)}")
 

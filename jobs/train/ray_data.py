@@ -1,13 +1,13 @@
-"""Feed training by Ray Data: CSV and Parquet together, filtered, split, sharded, and more than memory holds streamed.
+"""Feed training with Ray Data: read CSV and Parquet, filter, split, shard, and stream more than fits into memory.
 
     python train/ray_data.py --make /tmp/measurements && mlplatform data put /tmp/measurements measurements
     mlplatform submit train/ray_data.py
     mlplatform submit train/ray_data.py -- --rates 0.01 0.3        # a search over the same training
 
-The lesson: data sets are put once and read in place by name, so the run says what it was trained on. Each worker
-iterates over its own shard; together they see every row once an epoch. Shards have the same length, because workers
-wait for each other: what the number of workers does not divide is left out. Nothing is read before it is needed, so a
-data set may be larger than the object store. Ray Data's tasks need a CPU beside those of the workers.
+The lesson: a data set is uploaded once and read in place by name, and the run records which data it used. Each worker
+iterates over its own shard; together they see every row once per epoch. All shards have the same length because workers
+wait for each other, so a remainder of rows is dropped. Data is read only when needed, so a data set may be larger than
+the object store. Ray Data's tasks need a CPU in addition to those of the workers.
 """
 
 import argparse
@@ -31,18 +31,20 @@ METRIC = "val_loss"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--make", type=Path, help="only write the files of the data set into this folder")
-    parser.add_argument("--data", default="measurements", help="name of the data set, as it was put")
+    parser.add_argument("--make", type=Path, help="write the data set files to this folder and exit")
+    parser.add_argument("--data", default="measurements", help="name of the uploaded data set")
     parser.add_argument("--epochs", type=int, default=2, help="passes over the training rows")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.3], help="learning rates; several are searched")
-    parser.add_argument("--times", type=float, default=0, help="also stream so many times the object store's size")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[0.3], help="learning rate; several values start a search"
+    )
+    parser.add_argument("--times", type=float, default=0, help="also stream this multiple of the object store's size")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def make(folder: Path) -> None:
-    """Half of the rows as CSV, half as Parquet, several files each; one row in five has no valid measurement."""
+    """Write half of the rows as CSV and half as Parquet, several files each; one row in five is marked invalid."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -57,10 +59,10 @@ def make(folder: Path) -> None:
 
 
 def datasets(address: str) -> dict[str, ray.data.Dataset]:
-    """Three quarters of the valid rows to train with, one to validate."""
+    """Split the valid rows: three quarters for training, one quarter for validation."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # Else rows come as tasks end, and no two trials are validated on the same ones.
+    # Otherwise rows arrive in the order in which tasks finish, and each trial validates on different rows.
     context.execution_options.preserve_order = True
     rows = ray.data.read_csv(f"{address}/csv").union(ray.data.read_parquet(f"{address}/parquet"))
     train, validation = rows.filter(expr=col("valid") == 1).train_test_split(0.25)
@@ -68,14 +70,14 @@ def datasets(address: str) -> dict[str, ray.data.Dataset]:
 
 
 def large(times: float, block: int = 16 * 2**20) -> ray.data.Dataset:
-    """So many times what the object stores of all nodes hold, made block by block while it is consumed."""
+    """Data set of `times` the capacity of all object stores, generated block by block while it is consumed."""
     blocks = int(times * ray.cluster_resources()["object_store_memory"] // block) // 2 * 2
     rows = ray.data.range(blocks, override_num_blocks=blocks)
     return rows.map_batches(lambda batch: {**batch, "payload": np.ones((len(batch["id"]), block), np.uint8)})
 
 
 def train(config: dict) -> None:
-    """What each worker runs; the line y = 3x + 1 is to be found."""
+    """Training function that runs on each worker: fit the line y = 3x + 1."""
     import torch
     from ray.train.torch import get_device, prepare_model
 
@@ -86,7 +88,7 @@ def train(config: dict) -> None:
         seen = {name: [] for name in shards}
         for name, shard in shards.items():
             losses = []
-            # Shuffled within a buffer only, so that the rows need not be in memory all at once.
+            # Shuffle within a buffer only, so that not all rows must be in memory at once.
             options = {"local_shuffle_buffer_size": 64} if name == "train" else {}
             for batch in shard.iter_torch_batches(batch_size=16, dtypes=torch.float32, device=get_device(), **options):
                 seen[name] += batch["id"].int().tolist()
@@ -122,7 +124,7 @@ def fit(config: dict, run_config: RunConfig) -> None:
 
 
 def trial(config: dict) -> None:
-    """Each trial reads the data set for itself."""
+    """Trial function: each trial reads the data set itself."""
     fit(config, tuning.trial_config())
 
 
@@ -143,7 +145,7 @@ def main() -> None:
             result, _ = tuning.best(tuner.fit())
             print(f"Best rate: {json.dumps(result.config['rate'])}")
         else:
-            # With `detailed`, what each rank has reported is kept, and can be added up.
+            # `detailed` keeps the reports of every rank, so that they can be summed.
             fit({**config, "rate": args.rates[0]}, mlplatform.run_config("fit", detailed=True))
             for report in mlplatform.history("fit"):
                 sums = {

@@ -1,12 +1,12 @@
-"""Report from all ranks, see what is kept of it, and follow the reports in the driver while the training runs.
+"""Report from all ranks, choose how reports are aggregated, and follow them in the driver during training.
 
     mlplatform submit train/reports.py
     ray job submit --working-dir train -- python reports.py --aggregate mean
 
-The lesson: every rank reports, and `run_config(aggregate=...)` says what becomes a point in MLflow: rank 0's value, the
-mean or the highest. Some metrics are no mean of the ranks', such as the F1 score; TorchMetrics counts on every rank and
-puts the counts together, so that each rank reports the score over all the data. A callback with a queue brings each
-report of each rank to the driver at once; from outside of the job, `mlplatform.Jobs().reports(job_id)` does.
+The lesson: every rank reports, and `run_config(aggregate=...)` selects what is logged to MLflow: rank 0's value, the
+mean or the maximum. Some metrics, such as the F1 score, are not the mean of the ranks' values. TorchMetrics counts on
+every rank and combines the counts, so each rank reports the score over all data. A callback with a queue sends each
+rank's reports to the driver at once; outside the job, use `mlplatform.Jobs().reports(job_id)`.
 """
 
 import argparse
@@ -28,15 +28,19 @@ import mlplatform
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--aggregate", nargs="+", choices=["rank0", "mean", "max"], default=["rank0", "mean"], help="a training each"
+        "--aggregate",
+        nargs="+",
+        choices=["rank0", "mean", "max"],
+        default=["rank0", "mean"],
+        help="one training per value",
     )
-    parser.add_argument("--epochs", type=int, default=3, help="reports of a training")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--epochs", type=int, default=3, help="reports per training")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()
 
 
 def guesses(epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of 1,797 digits, and guesses of which half as many are random with each epoch."""
+    """Labels of 1,797 digits, and guesses; the share of random guesses halves with each epoch."""
     labels = load_digits().target
     random = np.random.default_rng(epoch)
     wrong = random.random(len(labels)) < 0.5 ** (epoch + 1)
@@ -44,8 +48,8 @@ def guesses(epoch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score(config: dict) -> None:
-    """What each worker runs: rank r sees a part of the guesses that is r + 1 times as long as rank 0's."""
-    # Brings half of torch with it, so it is for the workers alone.
+    """Training function that runs on each worker: rank r scores r + 1 times as many guesses as rank 0."""
+    # Imports much of torch, so only the workers import it.
     from torchmetrics.classification import MulticlassF1Score
 
     rank, ranks = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
@@ -59,14 +63,14 @@ def score(config: dict) -> None:
         for metric in (f1_of_all, f1_of_rank):
             metric.reset()
             metric.update(torch.tensor(guessed[part]), torch.tensor(labels[part]))
-        # Here the ranks wait for each other: all of them have to ask for it.
+        # A collective operation: every rank must call it.
         f1 = f1_of_all.compute().item()
         images = len(labels[part])
         ray.train.report({"epoch": epoch, "f1": f1, "f1_of_rank": f1_of_rank.compute().item(), "images": images})
 
 
 class Forward(UserCallback):
-    """Runs in Ray Train's controller, which has each report as a list of what the ranks have reported."""
+    """Callback in Ray Train's controller, which receives each report as a list of the ranks' metrics."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -76,7 +80,7 @@ class Forward(UserCallback):
 
 
 def reports(trainer: TorchTrainer, queue: Queue) -> Iterator[tuple[list[dict], bool]]:
-    """Train in a thread and yield each report as it comes, and whether the training is still running then."""
+    """Train in a thread; yield each report as it arrives, and True if the training is still running then."""
     with ThreadPoolExecutor(1) as thread:
         training = thread.submit(trainer.fit)
         training.add_done_callback(lambda _: queue.put(None))
@@ -94,14 +98,14 @@ def main() -> None:
                 score,
                 train_loop_config={"epochs": args.epochs},
                 scaling_config=ScalingConfig(num_workers=args.workers),
-                # `detailed` adds each rank's own values, host and process, and times since the last restore.
+                # `detailed` adds each rank's values, host and process, and the times since the last restore.
                 run_config=mlplatform.run_config(
                     aggregate, aggregate=aggregate, detailed=aggregate != "rank0", callbacks=[Forward(queue)]
                 ),
             )
             live = []
             for ranks, running in reports(trainer, queue):
-                print(f"Just reported by each rank: {json.dumps(ranks)}", flush=True)
+                print(f"New report from each rank: {json.dumps(ranks)}", flush=True)
                 live.append({"ranks": ranks, "running": running})
             print(f"Live with {aggregate}: {json.dumps(live)}")
             print(f"Kept with {aggregate}: {json.dumps(mlplatform.history(aggregate))}")

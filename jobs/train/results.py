@@ -1,13 +1,13 @@
-"""Read what a training leaves: metrics, checkpoints and errors, and a checkpoint loaded to predict.
+"""Read the results of a training: metrics, checkpoints and errors; load a checkpoint and predict with it.
 
     mlplatform submit train/results.py -- --epochs 4
     ray job submit --working-dir train -- python results.py --epochs 4
 
-The lesson: `fit()` returns a `Result` that knows the reports of the checkpoints that were kept, and nothing of the
-others; `mlplatform.history` has every report, also of a training without checkpoints and of one that failed. `fit()`
-raises then, and the error has the exception of each rank. On the way: `TorchConfig` says how the ranks talk and how
-long they wait for each other, `prepare_model` and `prepare_data_loader` make a training loop a distributed one, and the
-global batch is what each rank takes times the number of ranks.
+The lesson: `fit()` returns a `Result` with the reports of the kept checkpoints only. `mlplatform.history` has every
+report, including those of trainings without checkpoints and of failed ones. A failed `fit()` raises, and the error has
+the exception of each rank. Also shown: `TorchConfig` sets the backend and timeout of the process group, `prepare_model`
+and `prepare_data_loader` make a training loop distributed, and the global batch is the batch per rank times the number
+of ranks.
 """
 
 import argparse
@@ -29,14 +29,14 @@ METRIC = "val_accuracy"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training images")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
-    parser.add_argument("--global-batch", type=int, default=64, help="images a step, over all workers")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
+    parser.add_argument("--global-batch", type=int, default=64, help="images per step over all workers")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """1,497 images to train with and 300 to validate with."""
+    """Training and validation sets of 1,497 and 300 images."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -55,13 +55,13 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 
 
 def train(config: dict) -> None:
-    """What each worker runs; begins again at its last checkpoint."""
+    """Training function that runs on each worker; resumes from its last checkpoint."""
     ranks = ray.train.get_context().get_world_size()
     if ray.train.get_context().get_world_rank() == 0:
-        print(f"Ranks talk by {torch.distributed.get_backend()}", flush=True)
+        print(f"Process group backend: {torch.distributed.get_backend()}", flush=True)
     training, validation = digits()
     torch.manual_seed(0)
-    # Each rank gets other images of every epoch, and batches that are on its device already.
+    # prepare_data_loader gives each rank its shard of every epoch, with batches already on its device.
     loader = DataLoader(training, batch_size=config["global_batch"] // ranks, shuffle=True)
     loader = prepare_data_loader(loader)
     model, first = network(), 0
@@ -83,7 +83,7 @@ def train(config: dict) -> None:
             optimizer.step()
             steps += 1
         plain = network()
-        # DDP has wrapped the model where there is more than one rank.
+        # With more than one rank, the model is wrapped in DDP.
         plain.load_state_dict(getattr(model, "module", model).state_dict())
         metrics = {"epoch": epoch, "steps": steps, METRIC: accuracy(plain, validation)}
         with tempfile.TemporaryDirectory() as folder:
@@ -95,27 +95,27 @@ def train(config: dict) -> None:
 
 
 def fail(config: dict) -> None:
-    """Reports twice, without a checkpoint; then the last rank raises."""
+    """Training function that reports twice without a checkpoint; then its last rank raises."""
     context = ray.train.get_context()
     for epoch in range(2):
         ray.train.report({"epoch": epoch, "loss": 1 / (epoch + 1)})
     if context.get_world_rank() == context.get_world_size() - 1:
-        raise ValueError("this rank was meant to fail")
+        raise ValueError("This rank fails on purpose.")
 
 
 def show(result: Result) -> None:
-    """Everything that a result has."""
+    """Print every field of a result."""
     kept = [metrics["epoch"] for _, metrics in result.best_checkpoints]
     print(f"Metrics of the last checkpoint: {json.dumps(result.metrics)}")
     print(f"Epochs whose checkpoints were kept: {json.dumps(sorted(kept))}")
-    print(f"Table of the kept: {result.metrics_dataframe.to_json(orient='records')}")
+    print(f"Table of the kept checkpoints: {result.metrics_dataframe.to_json(orient='records')}")
     print(f"Last checkpoint: {result.checkpoint.path}")
     print(f"Folder: {result.path}")
     print(f"Error: {json.dumps(result.error)}")
 
 
 def best_network(result: Result) -> nn.Module:
-    """The network of the best checkpoint that was kept, to predict with."""
+    """Network of the best kept checkpoint, ready to predict."""
     model = network()
     with result.get_best_checkpoint(METRIC, "max").as_directory() as folder:
         model.load_state_dict(torch.load(f"{folder}/state.pt", map_location="cpu", weights_only=True)["model"])
@@ -136,7 +136,7 @@ def main() -> None:
         show(result)
         print(f"All reports: {json.dumps(mlplatform.history('kept'))}")
         predicted = accuracy(best_network(result), digits()[1])
-        print(f"Accuracy of the best checkpoint, predicted here: {json.dumps(predicted)}")
+        print(f"Accuracy of the best checkpoint, predicted in the driver: {json.dumps(predicted)}")
 
         try:
             TorchTrainer(

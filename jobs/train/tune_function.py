@@ -1,11 +1,11 @@
-"""Tune over a training function that knows nothing of it: three values of a grid, two workers for each trial.
+"""Tune an unmodified training function: a grid of three values, two workers per trial.
 
     mlplatform submit train/tune_function.py
     ray job submit --working-dir train -- python tune_function.py --epochs 2
 
-The lesson: `train` is what a trainer alone would run, unchanged. A trial is a function of three lines that makes the
-trainer and calls `fit`; `tuning.trial_config` passes what rank 0 reports on to Tune, so each trial is a child run. The
-trial itself takes next to no CPU, so that its two workers fit; what the cluster cannot hold at once waits its turn.
+The lesson: `train` is an ordinary training function for a trainer, unchanged. A trial is a three-line function that
+creates the trainer and calls `fit`. `tuning.trial_config` forwards rank 0's reports to Tune, so each trial is a child
+run. The trial itself reserves almost no CPU, which leaves room for its two workers; trials that do not fit yet wait.
 """
 
 import argparse
@@ -25,16 +25,18 @@ METRIC = "output"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=2, help="reports of a trial")
-    parser.add_argument("--inputs", type=int, nargs="+", default=[1, 2, 3], help="values of the grid")
-    parser.add_argument("--workers", type=int, default=2, help="that train together in a trial")
-    parser.add_argument("--at-once", type=int, default=1, help="trials that the cluster has workers for")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--epochs", type=int, default=2, help="reports per trial")
+    parser.add_argument("--inputs", type=int, nargs="+", default=[1, 2, 3], help="grid values")
+    parser.add_argument("--workers", type=int, default=2, help="workers per trial")
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="maximum concurrent trials; the cluster must have room for their workers"
+    )
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def train(config: dict) -> None:
-    """What each worker runs: the mean over the ranks of what each makes of its input is the input itself."""
+    """Training function that runs on each worker; the mean of the ranks' outputs equals the input."""
     context = ray.train.get_context()
     rank, ranks = context.get_world_rank(), context.get_world_size()
     output = torch.tensor(config["input"] * (rank + 0.5) * 2 / ranks, device=get_device())
@@ -44,7 +46,7 @@ def train(config: dict) -> None:
 
 
 def trial(config: dict) -> None:
-    """What Tune runs."""
+    """Trial function that Tune runs."""
     TorchTrainer(
         train,
         train_loop_config=config,
@@ -64,7 +66,7 @@ def main() -> None:
                 "workers": args.workers,
                 "use_gpu": args.use_gpu,
             },
-            # Workers of two trials that each get half of what they need would wait for each other.
+            # Otherwise two trials could each get half of their workers and wait for each other forever.
             tune_config=tune.TuneConfig(metric=METRIC, mode="max", max_concurrent_trials=args.at_once),
         )
         results = tuner.fit()

@@ -135,7 +135,7 @@ def results_tell_all(left: Left) -> None:
     kept = left.said("Epochs whose checkpoints were kept")
     assert sorted(accuracies[epoch] for epoch in kept)[-2:] == sorted(accuracies)[-2:], "the best two"
     assert len(kept) in (2, 3)
-    table = left.said("Table of the kept")
+    table = left.said("Table of the kept checkpoints")
     assert sorted(row["epoch"] for row in table) == kept
     assert all(abs(row["val_accuracy"] - accuracies[row["epoch"]]) < 1e-9 for row in table)
     folders = {path.split("/")[-2] for path in left.stored if path.endswith("state.pt")}
@@ -145,11 +145,11 @@ def results_tell_all(left: Left) -> None:
     (folder,) = [line.removeprefix("Folder: ") for line in left.lines if line.startswith("Folder: ")]
     (last_checkpoint,) = [line.removeprefix("Last checkpoint: ") for line in left.lines if line.startswith("Last ch")]
     assert last_checkpoint.startswith(f"{folder}/checkpoint_"), "the result's path holds its checkpoints"
-    assert any("Ranks talk by gloo" in line for line in left.lines), "the backend that TorchConfig names"
-    assert left.said("Accuracy of the best checkpoint, predicted here") == max(accuracies)
+    assert any("Process group backend: gloo" in line for line in left.lines), "the backend that TorchConfig names"
+    assert left.said("Accuracy of the best checkpoint, predicted in the driver") == max(accuracies)
 
     assert list(left.said("Failed ranks")) == ["1"]
-    assert "this rank was meant to fail" in left.said("Failed ranks")["1"]
+    assert "This rank fails on purpose." in left.said("Failed ranks")["1"]
     failed = left.said("Reports of the failed training")
     assert [(report["epoch"], report["loss"]) for report in failed] == [(0, 1.0), (1, 0.5)]
     assert len(left.runs) == 1

@@ -83,7 +83,7 @@ def check_elastic(left: Left) -> None:
 
 
 def check_elastic_refusal(left: Left) -> None:
-    assert "--rows is 121: 2 workers would leave a row out; give an even number." in left.log
+    assert "--rows is 121, which 2 workers cannot split equally; use an even number." in left.log
     assert not left.runs, "nothing was started"
 
 
@@ -127,7 +127,7 @@ def check_tune_function(left: Left) -> None:
 
 def check_pbt(left: Left) -> None:
     lineages = left.said("Lineages")
-    (taken,) = left.said("Taken over")
+    (taken,) = left.said("Replaced")
     (better,) = lineages.keys() - {taken}
     assert lineages[better] == [better] * 6, "the better trial was disturbed"
     # After two steps, and after four: half the better one's rate is not enough either.
