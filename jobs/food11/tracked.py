@@ -59,7 +59,7 @@ def main() -> None:
     # SIGTERM, which stops a job, is handled like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     mlflow.set_experiment(EXPERIMENT)
-    # Sample system metrics every second: MLflow's default of ten suits trainings of hours.
+    # Sample system metrics every second: MLflow's default of ten suits training that takes hours.
     mlflow.set_system_metrics_sampling_interval(1)
     # In a notebook kernel, the run of an interrupted cell may still be open, which prevents starting another.
     mlflow.end_run()

@@ -1,12 +1,12 @@
-"""Train a classifier with Hugging Face Accelerate, set up on every worker by the file `accelerate config` writes.
+"""Train a classifier with Hugging Face Accelerate, configured on every worker by an `accelerate config` file.
 
     mlplatform submit frameworks/accelerate_fsdp.py -- --epochs 8 --die-at-epoch 4
     mlplatform submit frameworks/accelerate_fsdp.py -- --config your.yaml
 
-The lesson: `accelerate launch` is not needed. Ray has started the workers and told each its rank, so that `Accelerator`
-finds the group ready. What a configuration file says of machines, ports and processes therefore gives way, and the log
-says so; how to train (FSDP, mixed precision) is applied. `accelerate.yaml` comes from two other machines; by it, each
-worker here holds its share of the weights, and writes its share of each checkpoint.
+The lesson: `accelerate launch` is not needed. Ray has started the workers and set their ranks, so `Accelerator` finds
+the process group ready. Settings for machines, ports and processes in the configuration file are therefore ignored, and
+the log lists them; settings for training (FSDP, mixed precision) are applied. `accelerate.yaml` comes from two other
+machines; with it, each worker here holds its shard of the weights and writes its shard of each checkpoint.
 """
 
 import argparse
@@ -30,36 +30,40 @@ TOPOLOGY = {
     *("num_machines", "num_processes", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids"),
     *("rdzv_backend", "same_network", "enable_cpu_affinity", "mpirun_config", "main_training_function"),
 }
-"""Keys of a configuration file that say where to train, which is Ray's to decide."""
+"""Configuration keys for where to train, which Ray decides."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("accelerate.yaml"), help="its settings")
+    parser.add_argument(
+        "--config", type=Path, default=Path(__file__).with_name("accelerate.yaml"), help="its settings file"
+    )
     parser.add_argument("--epochs", type=int, default=8, help="passes over the training images")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate")
-    parser.add_argument("--batch-size", type=int, default=32, help="images a step and worker")
-    parser.add_argument("--die-at-epoch", type=int, help="kill a worker before this epoch, once; from 2 on")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per step and worker")
+    parser.add_argument("--die-at-epoch", type=int, help="kill a worker once before this epoch (2 or later)")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def settings_of(file: Path) -> dict:
-    """A configuration file without what Ray decides; one line on what gave way."""
+    """Load a configuration file without the keys that Ray decides; print the keys that were ignored."""
     settings = yaml.safe_load(file.read_text())
     if settings["distributed_type"] not in KINDS:
-        raise SystemExit(f"{file.name}: distributed_type {settings['distributed_type']} is none of {', '.join(KINDS)}.")
+        raise SystemExit(
+            f"{file.name}: unsupported distributed_type {settings['distributed_type']}; use {', '.join(KINDS)}."
+        )
     tables = [settings, *(table for table in settings.values() if isinstance(table, dict))]
     gone = {key: table.pop(key) for table in tables for key in TOPOLOGY & set(table)}
     if gone:
         given = ", ".join(f"{key}={value}" for key, value in sorted(gone.items()))
-        print(f"{file.name}: {given} gave way, because Ray has placed and connected the workers.")
+        print(f"{file.name}: ignored {given}, because Ray has placed and connected the workers.")
     return settings
 
 
 def accelerator_of(settings: dict, use_gpu: bool):
-    """An Accelerator as the file describes it."""
+    """Create the Accelerator that the settings describe."""
     from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin, PartialState
 
     precision = settings.get("mixed_precision", "no")
@@ -71,15 +75,15 @@ def accelerator_of(settings: dict, use_gpu: bool):
     plugin = FullyShardedDataParallelPlugin(fsdp_version=options.pop("version", 1), **options)
     accelerator = Accelerator(cpu=not use_gpu, mixed_precision=precision, fsdp_plugin=plugin)
     if accelerator.distributed_type == DistributedType.MULTI_CPU:
-        # Accelerate shards on GPUs and their like only. PyTorch does it on CPUs too, over gloo, where a configuration
-        # is cheap to try: so these two lines stand for a GPU.
+        # Accelerate supports FSDP on GPUs and similar devices only. PyTorch also supports it on CPUs, over gloo, where
+        # a configuration is cheap to try. These two lines make Accelerate use it there.
         PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin
     return accelerator
 
 
 def digits() -> dict[str, torch.utils.data.TensorDataset]:
-    """1,497 images of handwritten digits to train on, 300 to validate with; the same on every worker."""
+    """Training and validation sets of 1,497 and 300 images of handwritten digits, identical on every worker."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -90,12 +94,12 @@ def digits() -> dict[str, torch.utils.data.TensorDataset]:
 
 
 def held(model: nn.Module) -> int:
-    """Weights that this process itself holds."""
+    """Number of weights that this process holds."""
     return sum(getattr(weights, "_local_tensor", weights).numel() for weights in model.parameters())
 
 
 def train(config: dict) -> dict:
-    """What each worker runs: an ordinary script for Accelerate, which resumes and reports."""
+    """Training function that runs on each worker: an ordinary Accelerate script that also resumes and reports."""
     accelerator = accelerator_of(config["settings"], config["use_gpu"])
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -117,7 +121,7 @@ def train(config: dict) -> dict:
             first = json.loads(Path(folder, "epoch.json").read_text()) + 1
         print(f"Resuming at epoch {first}.")
     for epoch in range(first, config["epochs"]):
-        # A report has arrived for certain when the next one has been handed in; so not before epoch 2.
+        # A report is certain to have arrived once the next one was accepted, so not before epoch 2.
         if epoch == config["die_at_epoch"] and not first and accelerator.is_main_process:
             print(f"Killing this worker before epoch {epoch}.", flush=True)
             os._exit(1)
@@ -133,7 +137,7 @@ def train(config: dict) -> dict:
         right = [(guesses == labels).float() for guesses, labels in pairs]
         metrics = {"epoch": epoch, "train_loss": loss.item(), METRIC: torch.cat(right).mean().item()}
         with tempfile.TemporaryDirectory() as folder:
-            # Each rank writes its share, and Ray puts the shares into one checkpoint.
+            # Each rank writes its shard, and Ray merges the shards into one checkpoint.
             accelerator.save_state(folder)
             Path(folder, "epoch.json").write_text(json.dumps(epoch))
             ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))

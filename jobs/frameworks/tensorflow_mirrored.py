@@ -1,13 +1,13 @@
-"""Train handwritten digits in TensorFlow with `MultiWorkerMirroredStrategy`, on packages that this job brings itself.
+"""Train on handwritten digits with TensorFlow's `MultiWorkerMirroredStrategy`, using packages installed for this job.
 
     mlplatform submit frameworks/tensorflow_mirrored.py --pip tensorflow==2.21.0 --pip tf_keras==2.21.0 \\
         --env TF_USE_LEGACY_KERAS=1 -- --epochs 4
 
-The lesson: what was `Trainer(backend="tensorflow")` is `TensorflowTrainer` today. It writes TF_CONFIG, by which each
-worker knows the others and its own place. The strategy cannot train a model of Keras 3, so the job also brings Keras 2
-and the variable that chooses it. The image has no TensorFlow: Ray installs the packages for this job alone, which takes
-minutes the first time on a node. Metrics and checkpoints go where those of PyTorch go, and after a failure it goes on
-from them.
+The lesson: `TensorflowTrainer` replaces the former `Trainer(backend="tensorflow")`. It sets TF_CONFIG, which tells each
+worker its index and the addresses of the others. The strategy cannot train Keras 3 models, so the job also installs
+Keras 2 and sets the variable that selects it. The image does not include TensorFlow: Ray installs the packages for this
+job only, which takes minutes the first time on a node. Metrics and checkpoints are stored as for PyTorch, and training
+resumes from them after a failure.
 """
 
 import argparse
@@ -29,15 +29,15 @@ MODEL = "model.keras"
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training images")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate")
-    parser.add_argument("--batch-size", type=int, default=32, help="images a step and worker")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per step and worker")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def digits():
-    """Images and labels: 1,497 to train on, 300 to validate with, the same on every worker."""
+    """Images and labels: 1,497 for training and 300 for validation, identical on every worker."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -46,23 +46,23 @@ def digits():
 
 
 def train(config: dict) -> dict:
-    """What each worker runs: an ordinary script for the strategy, which resumes and reports."""
+    """Training function that runs on each worker: an ordinary script for the strategy that also resumes and reports."""
     import tensorflow as tf
 
     class Report(tf.keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            # Every rank saves: what the strategy mirrors can only be read by all at once.
+            # Every rank must save: mirrored variables can only be read by all ranks together.
             with tempfile.TemporaryDirectory() as folder:
                 self.model.save(f"{folder}/{MODEL}")
                 Path(folder, "epoch.json").write_text(json.dumps(epoch))
                 ray.train.report({"epoch": epoch, **logs}, checkpoint=Checkpoint.from_directory(folder))
 
-    # Before anything else of TensorFlow: it connects the workers that TF_CONFIG names.
+    # Must come before other TensorFlow code: it connects the workers listed in TF_CONFIG.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    place = json.loads(os.environ["TF_CONFIG"])
-    rank, workers = place["task"]["index"], place["cluster"]["worker"]
+    tf_config = json.loads(os.environ["TF_CONFIG"])
+    rank, workers = tf_config["task"]["index"], tf_config["cluster"]["worker"]
     print(
-        f"Rank {ray.train.get_context().get_world_rank()}: TF_CONFIG gives place {rank} of {len(workers)}, "
+        f"Rank {ray.train.get_context().get_world_rank()}: TF_CONFIG index {rank} of {len(workers)}, "
         f"the strategy has {strategy.num_replicas_in_sync} replicas.",
         flush=True,
     )
@@ -70,7 +70,7 @@ def train(config: dict) -> dict:
     images, test_images, labels, test_labels = digits()
     sizes = config["batch_size"] * strategy.num_replicas_in_sync
     options = tf.data.Options()
-    # Each worker reads all images and takes its own; there are no files to deal out.
+    # Each worker reads all images and keeps its shard; there are no files to distribute.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     training = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images), seed=0).batch(sizes)
     validation = tf.data.Dataset.from_tensor_slices((test_images, test_labels)).batch(sizes)

@@ -1,12 +1,13 @@
-"""Train a small GPT-2 on a page of text with the `Trainer` of Hugging Face Transformers, fed by Ray Data.
+"""Train a small GPT-2 on one page of text with Hugging Face Transformers' `Trainer`, fed by Ray Data.
 
     mlplatform submit frameworks/transformers_text.py -- --epochs 6
     mlplatform submit frameworks/transformers_text.py -- --epochs 6 --die-at-step 12
 
-The lesson: your `Trainer` stays as it is. `prepare_trainer` lets it read Ray Data's shards, `RayTrainReportCallback`
-reports each checkpoint that it saves, and the platform brings both to the job's run and storage: so `report_to` is
-"none", or the Trainer would open a run of its own. With `--die-at-step` a worker is killed once, and all go on from the
-last checkpoint. Model and tokenizer are made here; the lessons' README.md says how pretrained ones get into the cache.
+The lesson: your `Trainer` stays unchanged. `prepare_trainer` makes it read Ray Data's shards, and
+`RayTrainReportCallback` reports each saved checkpoint. The platform logs these metrics to the job's run and stores the
+checkpoints, so set `report_to="none"`; otherwise the Trainer opens a second run. With `--die-at-step`, one worker is
+killed once, and all workers resume from the last checkpoint. Model and tokenizer are created here; the lessons'
+README.md explains how to cache pretrained ones.
 """
 
 import argparse
@@ -27,22 +28,22 @@ TEXT = Path(__file__).with_name("harbour.txt")
 END = "<end>"
 VOCABULARY = 600
 TOKENS = 40
-"""Of a line, at most."""
+"""Maximum number of tokens per line."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20, help="passes over the text")
-    parser.add_argument("--workers", type=int, default=2, help="processes that train together")
+    parser.add_argument("--workers", type=int, default=2, help="training processes")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate")
-    parser.add_argument("--batch-size", type=int, default=4, help="lines a step and worker")
-    parser.add_argument("--die-at-step", type=int, help="kill a worker at this step, once; from the third epoch on")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--batch-size", type=int, default=4, help="lines per step and worker")
+    parser.add_argument("--die-at-step", type=int, help="kill a worker once at this step (third epoch or later)")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def new_tokenizer(lines: list[str]) -> str:
-    """A tokenizer that has learnt the text's own word parts, as the JSON that its file would hold."""
+    """Train a byte-pair tokenizer on the text; return it as the JSON of a tokenizer file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -57,7 +58,7 @@ def new_tokenizer(lines: list[str]) -> str:
 
 
 def pretrained(tokenizer: str):
-    """The tokenizer as Transformers knows it."""
+    """Wrap the tokenizer JSON in a Transformers tokenizer."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -65,7 +66,7 @@ def pretrained(tokenizer: str):
 
 
 def train(config: dict) -> dict:
-    """What each worker runs: an ordinary script for Transformers, but for the marked lines."""
+    """Training function that runs on each worker: an ordinary Transformers script, except for the lines marked Ray."""
     from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -85,23 +86,23 @@ def train(config: dict) -> dict:
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
 
-    def shard(name: str):  # Ray: this worker's share of a data set
+    def shard(name: str):  # Ray: this worker's shard of a data set
         return ray.train.get_dataset_shard(name).iter_torch_batches(
             batch_size=config["batch_size"], collate_fn=batch_of
         )
 
     size = {"vocab_size": len(tokenizer), "n_positions": TOKENS, "n_embd": 64, "n_layer": 2, "n_head": 4}
     model = GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0))
-    checkpoint = ray.train.get_checkpoint()  # Ray: where an earlier attempt has come to
+    checkpoint = ray.train.get_checkpoint()  # Ray: the last checkpoint of an earlier attempt
     with tempfile.TemporaryDirectory() as output:
         trainer = Trainer(
             model,
             TrainingArguments(
                 output,
-                # A shard does not know its length, so that an end is given in steps instead of epochs.
+                # A shard has no known length, so training is limited in steps instead of epochs.
                 max_steps=config["steps"],
-                # After a resumption a shard begins anew: its first rows are not to be skipped, and the Trainer's own
-                # count of epochs does not know of the earlier ones. Go by the step.
+                # A resumed training reads its shard from the start, so no rows must be skipped. The Trainer's own epoch
+                # count then misses the earlier epochs: use the step instead.
                 ignore_data_skip=True,
                 learning_rate=config["lr"],
                 logging_strategy="epoch",
@@ -133,7 +134,7 @@ def train(config: dict) -> dict:
 
 
 def continuation(result: Result, tokenizer: str, start: str) -> str:
-    """How the best model goes on from the start of a line, taking the likeliest token each time."""
+    """Continue the start of a line with the best model, by greedy decoding."""
     from ray.train.huggingface.transformers import RayTrainReportCallback
     from transformers import GPT2LMHeadModel
 
@@ -155,7 +156,7 @@ def main() -> None:
         trainer = TorchTrainer(
             train,
             train_loop_config={**vars(args), "steps": steps, "tokenizer": tokenizer},
-            # Half a CPU each: Ray Data, which feeds them, works on what is left.
+            # Half a CPU per worker leaves the rest to Ray Data, which feeds them.
             scaling_config=ScalingConfig(
                 num_workers=args.workers, use_gpu=args.use_gpu, resources_per_worker={"CPU": 0.5}
             ),
@@ -166,7 +167,7 @@ def main() -> None:
 
         loss = result.metrics["eval_loss"]
         print(f"Trained: {json.dumps({**result.return_value, 'steps': steps, 'eval_loss': loss})}")
-        print(f"Perplexity: {math.exp(loss):.1f}, before training about {VOCABULARY}")
+        print(f"Perplexity: {math.exp(loss):.1f} (about {VOCABULARY} before training)")
         print(f"Text: {continuation(result, tokenizer, 'The keeper of the')}")
         print(f"Checkpoints: {mlplatform.checkpoint_uri('fit')}")
         if run:

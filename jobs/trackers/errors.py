@@ -1,11 +1,11 @@
-"""Make the mistakes that trackers and reports invite, one at a time, to see what the platform answers.
+"""Make common mistakes with trackers and reports, one at a time, to see the platform's error messages.
 
     mlplatform submit trackers/errors.py -- --which wandb-key
     ray job submit --working-dir trackers -- python errors.py --which tune-report
 
-The lesson: a worker is another machine. What stands in your home folder (a login, a configuration file) is not there;
-it has to come with the job's environment, with a secret of the stack, or through `/shared`. And inside a training
-function only `ray.train.report` is heard. The job fails on purpose, with a sentence in its log that names the fix.
+The lesson: a worker is a different machine. The files in your home folder (logins, configuration) are not there; pass
+them in the job's environment, as a secret of the stack, or through `/shared`. And inside a training function, only
+`ray.train.report` has an effect. The job fails on purpose, with a message in its log that names the fix.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import mlplatform
 
 
 def wandb_key() -> None:
-    """Online without a key; the one of your own login is on your machine alone."""
+    """Go online without a key: the key from your own login exists on your machine only."""
     os.environ["WANDB_MODE"] = "online"
     mlplatform.tracker("wandb")
 
@@ -29,7 +29,7 @@ def comet_key() -> None:
 
 
 def databricks_file() -> None:
-    """A configuration file that only exists where it was written."""
+    """Point to a configuration file that exists only on the machine where it was written."""
     import mlflow
 
     os.environ["DATABRICKS_CONFIG_FILE"] = "/nowhere/databrickscfg"
@@ -39,7 +39,7 @@ def databricks_file() -> None:
 
 
 def tune_report() -> None:
-    """Tune's own report, in a training that Tune did not start."""
+    """Call Tune's report function in a training function that Tune did not start."""
     from ray import tune
 
     tune.report({"loss": 1.0})
@@ -59,13 +59,13 @@ def train(config: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--which", choices=MISTAKES, default="wandb-key", help="the mistake")
+    parser.add_argument("--which", choices=MISTAKES, default="wandb-key", help="mistake to make")
     args = parser.parse_args()
     TorchTrainer(
         train,
         train_loop_config=vars(args),
         scaling_config=ScalingConfig(num_workers=1),
-        # Trying again would not help.
+        # A retry would fail the same way.
         run_config=mlplatform.run_config("fit", max_failures=0),
     ).fit()
 

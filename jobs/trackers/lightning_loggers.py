@@ -1,12 +1,12 @@
-"""Give Lightning its own loggers under Ray Train: MLflow, TensorBoard, Weights & Biases and Comet, as many as you like.
+"""Use Lightning's own loggers with Ray Train: any of MLflow, TensorBoard, Weights & Biases and Comet.
 
     mlplatform submit trackers/lightning_loggers.py -- --loggers mlflow,wandb
     ray job submit --working-dir trackers -- python lightning_loggers.py --fail-once
 
-The lesson: Lightning's loggers work as they are. `mlplatform.tracker` tells them where to write, under the job's id, so
-that a restarted training goes on in the same run. MLflow's logger is given the job's run instead of opening another;
-its metrics carry a prefix, because those that are reported stand in that run already. Only rank 0 has loggers. What
-fails in Python still reaches `finally`, where what is logged is finished; only a killed process does not.
+The lesson: Lightning's loggers work unmodified. `mlplatform.tracker` configures where they write, under the job's id,
+so that a restarted training continues in the same run. MLflow's logger uses the job's run instead of opening another
+one; its metrics have a prefix, because that run already contains the reported metrics. Only rank 0 has loggers. They
+are flushed and closed in `finally`, which runs after any Python error, but not if the process is killed.
 """
 
 import argparse
@@ -27,21 +27,21 @@ LOGGERS = ("mlflow", "tensorboard", "wandb", "comet")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loggers", default=",".join(LOGGERS), help="which, separated by commas")
+    parser.add_argument("--loggers", default=",".join(LOGGERS), help="loggers to use, separated by commas")
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training images")
-    parser.add_argument("--fail-once", action="store_true", help="raise an error in rank 0 in the third epoch")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--fail-once", action="store_true", help="raise an error in rank 0 in the third epoch, once")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def loggers(config: dict, places: dict[str, mlplatform.Tracker]) -> list:
-    """Lightning's loggers, which need no address and no key."""
+    """Create the chosen Lightning loggers; none of them needs an address or a key here."""
     from lightning.pytorch.loggers import CometLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
     make = {
         "mlflow": lambda: MLFlowLogger(run_id=config["run_id"], prefix="lightning"),
         "tensorboard": lambda: TensorBoardLogger(places["tensorboard"].folder, name="", version=""),
-        # Without a folder of its own it takes the tracker's; "." would be the job's folder, which goes with the job.
+        # save_dir=None selects the tracker's folder; "." would be the job's working folder, deleted with the job.
         "wandb": lambda: WandbLogger(project="digits", save_dir=None),
         "comet": lambda: CometLogger(project="digits"),
     }
@@ -49,19 +49,19 @@ def loggers(config: dict, places: dict[str, mlplatform.Tracker]) -> list:
 
 
 def finish(chosen: list[str], made: list) -> None:
-    """Write everything: Lightning leaves the runs of W&B and Comet open, for whoever wants to log more."""
+    """Flush and close: Lightning leaves the runs of W&B and Comet open for further logging."""
     for name, logger in zip(chosen, made, strict=True):
         if name == "wandb":
             import wandb
 
             logger.experiment.finish()
-            wandb.teardown()  # W&B's own process, which writes the files, may be behind a little
+            wandb.teardown()  # waits for W&B's own process, which writes the files
         elif name == "comet":
             logger.experiment.end()
 
 
 def train(config: dict) -> dict:
-    """What each worker runs; rank 0 returns where its trackers have written."""
+    """Training function that runs on each worker; rank 0 returns folder, id and online state of its trackers."""
     import ray.train
     from lightning import pytorch as pl
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrainReportCallback, prepare_trainer
@@ -77,7 +77,7 @@ def train(config: dict) -> dict:
 
         def training_step(self, batch, index):
             if config["fail_once"] and not checkpoint and rank == 0 and self.current_epoch == 2:
-                raise RuntimeError("This worker fails once, as it was asked to.")
+                raise RuntimeError("This worker fails once, as requested with --fail-once.")
             loss = nn.functional.cross_entropy(self.network(batch[0]), batch[1])
             self.log("loss", loss, on_epoch=True, on_step=False, sync_dist=True)
             return loss
@@ -85,7 +85,7 @@ def train(config: dict) -> dict:
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=0.05)
 
-    # Comet would log a second time what the other loggers write; its own logger says so too late, after the import.
+    # Comet would also record what the other loggers write. Its own logger disables this too late, after the import.
     os.environ["COMET_DISABLE_AUTO_LOGGING"] = "1"
     chosen = config["loggers"] if rank == 0 else []
     places = {name: mlplatform.tracker(name) for name in chosen if name != "mlflow"}

@@ -1,14 +1,14 @@
-"""Track a job in another MLflow than the platform's: a folder, another server or Databricks.
+"""Track a job in an MLflow other than the platform's: a folder, another server or Databricks.
 
     mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_ALLOW_FILE_STORE=true -- --files
     mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=https://mlflow.example.org
     mlplatform submit trackers/mlflow_elsewhere.py --env MLFLOW_TRACKING_URI=databricks \\
         --env DATABRICKS_CONFIG_FILE=/shared/databrickscfg
 
-The lesson: where a job is tracked is the job's own setting, and every worker gets it. MLflow's plain files need leave
-(MLFLOW_ALLOW_FILE_STORE) and a folder that all nodes share. Another server's account goes with the job as
-MLFLOW_TRACKING_TOKEN; the platform's own is not sent there. For Databricks, copy the file that `databricks configure`
-writes to `/shared`: your home folder is not on the workers. One job stays one run, wherever it is.
+The lesson: each job can set its own tracking address, and every worker uses it. MLflow's file store must be enabled
+(MLFLOW_ALLOW_FILE_STORE) and needs a folder that all nodes share. Pass the account of another server as
+MLFLOW_TRACKING_TOKEN; the platform's own account is not sent there. For Databricks, copy the file that `databricks
+configure` writes to `/shared`: workers do not have your home folder. One job is one run on every server.
 """
 
 import argparse
@@ -25,14 +25,16 @@ import mlplatform
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", action="store_true", help="MLflow's files in `mlruns` of the shared folder")
+    parser.add_argument(
+        "--files", action="store_true", help="write MLflow's file store to `mlruns` in the shared folder"
+    )
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training images")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
 def train(config: dict) -> None:
-    """What each worker runs: what it reports, and what rank 0 logs by itself, goes to the same run."""
+    """Training function that runs on each worker; its reports and rank 0's own metrics go to the same run."""
     import ray.train
     from sklearn.datasets import load_digits
 
@@ -44,7 +46,7 @@ def train(config: dict) -> None:
     model = ray.train.torch.prepare_model(nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 
-    # In rank 0 this is the job's run; elsewhere one that is thrown away, so that nothing arrives twice.
+    # In rank 0 this is the job's run; other ranks get a scratch run that is discarded, so nothing is logged twice.
     with mlplatform.job_run():
         for epoch in range(config["epochs"]):
             loss = nn.functional.cross_entropy(model(images), targets)
@@ -67,7 +69,7 @@ def main() -> None:
             run_config=mlplatform.run_config("fit"),
         ).fit()
 
-    # Read back as anyone would who has the folder, or an account of the server.
+    # Read back as anyone with the folder, or with an account on the server, would.
     client = mlflow.MlflowClient()
     kept = client.search_runs([run.info.experiment_id], f"tags.`mlplatform.job_id` = '{platform.job_id}'")
     points = {

@@ -1,4 +1,4 @@
-"""What trackers have left in files, read back: no lesson by itself, but how the others show what they kept."""
+"""Readers of the trackers' offline files. Not a lesson itself: the other lessons print their stored points with it."""
 
 import json
 import os
@@ -10,21 +10,21 @@ from pathlib import Path
 
 
 def kept(tracker: str, folder: Path, run_id: str) -> list[dict]:
-    """For each file of a run, in the order of writing: its name, the id that stands in it and its points of `loss`."""
+    """For each file of a run, oldest first: its name, the run id inside it and its points of `loss`."""
     pattern = {
         "wandb": f"wandb/offline-run-*-{run_id}/*.wandb",
         "comet": f"{run_id}*.zip",
         "tensorboard": "events.*",
     }[tracker]
     files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
-    if tracker == "tensorboard":  # its reader takes the folder, because files replace each other's points
+    if tracker == "tensorboard":  # read the whole folder, because later files replace points of earlier ones
         return [{"files": [file.name for file in files], "id": folder.name, "points": list(_tensorboard(folder))}]
     read = {"wandb": _wandb, "comet": _comet}[tracker]
     return [{"file": str(file.relative_to(folder)), **read(file)} for file in files]
 
 
 def _wandb(file: Path) -> dict:
-    """W&B's own command prints a record a line, of the file of a killed attempt as far as it goes."""
+    """Read with W&B's own command, which prints one record per line, also from the partial file of a killed attempt."""
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
     quiet = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
     printed = subprocess.run(command, env=quiet, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -37,7 +37,7 @@ def _wandb(file: Path) -> dict:
 
 def _comet(file: Path) -> dict:
     with zipfile.ZipFile(file) as archive:
-        if "experiment.json" not in archive.namelist():  # of an attempt that was killed: Comet writes it at the end
+        if "experiment.json" not in archive.namelist():  # a killed attempt: Comet writes this file at the end
             return {"id": None, "points": []}
         messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
         metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]

@@ -1,13 +1,13 @@
-"""Follow a training of two workers with Weights & Biases, Comet or TensorBoard, with or without an account there.
+"""Track training on two workers with Weights & Biases, Comet or TensorBoard, with or without an account.
 
     mlplatform submit trackers/trackers.py -- --tracker wandb
     ray job submit --working-dir trackers -- python trackers.py --tracker comet --fail-once
 
-The lesson: only rank 0 logs, or each number would arrive twice. `mlplatform.tracker` tells the tracker's own client
-where to write and under which id: the job's, so that a restarted training goes on in the same run. With a key (in the
-job's environment or in `secrets/`) it sends what is logged; without one it keeps it below `/shared` for later, and says
-which command sends it. What is logged offline may be lost with a killed process, so it is logged again from the
-checkpoint. `finish`, `end` and `close` wait until everything is written, because the worker ends with the training.
+The lesson: only rank 0 logs; otherwise each value would be logged twice. `mlplatform.tracker` configures the tracker's
+own client: where to write, and under the job's id, so that a restarted training continues in the same run. With a key
+(in the job's environment or in `secrets/`) the client uploads; without one it writes below `/shared`, and the log shows
+the command that uploads it later. Points logged offline may be lost when a process is killed, so they are logged again
+from the checkpoint. `finish`, `end` and `close` flush everything, because the worker exits when training ends.
 """
 
 import argparse
@@ -31,10 +31,10 @@ import mlplatform
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tracker", choices=OPEN, default="wandb", help="who is told")
+    parser.add_argument("--tracker", choices=OPEN, default="wandb", help="tracker to use")
     parser.add_argument("--epochs", type=int, default=4, help="passes over the training images")
     parser.add_argument("--fail-once", action="store_true", help="kill rank 0 after its second checkpoint")
-    parser.add_argument("--use-gpu", action="store_true", help="one GPU a worker")
+    parser.add_argument("--use-gpu", action="store_true", help="give each worker one GPU")
     return parser.parse_args()
 
 
@@ -49,7 +49,7 @@ def open_wandb(place: mlplatform.Tracker, config: dict) -> tuple[Log, Finish]:
 
     def finish() -> None:
         run.finish()
-        wandb.teardown()  # W&B's own process, which writes the files, may be behind a little
+        wandb.teardown()  # waits for W&B's own process, which writes the files
 
     return lambda epoch, loss: run.log({"loss": loss}, step=epoch), finish
 
@@ -65,7 +65,7 @@ def open_comet(place: mlplatform.Tracker, config: dict) -> tuple[Log, Finish]:
 def open_tensorboard(place: mlplatform.Tracker, config: dict) -> tuple[Log, Finish]:
     from torch.utils.tensorboard import SummaryWriter
 
-    # An earlier attempt's points from this step on give way to those of this one.
+    # Points of an earlier attempt from this step on are replaced.
     writer = SummaryWriter(str(place.folder), purge_step=0)
     return lambda epoch, loss: writer.add_scalar("loss", loss, epoch), writer.close
 
@@ -74,7 +74,7 @@ OPEN = {"wandb": open_wandb, "comet": open_comet, "tensorboard": open_tensorboar
 
 
 def train(config: dict) -> dict | None:
-    """What each worker runs; rank 0 returns where its tracker has written."""
+    """Training function that runs on each worker; rank 0 returns folder, id and online state of its tracker."""
     import ray.train
     from sklearn.datasets import load_digits
 
@@ -97,7 +97,7 @@ def train(config: dict) -> dict | None:
     if rank == 0:
         place = mlplatform.tracker(config["tracker"])
         log, finish = OPEN[config["tracker"]](place, config)
-        # An online tracker has them already.
+        # An online tracker already has these points.
         for epoch, loss in enumerate([] if place.online else losses):
             log(epoch, loss)
 
@@ -116,7 +116,7 @@ def train(config: dict) -> dict | None:
                 checkpoint=ray.train.Checkpoint.from_directory(folder) if rank == 0 else None,
             )
         if config["fail_once"] and first_start and rank == 0 and epoch == 1:
-            time.sleep(1)  # until Ray Train knows of the checkpoint
+            time.sleep(1)  # until Ray Train has registered the checkpoint
             os.kill(os.getpid(), signal.SIGKILL)
     if finish:
         finish()

@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="logs", help="name of the log folder")
     parser.add_argument("--place", type=Path, default=Path(), help="parent of the log folder; default: here")
-    parser.add_argument("--epochs", type=int, default=3, help="reports per training and trial")
+    parser.add_argument("--epochs", type=int, default=3, help="reports per training run and trial")
     parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()
 

@@ -24,7 +24,7 @@ METRIC = "score"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=5, help="epochs per training")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs per training run")
     parser.add_argument("--keep", type=int, default=2, help="best checkpoints to keep in storage")
     parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails once; -1 for never")
     parser.add_argument("--max-failures", type=int, default=1, help="worker failures after which training restarts")
@@ -46,7 +46,7 @@ def load(checkpoint: Checkpoint) -> dict:
 def train(config: dict) -> None:
     """Train a model that is one number: each epoch adds its own number, so five epochs give 0 + 1 + 2 + 3 + 4 = 10."""
     rank = ray.train.get_context().get_world_rank()
-    # After a restart, the training's own last checkpoint; otherwise the given one, if any.
+    # After a restart, the run's own last checkpoint; otherwise the given one, if any.
     resumed = ray.train.get_checkpoint()
     given = Checkpoint(config["start_from"]) if config["start_from"] else None
     state = load(resumed or given) if resumed or given else {"epoch": -1, "model": 0}
@@ -88,7 +88,7 @@ def main() -> None:
         best = result.get_best_checkpoint(METRIC, "max")
         print(f"Best: {json.dumps(load(best))}")
 
-        # A second training starts from the best checkpoint. The address of another job's checkpoint works too.
+        # A second training run starts from the best checkpoint. The address of another job's checkpoint works too.
         address = f"{mlplatform.checkpoint_uri('first')}/{Path(best.path).name}"
         result = fit("second", {"epochs": args.epochs, "start_from": address}, args.keep)
         print(f"Second: {json.dumps(load(result.checkpoint))}")

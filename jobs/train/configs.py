@@ -3,9 +3,10 @@
     mlplatform submit train/configs.py
     ray job submit --working-dir train -- python configs.py --epochs 2 5
 
-The lesson: everything that differs between two trainings goes into the config dictionary. Each call of `fit()` runs the
-function on a new group of workers. Ray Train has already created the process group, so plain `DistributedDataParallel`
-code works without any Ray code. `fit()` returns rank 0's value; a decorator gathers those of the other ranks.
+The lesson: everything that differs between two training runs goes into the config dictionary. Each call of `fit()` runs
+the function on a new group of workers. Ray Train has already created the process group, so plain
+`DistributedDataParallel` code works without any Ray code. `fit()` returns rank 0's value; a decorator gathers those of
+the other ranks.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import mlplatform
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--epochs", type=int, nargs=2, default=[2, 5], help="epochs of the first and the second training"
+        "--epochs", type=int, nargs=2, default=[2, 5], help="epochs of the first and second training run"
     )
     parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()

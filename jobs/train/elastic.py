@@ -6,10 +6,10 @@
 The lesson: with `num_workers=(1, 2)`, Ray Train starts with the workers that fit and checks again every few seconds.
 Each resize restarts the training function from its last checkpoint, with the data resharded. An interrupted epoch is
 repeated from its first row, so every completed epoch has seen each row once. (Each group size must divide the number of
-rows, because all shards have the same length.) Ray Train counts the nodes' resources minus the requests of trainings
-that started earlier; resources held by other programs do not count. This lesson therefore starts two other trainings
-first: when one ends, the other takes more and the group shrinks; when that one ends too, the group grows. Stopping and
-starting a worker container on the stack has the same effect.
+rows, because all shards have the same length.) Ray Train counts the nodes' resources minus the requests of training
+runs that started earlier; resources held by other programs do not count. This lesson therefore starts two other
+training runs first: when one ends, the other takes more and the group shrinks; when that one ends too, the group grows.
+Stopping and starting a worker container on the stack has the same effect.
 """
 
 import argparse
@@ -36,7 +36,7 @@ AT_EACH_SIZE = 2
 """Minimum number of epochs at each size."""
 
 FIRST, SECOND, WORKER = 0.5, 0.75, 0.25
-"""Fractions of a node: for the two earlier trainings, only one of which fits at a time, and for a group worker."""
+"""Fractions of a node: for the two earlier training runs, only one of which fits at a time, and for a group worker."""
 
 
 def arguments() -> argparse.Namespace:
@@ -116,7 +116,7 @@ def fit(rows: int, most: int, node: str, run_config: RunConfig) -> None:
 
 def main() -> None:
     args = arguments()
-    # Timeout for starting workers (default: a minute); here they must wait for the earlier trainings to end.
+    # Timeout for starting workers (default: a minute); here they must wait for the earlier runs to end.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"
     with mlplatform.job_run(experiment="lessons", params=vars(args)) as run:
         ray.init()

@@ -32,9 +32,9 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         choices=["rank0", "mean", "max"],
         default=["rank0", "mean"],
-        help="one training per value",
+        help="one training run per value",
     )
-    parser.add_argument("--epochs", type=int, default=3, help="reports per training")
+    parser.add_argument("--epochs", type=int, default=3, help="reports per training run")
     parser.add_argument("--workers", type=int, default=2, help="training processes")
     return parser.parse_args()
 

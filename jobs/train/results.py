@@ -1,13 +1,13 @@
-"""Read the results of a training: metrics, checkpoints and errors; load a checkpoint and predict with it.
+"""Read the results of a training run: metrics, checkpoints and errors; load a checkpoint and predict with it.
 
     mlplatform submit train/results.py -- --epochs 4
     ray job submit --working-dir train -- python results.py --epochs 4
 
 The lesson: `fit()` returns a `Result` with the reports of the kept checkpoints only. `mlplatform.history` has every
-report, including those of trainings without checkpoints and of failed ones. A failed `fit()` raises, and the error has
-the exception of each rank. Also shown: `TorchConfig` sets the backend and timeout of the process group, `prepare_model`
-and `prepare_data_loader` make a training loop distributed, and the global batch is the batch per rank times the number
-of ranks.
+report, including those of runs without checkpoints and of failed runs. A failed `fit()` raises, and the error has the
+exception of each rank. Also shown: `TorchConfig` sets the backend and timeout of the process group, `prepare_model` and
+`prepare_data_loader` make a training loop distributed, and the global batch is the batch per rank times the number of
+ranks.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def main() -> None:
         except ray.train.WorkerGroupError as error:
             failures = {rank: str(failure) for rank, failure in error.worker_failures.items()}
             print(f"Failed ranks: {json.dumps(failures)}")
-        print(f"Reports of the failed training: {json.dumps(mlplatform.history('failed'))}")
+        print(f"Reports of the failed run: {json.dumps(mlplatform.history('failed'))}")
         if run:
             print(f"Run: {mlplatform.run_url(run)}")
 

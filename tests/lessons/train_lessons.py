@@ -150,7 +150,7 @@ def results_tell_all(left: Left) -> None:
 
     assert list(left.said("Failed ranks")) == ["1"]
     assert "This rank fails on purpose." in left.said("Failed ranks")["1"]
-    failed = left.said("Reports of the failed training")
+    failed = left.said("Reports of the failed run")
     assert [(report["epoch"], report["loss"]) for report in failed] == [(0, 1.0), (1, 0.5)]
     assert len(left.runs) == 1
 
