@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5, help="epochs per training run")
     parser.add_argument("--keep", type=int, default=2, help="best checkpoints to keep in storage")
     parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails once; -1 for never")
-    parser.add_argument("--max-failures", type=int, default=1, help="worker failures after which training restarts")
+    parser.add_argument("--max-failures", type=int, default=1, help="worker failures to tolerate")
     parser.add_argument("--start-from", default="", help="address of a checkpoint to start from")
     return parser.parse_args()
 

@@ -110,7 +110,7 @@ def test_first_tour_ends_with_predictions_of_the_downloaded_model(stack: Stack) 
     assert "SUCCEEDED" in printed
     assert "epoch 3 {'val_accuracy': 0." in printed
     assert "image/png" in printed or "output_" in printed, "the plot"
-    assert "digits are right" in printed
+    assert "predictions are correct" in printed
     with stack.mlflow as mlflow:
         staged = mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "staging"}).json()
     assert staged["model_version"]["version"], "promoted"
