@@ -31,7 +31,7 @@ BUCKET = "ray"
 """Where the scripts write their checkpoints."""
 
 TRAIN_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
-"""`Tuner(trainer)` is an API of it; the platform's jobs/README.md names the switch."""
+"""`Tuner(trainer)` is an API of Ray Train V1; jobs/OLDER-GUIDES.md names the switch."""
 
 WITH_DRIVER = "with the job's driver: the training starts from the beginning"
 
