@@ -1,4 +1,4 @@
-"""Every lesson of `jobs/`, and which of them CI runs for a given commit."""
+"""Catalogue of all lessons in `jobs/`, and the choice of those that CI runs for a given commit."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ LESSONS: list[Lesson] = [
 
 
 def each(lessons: Iterable[Lesson], share: int, place: str) -> Any:
-    """Parametrize a test with lessons; all but `share`, drawn anew with each change of `jobs/`, are for `make soak`."""
+    """Parametrize a test with lessons. Each change of `jobs/` selects `share` of them; `make soak` runs all."""
     every = {lesson.name: lesson for lesson in lessons}
     git = ("git", "rev-parse", "HEAD:jobs")
     state = subprocess.run(git, cwd=JOBS, capture_output=True, text=True, check=False).stdout
     short = sorted(name for name, lesson in every.items() if not lesson.long)
-    drawn = random.Random(state + place).sample(short, min(share, len(short)))  # noqa: S311
+    selected = random.Random(state + place).sample(short, min(share, len(short)))  # noqa: S311
     return pytest.mark.parametrize(
         "lesson",
-        [pytest.param(every[name], id=name, marks=[] if name in drawn else [pytest.mark.soak]) for name in every],
+        [pytest.param(every[name], id=name, marks=[] if name in selected else [pytest.mark.soak]) for name in every],
     )
 
 
@@ -47,7 +47,7 @@ def each(lessons: Iterable[Lesson], share: int, place: str) -> Any:
 def started(
     jobs: Jobs, request: pytest.FixtureRequest, at_once: int, env: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Future[Left]]]:
-    """Run the lessons that the module's selected tests ask for, some at once; each test waits for its own."""
+    """Run the lessons of the module's selected tests, `at_once` at a time; each test waits for its own lesson."""
     calls = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     lessons: list[Lesson] = [call.params["lesson"] for call in calls if "lesson" in call.params]
     with ThreadPoolExecutor(at_once) as pool:

@@ -1,4 +1,4 @@
-"""A lesson of `jobs/` as its tests see it: how it is run, and what it has to leave behind."""
+"""Lessons of `jobs/` as test cases: how to run one, and how to read its results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 600
 
 @dataclass(frozen=True)
 class Left:
-    """What one run of a lesson left behind: in the log, in MLflow and in storage."""
+    """Results of one run of a lesson, in the log, in MLflow and in storage."""
 
     job: Job
     log: str
@@ -36,12 +36,12 @@ class Left:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """What its workers reported, in order."""
+        """Reports of the workers, in order."""
         return [report for line in self.lines if (report := report_in(line)) is not None]
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every MLflow run of the job, the first one first."""
+        """Every MLflow run of the job, oldest first."""
         experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
         return self.client.search_runs(
             experiments, f"tags.`mlplatform.job_id` = '{self.job.id}'", order_by=["attributes.start_time ASC"]
@@ -49,7 +49,7 @@ class Left:
 
     @property
     def run(self) -> Run:
-        """The job's one run that is nobody's child."""
+        """The job's only top-level run."""
         (run,) = [run for run in self.runs if "mlflow.parentRunId" not in run.data.tags]
         return run
 
@@ -63,7 +63,7 @@ class Left:
         return [(point.step, point.value) for point in history]
 
     def artifacts(self, path: str = "", run: Run | None = None) -> set[str]:
-        """Paths of the files of a run below `path`, whatever the depth."""
+        """Paths of a run's artifact files below `path`, at any depth."""
         found = set()
         for entry in self.client.list_artifacts((run or self.run).info.run_id, path):
             found |= self.artifacts(entry.path, run) if entry.is_dir else {entry.path}
@@ -73,8 +73,8 @@ class Left:
         """An artifact of a run, as text."""
         return Path(self.client.download_artifacts((run or self.run).info.run_id, path)).read_text()
 
-    def said(self, label: str) -> Any:
-        """The JSON value that the lesson printed behind `label: `, the last time: in its driver, or in a worker."""
+    def printed(self, label: str) -> Any:
+        """Last JSON value that the lesson printed after `label: `, in its driver or else in a worker."""
         found = [line for line in self.lines if f"{label}: " in line]
         (*_, line) = [line for line in found if line.startswith(label)] or found
         return json.loads(line.partition(f"{label}: ")[2])
@@ -87,7 +87,7 @@ class Left:
 
 @contextmanager
 def reading(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let this process read what lessons leave, as a person's shell does."""
+    """Set the environment that this process needs to read the results, as in a user's shell."""
     with changed_environment(variables):
         settings.cache_clear()
         yield
@@ -96,18 +96,18 @@ def reading(variables: Mapping[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One way to run a script of `jobs/`, shortened by its arguments, and what must be true afterwards.
+    """One way to run a script of `jobs/`, with arguments that keep it short, and a check of its results.
 
     Attributes:
-        script: path below `jobs/`; the script's folder is what is submitted.
-        arguments: that keep it short.
-        check: raises AssertionError naming the promise that broke.
-        promise: what the lesson teaches, in a sentence; shown when it breaks.
-        status: how the job has to end.
-        options: of `Jobs.submit`, such as `env` or `runtime_env`.
-        stack_only: it needs something that only the containers have, such as `/shared`.
-        long: it takes two cores for minutes, so it is left to `make soak`.
-        prepare: what a person does first, such as putting a data set.
+        script: path below `jobs/`; the script's folder is submitted.
+        promise: what the lesson teaches, in one sentence; shown when the check fails.
+        check: raises AssertionError, naming the broken promise.
+        arguments: command-line arguments that keep it short.
+        status: expected final status of the job.
+        options: arguments of `Jobs.submit`, such as `env` or `runtime_env`.
+        stack_only: True if it needs something that only the containers have, such as `/shared`.
+        long: True if it occupies two cores for minutes; then only `make soak` runs it.
+        prepare: preparation by the user, such as uploading a data set.
     """
 
     script: str
@@ -125,10 +125,10 @@ class Lesson:
         return "-".join([Path(self.script).stem, *(argument.lstrip("-") for argument in self.arguments)])
 
     def run(self, jobs: Jobs, env: Mapping[str, str] | None = None) -> Left:
-        """Submit it as `mlplatform submit` does, with more variables where they are given, and wait for its end.
+        """Submit the lesson as `mlplatform submit` does, with additional variables in `env`, and wait until it ends.
 
         Raises:
-            AssertionError: it did not end as it should; its log is in the message.
+            AssertionError: it did not end with the expected status; the message contains its log.
         """
         self.prepare()
         script = JOBS / self.script
@@ -143,10 +143,10 @@ class Lesson:
         return Left(job, log, MlflowClient())
 
     def judge(self, left: Left) -> None:
-        """Check what a run of it left behind.
+        """Check the results of a run.
 
         Raises:
-            AssertionError: names the promise that broke.
+            AssertionError: the check failed; the message names the broken promise.
         """
         try:
             self.check(left)

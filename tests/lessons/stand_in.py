@@ -1,4 +1,4 @@
-"""A small stand-in for Food-11: eleven classes of tiny pictures told apart by colour and stripes, always the same.
+"""Small, deterministic stand-in for Food-11: eleven classes of tiny images that differ in color and stripes.
 
 python tests/lessons/stand_in.py FOLDER               FOLDER/training/class_00/0000.jpg, ... as lessons read it
 python tests/lessons/stand_in.py --original FOLDER    FOLDER/training/0_0.jpg, ... as the published archive has it
@@ -15,18 +15,18 @@ import numpy as np
 from PIL import Image
 
 CLASSES = 11
-# Pictures a class.
+# Images per class.
 FEW: Mapping[str, int] = {"training": 12, "validation": 4, "evaluation": 4}
 
 
 def write(folder: Path, counts: Mapping[str, int] = FEW, size: int = 48, original: bool = False) -> Path:
-    """Write the pictures below `folder` and return it.
+    """Write the images below `folder` and return it.
 
     Args:
-        folder: becomes what FOOD11_DATA_DIR points to, or the inside of an archive.
-        counts: pictures a class, for each part.
-        size: of each picture, in pixels.
-        original: name them `<class>_<number>.jpg` beside each other, as the published archive does.
+        folder: use it as FOOD11_DATA_DIR, or as the content of an archive.
+        counts: images per class, for each split.
+        size: height and width of each image in pixels.
+        original: name them `<class>_<number>.jpg` in one folder per split, as in the published archive.
     """
     for place, (part, count) in enumerate(counts.items()):
         for kind in range(CLASSES):
@@ -39,7 +39,7 @@ def write(folder: Path, counts: Mapping[str, int] = FEW, size: int = 48, origina
 
 
 def picture(kind: int, seed: tuple[int, ...], size: int) -> Image.Image:
-    """One picture of a class: its colour, its stripes, and noise."""
+    """Return one image of a class: its color, its stripes, and noise."""
     random = np.random.default_rng(seed)
     colour = np.array(colorsys.hsv_to_rgb(kind / CLASSES, 0.9, 0.9))
     columns = np.arange(size) + random.uniform(0, size)
@@ -51,6 +51,6 @@ def picture(kind: int, seed: tuple[int, ...], size: int) -> Image.Image:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--original", action="store_true", help="file names of the published archive")
+    parser.add_argument("--original", action="store_true", help="use the file names of the published archive")
     args = parser.parse_args()
     print(write(args.folder, original=args.original))

@@ -1,4 +1,4 @@
-"""What the lessons of `jobs/train` about configurations, reports, callbacks, results and backends leave behind."""
+"""Checks of the lessons in `jobs/train` on configurations, reports, callbacks, results and backends."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sklearn.metrics import f1_score
 
 
 def each_config_gives_a_result_of_every_rank(left: Left) -> None:
-    assert left.said("Epochs of each rank, same points") == [[0, 1], [0, 1]]
-    assert left.said("Epochs of each rank, own points") == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+    assert left.printed("Epochs of each rank, same points") == [[0, 1], [0, 1]]
+    assert left.printed("Epochs of each rank, own points") == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
 
-    same, own = left.said("Losses of each rank, same points"), left.said("Losses of each rank, own points")
+    same, own = left.printed("Losses of each rank, same points"), left.printed("Losses of each rank, own points")
     assert same[0] == same[1], "the same points and weights give the same loss"
     assert [len(losses) for losses in own] == [5, 5]
-    assert all(one != other for one, other in zip(*own, strict=True)), "each rank has points of its own"
+    assert all(one != other for one, other in zip(*own, strict=True)), "each rank has different points"
     for points in ("same", "own"):
-        one, other = left.said(f"Weights of each rank, {points} points")
-        assert one == other, "DDP keeps the weights of all ranks the same"
+        one, other = left.printed(f"Weights of each rank, {points} points")
+        assert one == other, "DDP keeps the weights of all ranks equal"
     assert len(left.runs) == 1
 
 
 def reports_are_kept_as_asked(left: Left) -> None:
     first, size = np.array([0, 599]), np.array([599, 1198])
     true = []
-    """F1 over all guesses, and over those of each rank, computed by another library in one process."""
+    """F1 over all guesses and over those of each rank, computed in one process by another library."""
     for epoch in range(3):
         labels = load_digits().target
         random = np.random.default_rng(epoch)
@@ -42,7 +42,7 @@ def reports_are_kept_as_asked(left: Left) -> None:
 
     aggregates = {"rank0": lambda ranks: ranks[0], "mean": lambda ranks: sum(ranks) / 2}
     for name, aggregate in aggregates.items():
-        kept = left.said(f"Kept with {name}")
+        kept = left.printed(f"Kept with {name}")
         assert [report["epoch"] for report in kept] == [0, 1, 2]
         assert [report["training_iteration"] for report in kept] == [1, 2, 3]
         stamps = [report["timestamp"] for report in kept]
@@ -52,21 +52,21 @@ def reports_are_kept_as_asked(left: Left) -> None:
         for report, (f1, *of_ranks) in zip(kept, true, strict=True):
             assert abs(report["f1"] - f1) < 1e-6, "TorchMetrics counts over all ranks"
             assert abs(report["f1_of_rank"] - aggregate(of_ranks)) < 1e-6
-            assert abs(report["f1"] - sum(of_ranks) / 2) > 1e-6, "no mean of the ranks gives it"
+            assert abs(report["f1"] - sum(of_ranks) / 2) > 1e-6, "it is not the mean of the ranks' scores"
             assert report["images"] == aggregate([599, 1198])
 
-        live = left.said(f"Live with {name}")
-        # The driver of a busy machine may take the last one when the training has ended.
-        assert all(report["running"] for report in live[:-1]), "reports came while the training ran"
+        live = left.printed(f"Live with {name}")
+        # On a busy machine, the driver may receive the last report after training has ended.
+        assert all(report["running"] for report in live[:-1]), "reports arrived during training"
         assert [[rank["epoch"] for rank in report["ranks"]] for report in live] == [[0, 0], [1, 1], [2, 2]]
         assert [[rank["images"] for rank in report["ranks"]] for report in live] == [[599, 1198]] * 3
 
-        # The first training of a job has its metrics in MLflow under their own names, the second under its name.
+        # In MLflow, metrics of a job's first training run have no prefix; those of the second have its name as prefix.
         prefix = "" if name == "rank0" else f"{name}/"
         assert left.points(f"{prefix}f1_of_rank") == [(r["epoch"], r["f1_of_rank"]) for r in kept]
 
-    assert all("ranks" not in report for report in left.said("Kept with rank0"))
-    detailed = left.said("Kept with mean")
+    assert all("ranks" not in report for report in left.printed("Kept with rank0"))
+    detailed = left.printed("Kept with mean")
     for number, report in enumerate(detailed, 1):
         assert report["job_id"] == left.job.id
         assert report["iterations_since_restore"] == number
@@ -74,14 +74,16 @@ def reports_are_kept_as_asked(left: Left) -> None:
         assert [rank["images"] for rank in report["ranks"]] == [599, 1198]
         assert all(rank["hostname"] for rank in report["ranks"])
         assert len({rank["pid"] for rank in report["ranks"]}) == 2
-    # The mark on the last report is set when Train's controller ends, before `fit()` returns.
+    # The last report is marked done when Train's controller ends, before `fit()` returns.
     assert [report.get("done") for report in detailed] == [None, None, True]
 
 
 def callbacks_leave_readable_files(left: Left, name: str = "logs") -> None:
     expected = [[{"epoch": epoch, "loss": (rank + 1) / 2**epoch} for rank in range(2)] for epoch in range(3)]
     base = f"{name}/attempt-1"
-    assert any(line.endswith(f"/{name}/{left.job.id}/attempt-1:") for line in left.lines), "by job and attempt"
+    assert any(line.endswith(f"/{name}/{left.job.id}/attempt-1:") for line in left.lines), (
+        "one folder per job and attempt"
+    )
     lines = left.text(f"{base}/train/reports.jsonl").splitlines()
     assert [json.loads(line) for line in lines] == expected
     rows = list(csv.DictReader(io.StringIO(left.text(f"{base}/train/reports.csv"))))
@@ -103,8 +105,8 @@ def callbacks_leave_readable_files(left: Left, name: str = "logs") -> None:
         assert curve(left, trial, "ray/tune/loss") == [(1, height), (2, height / 2), (3, height / 4)]
         heights[height] = left.points("loss", child)
     assert heights == {height: [(epoch, height / 2**epoch) for epoch in range(3)] for height in (1.0, 3.0)}
-    assert left.points("loss") == [(0, 1.0), (1, 0.5), (2, 0.25)], "the platform's own tracking goes on"
-    assert len(left.runs) == 3, "a run for the job and one for each trial"
+    assert left.points("loss") == [(0, 1.0), (1, 0.5), (2, 0.25)], "the platform's own tracking continues"
+    assert len(left.runs) == 3, "one run for the job and one per trial"
 
 
 def callbacks_write_where_they_are_told(left: Left) -> None:
@@ -113,7 +115,7 @@ def callbacks_write_where_they_are_told(left: Left) -> None:
 
 
 def curve(left: Left, folder: str, tag: str) -> list[tuple[int, float]]:
-    """(step, value) of a TensorBoard curve among the run's artifacts."""
+    """Read (step, value) pairs of a TensorBoard curve from the run's artifacts."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with TemporaryDirectory() as place:
@@ -123,45 +125,45 @@ def curve(left: Left, folder: str, tag: str) -> list[tuple[int, float]]:
 
 
 def results_tell_all(left: Left) -> None:
-    reports = left.said("All reports")
+    reports = left.printed("All reports")
     accuracies = [report["val_accuracy"] for report in reports]
     assert [report["epoch"] for report in reports] == [0, 1, 2, 3]
-    # 1,497 images: 749 for each of two ranks, and 32 a step for each where a step of all takes 64.
+    # 1,497 images: 749 per rank, in batches of 32 per rank (a global batch of 64).
     assert [report["steps"] for report in reports] == [24] * 4
     assert max(accuracies) > 0.8
-    last = left.said("Metrics of the last checkpoint")
+    last = left.printed("Metrics of the last checkpoint")
     assert last == {key: reports[-1][key] for key in ("epoch", "steps", "val_accuracy")}
 
-    kept = left.said("Epochs whose checkpoints were kept")
+    kept = left.printed("Epochs whose checkpoints were kept")
     assert sorted(accuracies[epoch] for epoch in kept)[-2:] == sorted(accuracies)[-2:], "the best two"
     assert len(kept) in (2, 3)
-    table = left.said("Table of the kept checkpoints")
+    table = left.printed("Table of the kept checkpoints")
     assert sorted(row["epoch"] for row in table) == kept
     assert all(abs(row["val_accuracy"] - accuracies[row["epoch"]]) < 1e-9 for row in table)
     folders = {path.split("/")[-2] for path in left.stored if path.endswith("state.pt")}
-    # The last one stays too where it is not among the best, as the training would go on from it.
-    assert len(folders) == len({*kept, 3}), "a checkpoint in storage for each that was kept"
-    assert left.said("Error") is None
+    # The last one is also kept if it is not among the best, because a restart resumes from it.
+    assert len(folders) == len({*kept, 3}), "storage has exactly the kept checkpoints"
+    assert left.printed("Error") is None
     (folder,) = [line.removeprefix("Folder: ") for line in left.lines if line.startswith("Folder: ")]
     (last_checkpoint,) = [line.removeprefix("Last checkpoint: ") for line in left.lines if line.startswith("Last ch")]
-    assert last_checkpoint.startswith(f"{folder}/checkpoint_"), "the result's path holds its checkpoints"
-    assert any("Process group backend: gloo" in line for line in left.lines), "the backend that TorchConfig names"
-    assert left.said("Accuracy of the best checkpoint, predicted in the driver") == max(accuracies)
+    assert last_checkpoint.startswith(f"{folder}/checkpoint_"), "the result's path contains its checkpoints"
+    assert any("Process group backend: gloo" in line for line in left.lines), "the backend set in TorchConfig"
+    assert left.printed("Accuracy of the best checkpoint, predicted in the driver") == max(accuracies)
 
-    assert list(left.said("Failed ranks")) == ["1"]
-    assert "This rank fails on purpose." in left.said("Failed ranks")["1"]
-    failed = left.said("Reports of the failed run")
+    assert list(left.printed("Failed ranks")) == ["1"]
+    assert "This rank fails on purpose." in left.printed("Failed ranks")["1"]
+    failed = left.printed("Reports of the failed run")
     assert [(report["epoch"], report["loss"]) for report in failed] == [(0, 1.0), (1, 0.5)]
     assert len(left.runs) == 1
 
 
 def a_backend_of_its_own_connects_the_workers(left: Left) -> None:
-    assert left.said("Backend sees ranks") == [0, 1]
+    assert left.printed("Backend sees ranks") == [0, 1]
     assert any("Backend started for 2 workers." in line for line in left.lines)
     assert any("Backend shut down." in line for line in left.lines)
-    assert left.said("Totals") == [3, 30, 300]
+    assert left.printed("Totals") == [3, 30, 300]
     reports = [report for report in left.reports if not report.get("done")]
-    # On every rank, not only where the sum was made.
+    # The total is on every rank, not only on the one that computed it.
     assert [[rank["total"] for rank in report["ranks"]] for report in reports] == [[3, 3], [30, 30], [300, 300]]
     assert [[rank["own"] for rank in report["ranks"]] for report in reports] == [[1, 2], [10, 20], [100, 200]]
 
@@ -169,33 +171,33 @@ def a_backend_of_its_own_connects_the_workers(left: Left) -> None:
 LESSONS = [
     Lesson(
         "train/configs.py",
-        "one training function, two configurations in one job, and the results of every rank",
+        "One function runs with two configurations in one job, with the results of every rank.",
         each_config_gives_a_result_of_every_rank,
     ),
     Lesson(
         "train/reports.py",
-        "reports with their fields, put together over ranks, TorchMetrics over all data, and read live in the driver",
+        "Reports have their fields, are aggregated over ranks, include TorchMetrics, and are read live in the driver.",
         reports_are_kept_as_asked,
     ),
     Lesson(
         "train/callbacks.py",
-        "files in JSON, CSV and TensorBoard's format from Train and Tune as artifacts, and no double runs",
+        "Train and Tune write JSON, CSV and TensorBoard files as artifacts, without duplicate runs.",
         callbacks_leave_readable_files,
     ),
     Lesson(
         "train/callbacks.py",
-        "the same under a name and in a place of one's own",
+        "The same with a different name and folder.",
         callbacks_write_where_they_are_told,
         ("--name=diary", "--place=/tmp/diaries"),
     ),
     Lesson(
         "train/results.py",
-        "what a result has, all reports without it, the error of a failed training, a checkpoint that predicts",
+        "A result, all reports without it, the error of a failed run, and predictions from a checkpoint.",
         results_tell_all,
     ),
     Lesson(
         "train/backend.py",
-        "a backend of its own that connects the workers before the training function starts",
+        "A custom backend connects the workers before the training function starts.",
         a_backend_of_its_own_connects_the_workers,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Lessons about what keeps a training going: checkpoints, groups that change their size, Ray Data, and searches."""
+"""Checks of the lessons in `jobs/train` on checkpoints, elastic groups, Ray Data and searches."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from lesson import JOBS, Left, Lesson
 from mlplatform import checkpoints, datasets
 
 TRAINING = [number for number in range(240) if number % 5 != 4]
-"""Ids of the rows that ray_data.py makes and does not filter out."""
+"""Ids of the rows that ray_data.py generates and does not filter out."""
 
 OBJECT_STORE_BLOCK = 16 * 2**20
 
 
 def put_measurements() -> None:
-    """What the lesson's first line does."""
+    """Upload the data set, as the first command of the lesson does."""
     with TemporaryDirectory() as folder:
         subprocess.run([sys.executable, JOBS / "train" / "ray_data.py", "--make", folder], check=True)
         datasets.put(Path(folder), "measurements")
 
 
 def loaded(left: Left, uri: str) -> list[str]:
-    """Names of the files of a checkpoint that is still in storage."""
+    """File names of a checkpoint in storage; empty if it was deleted."""
     return [file.rpartition("/")[2] for file in left.stored if file.startswith(f"{uri}/")]
 
 
 def check_checkpoints(left: Left) -> None:
     first = [(report["epoch"], report["model"]) for report in left.reports if report["run"] == "first"]
     assert first == [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)], "the worker that failed cost or repeated an epoch"
-    assert left.said("Kept") == [[2, 0.75], [3, 0.25]], "others than the best two were kept"
-    assert left.said("Latest") == {"epoch": 4, "model": 10}
-    assert left.said("Best") == {"epoch": 2, "model": 3}
-    # The report that the worker dies behind may not have reached the controller: then it goes on from the one before.
+    assert left.printed("Kept") == [[2, 0.75], [3, 0.25]], "others than the best two were kept"
+    assert left.printed("Latest") == {"epoch": 4, "model": 10}
+    assert left.printed("Best") == {"epoch": 2, "model": 3}
+    # The last report before the failure may not have reached the controller; then training resumes from the one before.
     resumed = re.search(r"Started from its own checkpoint: epoch (1, model 1|2, model 3)\b", left.log)
     assert resumed, "not resumed after the failure"
     assert "Started from the given checkpoint: epoch 2, model 3" in left.log, "the given checkpoint was not used"
     second = [report["epoch"] for report in left.reports if report["run"] == "second"]
-    assert second == [3, 4], "the second training run did not begin behind the given checkpoint"
-    assert left.said("Second") == {"epoch": 4, "model": 10}
-    assert left.said("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1]}, (
-        "what saves none has a result without reports, and a history of them"
+    assert second == [3, 4], "the second training run did not start from the given checkpoint"
+    assert left.printed("Second") == {"epoch": 4, "model": 10}
+    assert left.printed("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1]}, (
+        "a run without checkpoints must have a result without reports, and all reports in its history"
     )
     assert left.points("model") == [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)]
     check_addresses(left)
 
 
 def check_addresses(left: Left) -> None:
-    """What `mlplatform jobs ID` shows, and that it is there."""
+    """Check that `mlplatform jobs ID` shows the checkpoints, and that they are in storage."""
     command = [sys.executable, "-m", "mlplatform", "jobs", left.job.id]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     first, second = checkpoints.fits(left.job.id)
@@ -59,27 +59,27 @@ def check_addresses(left: Left) -> None:
     assert (second.latest.metrics["epoch"], second.best.metrics["epoch"]) == (4, 3)
     for kept in (first.latest, first.best, second.latest, second.best):
         assert kept.uri in shown, f"{kept.uri} is not shown:\n{shown}"
-        assert "state.json" in loaded(left, kept.uri), f"{kept.uri} is shown, but not in storage"
+        assert "state.json" in loaded(left, kept.uri), f"{kept.uri} is shown, but is not in storage"
     assert left.run.info.run_id in shown
     assert "Best of first" in shown
     folders = {file.split("/first/")[1].split("/")[0] for file in left.stored if "/first/checkpoint_2" in file}
-    assert len(folders) == 3, f"the best two and the latest were to stay, there are {folders}"
+    assert len(folders) == 3, f"expected the best two and the latest, found {folders}"
 
 
 def check_no_retries(left: Left) -> None:
     assert "This worker fails once, in epoch 3." in left.job.message + left.log
     assert left.run.info.status == "FAILED"
-    assert [report["epoch"] for report in left.reports] == list(range(len(left.reports))), "it was started again"
+    assert [report["epoch"] for report in left.reports] == list(range(len(left.reports))), "it was restarted"
     assert len(left.reports) <= 3
 
 
 def check_elastic(left: Left) -> None:
-    stages = left.said("Sizes")
-    assert [size for size, _ in stages] == [2, 1, 2], f"the group did not shrink and grow again: {stages}"
+    stages = left.printed("Sizes")
+    assert [size for size, _ in stages] == [2, 1, 2], f"the group did not shrink and then grow: {stages}"
     assert all(epochs >= 2 for _, epochs in stages)
     total = sum(epochs for _, epochs in stages)
     assert [step for step, _ in left.points("workers")] == list(range(total)), "an epoch is missing or counted twice"
-    assert left.said("Rows and sum of ids of an epoch") == [[120, sum(range(120))]], "a row was missed or seen twice"
+    assert left.printed("Rows and sum of ids of an epoch") == [[120, sum(range(120))]], "a row was missed or seen twice"
 
 
 def check_elastic_refusal(left: Left) -> None:
@@ -90,15 +90,15 @@ def check_elastic_refusal(left: Left) -> None:
 def check_ray_data(left: Left) -> None:
     split = len(TRAINING) * 3 // 4
     for epoch in (0, 1):
-        seen = left.said(f"Epoch {epoch}")
+        seen = left.printed(f"Epoch {epoch}")
         assert (seen["train_rows"], seen["validation_rows"]) == (split, len(TRAINING) - split)
         assert seen["train_ids"] + seen["validation_ids"] == sum(TRAINING), (
             "a row was missed, seen twice or not filtered"
         )
     ranks = {report["epoch"]: [rank.get("train_rows") for rank in report["ranks"]] for report in left.reports}
     assert ranks[0] == [split // 2, split // 2], "the shards differ in length"
-    streamed, store = left.said("Epoch 2"), left.said("Object store")
-    assert streamed["large_bytes"] > store, "what was streamed would have fitted into the object store"
+    streamed, store = left.printed("Epoch 2"), left.printed("Object store")
+    assert streamed["large_bytes"] > store, "the streamed data would have fit into the object store"
     assert streamed["large_rows"] == streamed["large_bytes"] // OBJECT_STORE_BLOCK
     assert streamed["large_ids"] == sum(range(streamed["large_rows"]))
     (used,) = left.run.inputs.dataset_inputs
@@ -106,17 +106,17 @@ def check_ray_data(left: Left) -> None:
 
 
 def check_ray_data_search(left: Left) -> None:
-    assert left.said("Best rate") == 0.3
+    assert left.printed("Best rate") == 0.3
     assert [child.data.params["rate"] for child in left.children] == ["0.01", "0.3"]
     sums = {child.data.metrics["train_ids"] + child.data.metrics["validation_ids"] for child in left.children}
-    assert sums == {sum(TRAINING)}, "with one worker, a trial did not see every row once"
+    assert sums == {sum(TRAINING)}, "a trial with one worker did not see every row once"
     parts = {child.data.metrics["validation_ids"] for child in left.children}
-    assert len(parts) == 1, "the trials were not validated on the same rows"
+    assert len(parts) == 1, "the trials validated on different rows"
 
 
 def check_tune_function(left: Left) -> None:
-    assert left.said("Best config") == {"input": 3, "epochs": 2}
-    assert left.said("Trials") == [1.0, 2.0, 3.0]
+    assert left.printed("Best config") == {"input": 3, "epochs": 2}
+    assert left.printed("Trials") == [1.0, 2.0, 3.0]
     assert len(left.children) == 3
     for child in left.children:
         expected = float(child.data.params["input"])
@@ -126,32 +126,32 @@ def check_tune_function(left: Left) -> None:
 
 
 def check_pbt(left: Left) -> None:
-    lineages = left.said("Lineages")
-    (taken,) = left.said("Replaced")
+    lineages = left.printed("Lineages")
+    (taken,) = left.printed("Replaced")
     (better,) = lineages.keys() - {taken}
     assert lineages[better] == [better] * 6, "the better trial was disturbed"
-    # After two steps, and after four: half the better one's rate is not enough either.
-    assert lineages[taken] == [better] * 4 + [taken] * 2, "not continued from the other's checkpoint"
-    assert left.said("Scores") == {better: 24.0, taken: 20.0}
+    # It copies after two steps and again after four, because half of the better trial's rate is still too slow.
+    assert lineages[taken] == [better] * 4 + [taken] * 2, "it did not continue from the other's checkpoint"
+    assert left.printed("Scores") == {better: 24.0, taken: 20.0}
     runs = {child.data.tags["mlplatform.trial_id"]: child for child in left.children}
-    assert len(left.children) == len(runs) == 2, "a trial that took over has another run"
+    assert len(left.children) == len(runs) == 2, "a trial that copied a checkpoint has a second run"
     assert {child.info.status for child in left.children} == {"FINISHED"}
     assert left.points("score", runs[better]) == [(step, 4.0 * step) for step in range(1, 7)]
     rates = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0)]
-    assert left.points("rate", runs[taken]) == rates, "the settings were not changed when the trial took over"
+    assert left.points("rate", runs[taken]) == rates, "the settings did not change when the trial copied them"
     assert left.points("score", runs[taken]) == [(1, 1.0), (2, 2.0), (3, 10.0), (4, 12.0), (5, 18.0), (6, 20.0)]
 
 
 LESSONS = [
     Lesson(
         "train/checkpoints.py",
-        "Checkpoints are saved and loaded, the best ones kept; a failing worker costs nothing; a fit begins with any.",
+        "Checkpoints are saved and loaded, the best are kept, a failed worker loses nothing, a run starts from any.",
         check_checkpoints,
         long=True,
     ),
     Lesson(
         "train/checkpoints.py",
-        "Without retries, the first failure of a worker ends the job and says why.",
+        "Without retries, the first failure of a worker ends the job with its error.",
         check_no_retries,
         ["--max-failures", "0"],
         status="FAILED",
@@ -159,20 +159,20 @@ LESSONS = [
     ),
     Lesson(
         "train/elastic.py",
-        "A group shrinks and grows with what others leave to it; every epoch that counts has seen each row once.",
+        "A group shrinks and grows with the free resources; every completed epoch has seen each row once.",
         check_elastic,
         long=True,
     ),
     Lesson(
         "train/elastic.py",
-        "Rows that a size of the group cannot share out are refused in a sentence.",
+        "A number of rows that a group size does not divide is rejected with a message.",
         check_elastic_refusal,
         ["--rows=121"],
         status="FAILED",
     ),
     Lesson(
         "train/ray_data.py",
-        "CSV and Parquet are filtered, split and sharded, each row once an epoch; more than memory holds is streamed.",
+        "CSV and Parquet are filtered, split and sharded, each row once per epoch; more than memory holds is streamed.",
         check_ray_data,
         ["--times", "1.2"],
         prepare=put_measurements,
@@ -180,7 +180,7 @@ LESSONS = [
     ),
     Lesson(
         "train/ray_data.py",
-        "A search runs over training that is fed by Ray Data.",
+        "A search runs over training fed by Ray Data.",
         check_ray_data_search,
         ["--rates", "0.01", "0.3", "--workers", "1"],
         prepare=put_measurements,
@@ -188,13 +188,13 @@ LESSONS = [
     ),
     Lesson(
         "train/tune_function.py",
-        "A training function is searched over unchanged, two workers a trial, each trial a child run.",
+        "A search runs an unmodified training function, with two workers and one child run per trial.",
         check_tune_function,
         long=True,
     ),
     Lesson(
         "train/pbt.py",
-        "A trial that lags goes on from another's checkpoint with changed settings, and stays one child run.",
+        "A poor trial continues from another's checkpoint with changed settings, and remains one child run.",
         check_pbt,
     ),
 ]

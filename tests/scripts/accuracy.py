@@ -1,8 +1,8 @@
-"""The test accuracy of digits.py, computed again from what it has left.
+"""Recompute the test accuracy of digits.py from its model and checkpoints.
 
     python accuracy.py FOLDER_OF_DIGITS_PY MODEL_FOLDER CHECKPOINTS
 
-Prints JSON: the accuracy of the downloaded model, and of the best checkpoint of the run that lies at CHECKPOINTS.
+Prints JSON: the accuracy of the downloaded model, and of the best checkpoint of the training run stored at CHECKPOINTS.
 """
 
 import json

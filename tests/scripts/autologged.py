@@ -1,4 +1,4 @@
-"""Lightning with MLflow's autologging, on two ranks that each enter `job_run`: Ray Train's, or Lightning's own DDP."""
+"""Train with Lightning and autologging on two ranks, with Ray Train or Lightning's DDP; each enters `job_run`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(config: dict | None = None) -> None:
         trainer = pl.Trainer(strategy="ddp", devices=2, **options)
     with mlplatform.job_run(experiment="ranks", params=PARAMS) as run:
         if "--logger" in sys.argv:
-            # At the end of a fit this logger marks the run FINISHED, though more is to come.
+            # At the end of a fit this logger marks the run FINISHED, although the job continues.
             from lightning.pytorch.loggers import MLFlowLogger
 
             trainer.loggers = [MLFlowLogger(run_id=run.info.run_id)]

@@ -1,4 +1,4 @@
-"""Asks Ray, in one of two ways, for more CPUs than any node has, of which nobody was told at its submission."""
+"""Request more CPUs from Ray than any node has, with a task or a training group, undeclared at submission."""
 
 import sys
 

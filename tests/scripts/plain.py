@@ -1,4 +1,4 @@
-"""A script that knows nothing of the platform: runs of MLflow's in the driver and in a Ray task, in two experiments."""
+"""Script without platform code: it opens MLflow runs in the driver and in a Ray task, in two experiments."""
 
 import mlflow
 import ray

@@ -1,4 +1,4 @@
-"""What each rank of a torchrun logs; every one but the first then fails."""
+"""Log from each rank of a torchrun; every rank except the first then fails."""
 
 import signal
 
@@ -16,5 +16,5 @@ with mlplatform.job_run(experiment="ranks", params={"lr": 0.1}) as run:
     dist.barrier()
     if rank:
         raise ValueError(f"rank {rank} has lost its data")
-    # Until torchrun ends this rank too, for the other's failure.
+    # Wait until torchrun ends this rank because of the other's failure.
     signal.pause()

@@ -1,8 +1,8 @@
-"""A program that is told of promotions: it fetches the model that has become champion and says where it lies.
+"""Webhook receiver for promotions: downloads each new champion and prints its path.
 
     python receiver.py PORT SECRET_FILE FOLDER
 
-Prints `listening on PORT`, then one line of JSON a message. PORT 0 takes any.
+Prints `listening on PORT`, then one line of JSON per delivery. PORT 0 selects a free port.
 """
 
 import json
@@ -20,16 +20,16 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            told = webhooks.promotion(dict(self.headers), body, secret)
+            promotion = webhooks.promotion(dict(self.headers), body, secret)
         except mlplatform.PlatformError as refusal:
             self.answer(403)
             print(json.dumps({"refused": str(refusal)}), flush=True)
             return
-        # First the answer, because MLflow waits 30 s for it and a model may be large.
+        # Answer first: MLflow waits only 30 s, and a model may be large.
         self.answer(204)
-        if told.alias == "champion":
-            fetched = mlplatform.download(f"{told.model}/{told.version}", folder / told.model)
-            print(json.dumps({**vars(told), "folder": str(fetched)}), flush=True)
+        if promotion.alias == "champion":
+            fetched = mlplatform.download(f"{promotion.model}/{promotion.version}", folder / promotion.model)
+            print(json.dumps({**vars(promotion), "folder": str(fetched)}), flush=True)
 
     def answer(self, status: int) -> None:
         self.send_response(status)
@@ -38,7 +38,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *arguments: object) -> None:
-        """The lines above say it all."""
+        """Suppress the server's own log lines."""
 
 
 server = HTTPServer(("", port), Receiver)

@@ -1,6 +1,6 @@
-"""A search without a model: trials count epochs, report and checkpoint each; the best wait at the third for a file.
+"""Search without a model: trials count epochs, and report and checkpoint each; the best wait at the third for a file.
 
-Of each start of a trial, a line with its id and first epoch is added to `starts` in the given folder.
+Each start of a trial appends a line with its id and first epoch to `starts` in the given folder.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def first_epoch(checkpoint: tune.Checkpoint | None) -> int:
 def wait_for_gate(folder: Path) -> None:
     deadline = time.monotonic() + GATE_SECONDS
     while not (folder / "gate").exists():
-        assert time.monotonic() < deadline, "nobody has opened the gate"
+        assert time.monotonic() < deadline, f"no file 'gate' in {folder} within {GATE_SECONDS} s"
         time.sleep(0.1)
 
 
@@ -77,7 +77,7 @@ def two_workers(config: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--qualities", type=float, nargs="+", default=QUALITIES, help="one a trial")
+    parser.add_argument("--qualities", type=float, nargs="+", default=QUALITIES, help="one per trial")
     parser.add_argument("--workers", action="store_true", help="one trial on two workers")
     args = parser.parse_args()
     (args.folder / "driver").write_text(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""A training without a model: counts steps, reports each, checkpoints every third, and resumes where it was."""
+"""Training without a model: counts steps, reports each, checkpoints every third, and resumes."""
 
 import argparse
 import json
@@ -54,15 +54,15 @@ def train(config: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--pause", type=float, default=0.2, help="seconds a step")
-    parser.add_argument("--late", type=float, default=0.2, help="seconds that rank 1 takes for its second step")
-    parser.add_argument("--old-api", action="store_true", help="also report as it was done before Train V2")
+    parser.add_argument("--pause", type=float, default=0.2, help="seconds per step")
+    parser.add_argument("--late", type=float, default=0.2, help="seconds of rank 1's second step")
+    parser.add_argument("--old-api", action="store_true", help="also report with the API from before Train V2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fits", nargs="+", default=["fit"])
-    parser.add_argument("--numbered", action="store_true", help="report the step instead of leaving the count to Ray")
+    parser.add_argument("--numbered", action="store_true", help="report the step instead of letting the platform count")
     parser.add_argument("--detailed", action="store_true")
-    parser.add_argument("--metric", help="by which checkpoints are kept")
-    parser.add_argument("--bare", action="store_true", help="leave it to run_config to open the run")
+    parser.add_argument("--metric", help="metric that ranks checkpoints")
+    parser.add_argument("--bare", action="store_true", help="let run_config open the run")
     args = parser.parse_args()
     with nullcontext() if args.bare else mlplatform.job_run(experiment="steps", params=vars(args)):
         for name in args.fits:
