@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import training as training_job
+import failure_training as training_job
 from harness import RESULT, Row, interleaved, table, write
 from host import CHECKOUT, Stack
 from rich.console import Console
 
-from mlplatform import stack as platform_stack
+from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError, PlatformError
-from mlplatform.jobs import Jobs
+from mlplatform.stack import compose, env
 
 BENCH = Path(__file__).parent
 RESULTS = CHECKOUT / ".bench" / "results.json"
@@ -275,10 +275,10 @@ def main() -> int:
     if args.pairs < 2:
         parser.error(f"--pairs is {args.pairs}: an interval needs 2 or more.")
     try:
-        missing = NEEDED - platform_stack.running(args.root)
+        missing = NEEDED - compose.running(args.root)
         if missing:
             raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
-        with Jobs(platform_stack.client_settings(args.root)) as jobs:
+        with Jobs(env.client_settings(args.root)) as jobs:
             holds = measure(Bench(args.root, jobs, args.quick, args.pairs), args.rows, Console(width=170))
     except PlatformError as error:
         print(error, file=sys.stderr)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
 
-from mlplatform.jobs import Jobs, report_in
-from mlplatform.local import Local
-from mlplatform.settings import Settings
-from mlplatform.settings import settings as process_settings
+from mlplatform.client.jobs import Jobs, report_in
+from mlplatform.local.platform import Local
+from mlplatform.settings.job import Settings
+from mlplatform.settings.job import settings as process_settings
 
 # Their assertions show what was compared, as those of test files do.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import psutil
 
-from mlplatform import local as local_module
-from mlplatform.jobs import report_in
-from mlplatform.local import Local
+from mlplatform.client.jobs import report_in
+from mlplatform.local import platform
+from mlplatform.local.platform import Local
 
 JOBS = Path(__file__).parents[2] / "jobs"
 EPOCHS = 24
@@ -33,7 +33,7 @@ def wait_for(condition: Callable[[], Result | None], what: str, seconds: float =
 def processes(local: Local) -> list[psutil.Process]:
     """Every process of a running platform."""
     instance = local._load()
-    return local_module._members(instance) if instance else []
+    return platform._members(instance) if instance else []
 
 
 def command(process: psutil.Process) -> str:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from embedded import EPOCHS, JOBS, Killed
 
-from mlplatform import registry, storage, tracking
+from mlplatform.client.jobs import Jobs
 from mlplatform.errors import RegistryError
-from mlplatform.jobs import Jobs
-from mlplatform.settings import Settings
+from mlplatform.registry import models
+from mlplatform.settings.job import Settings
+from mlplatform.storage import objects
+from mlplatform.tracking import server
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,7 @@ def test_it_survives_the_loss_of_a_worker(digits: Killed) -> None:
 def test_its_run_is_finished_and_says_what_it_was(digits: Killed) -> None:
     from mlflow import MlflowClient
 
-    run = tracking.find_run(digits.job_id)
+    run = server.find_run(digits.job_id)
     assert run
     assert run.info.status == "FINISHED"
     assert run.data.params == {
@@ -53,7 +55,7 @@ def test_its_run_is_finished_and_says_what_it_was(digits: Killed) -> None:
 
 @pytest.mark.parametrize("key", ["train_loss", "val_loss", "val_accuracy", "epoch"])
 def test_each_reported_metric_has_one_point_a_step(digits: Killed, key: str) -> None:
-    run = tracking.find_run(digits.job_id)
+    run = server.find_run(digits.job_id)
     assert run
     points = history(run.info.run_id, key)
     steps_an_epoch = math.ceil(math.ceil(1197 / 2) / 32)
@@ -69,12 +71,12 @@ def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Kil
     import torch
     from sklearn.datasets import load_digits
 
-    run = tracking.find_run(digits.job_id)
-    champion = registry.version_of("digits", "champion")
+    run = server.find_run(digits.job_id)
+    champion = models.version_of("digits", "champion")
     assert run
     assert champion
     assert champion.run_id == run.info.run_id
-    folder = registry.download("digits@champion", tmp_path / "model")
+    folder = models.download("digits@champion", tmp_path / "model")
     model = mlflow.pytorch.load_model(str(folder))
     pixels, labels = load_digits(return_X_y=True)
     test = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))[:300]
@@ -86,15 +88,15 @@ def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Kil
 
 
 def test_its_checkpoints_lie_under_its_id(digits: Killed, reached: Settings) -> None:
-    files = storage.list_files(f"{reached.storage}/{digits.job_id}/fit")
+    files = objects.list_files(f"{reached.storage}/{digits.job_id}/fit")
     assert any(file.endswith("checkpoint.ckpt") for file in files), files
-    assert not any(".probe-" in file for file in storage.list_files(reached.storage))
+    assert not any(".probe-" in file for file in objects.list_files(reached.storage))
 
 
 def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits: Killed, reached: Settings) -> None:
     from mlflow import MlflowClient
 
-    before = tracking.find_run(digits.job_id)
+    before = server.find_run(digits.job_id)
     assert before
     with Jobs(reached) as jobs:
         again = jobs.submit(
@@ -105,7 +107,7 @@ def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits:
         )
         job = jobs.wait(again, timeout_s=180)
         assert job.status == "SUCCEEDED", jobs.logs(again)[-3000:]
-    after = tracking.find_run(digits.job_id)
+    after = server.find_run(digits.job_id)
     assert after
     assert after.info.run_id == before.info.run_id
     assert after.info.status == "FINISHED"
@@ -117,20 +119,20 @@ def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits:
 
 
 def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
-    assert registry.best_run("digits", "test_accuracy").data.tags["mlplatform.job_id"] == digits.job_id
+    assert models.best_run("digits", "test_accuracy").data.tags["mlplatform.job_id"] == digits.job_id
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: registry.best_run("none", "f1"), "no experiment 'none'; there are: .*digits"),
-        (lambda: registry.best_run("digits", "f1"), "has a metric 'f1'"),
-        (lambda: registry.promote("digits", 99), "Version 99 of model 'digits' cannot become 'champion'"),
-        (lambda: registry.promote("none", 1), "Version 1 of model 'none'"),
-        (lambda: registry.download("digits@best", "out"), "'digits' has no alias 'best'; it has: .*champion = version"),
-        (lambda: registry.download("digits", "out"), "neither name@alias nor name/version"),
-        (lambda: registry.register("models:/m-none", "half-made"), "models:/m-none cannot be registered"),
-        (lambda: registry.register("runs:/none/model", "half-made"), "runs:/none/model cannot be registered"),
+        (lambda: models.best_run("none", "f1"), "no experiment 'none'; there are: .*digits"),
+        (lambda: models.best_run("digits", "f1"), "has a metric 'f1'"),
+        (lambda: models.promote("digits", 99), "Version 99 of model 'digits' cannot become 'champion'"),
+        (lambda: models.promote("none", 1), "Version 1 of model 'none'"),
+        (lambda: models.download("digits@best", "out"), "'digits' has no alias 'best'; it has: .*champion = version"),
+        (lambda: models.download("digits", "out"), "neither name@alias nor name/version"),
+        (lambda: models.register("models:/m-none", "half-made"), "models:/m-none cannot be registered"),
+        (lambda: models.register("runs:/none/model", "half-made"), "runs:/none/model cannot be registered"),
     ],
 )
 @pytest.mark.usefixtures("digits")
@@ -142,14 +144,14 @@ def test_what_the_registry_does_not_have_is_named(
     with pytest.raises(RegistryError, match=said) as error:
         call()
     assert "\n" not in str(error.value)
-    assert "half-made" not in [name for name, _, _ in registry.models()]
+    assert "half-made" not in [name for name, _, _ in models.models()]
 
 
 def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
     import mlflow
 
-    champion = registry.version_of("digits", "champion")
-    run = tracking.find_run(digits.job_id)
+    champion = models.version_of("digits", "champion")
+    run = server.find_run(digits.job_id)
     assert champion
     assert run
     with mlflow.start_run() as other:
@@ -159,8 +161,8 @@ def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
         "digits", f"{other.info.artifact_uri}/model", run_id=other.info.run_id
     )
     with pytest.raises(RegistryError, match=r"its test_accuracy of 0.5000 is worse than the 0\.9"):
-        registry.promote("digits", worse.version, metric="test_accuracy")
-    now = registry.version_of("digits", "champion")
+        models.promote("digits", worse.version, metric="test_accuracy")
+    now = models.version_of("digits", "champion")
     assert now
     assert now.version == champion.version
-    assert registry.promote("digits", worse.version, "candidate").version == worse.version
+    assert models.promote("digits", worse.version, "candidate").version == worse.version

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from embedded import wait_for
 
-from mlplatform import settings as settings_module
-from mlplatform import tracking
-from mlplatform.jobs import Jobs
-from mlplatform.settings import Settings
+from mlplatform import contract
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings import environment as settings_environment
+from mlplatform.settings.job import Settings
+from mlplatform.tracking import server, system_metrics
 
 PLAIN = Path(__file__).parents[1] / "scripts" / "plain.py"
 TRACKED = "import mlplatform\nwith mlplatform.job_run(experiment='identity'):\n    pass\n"
@@ -45,8 +46,12 @@ def test_a_plain_ray_job_submit_leaves_runs_with_job_user_and_commit(
     folder, commit = dirty
     command = [str(Path(sys.executable).parent / "ray"), *shlex.split("job submit --working-dir . -- python plain.py")]
     env = {
-        **{name: value for name, value in settings_module.environment().items() if not name.startswith("MLPLATFORM_")},
-        "RAY_JOB_SUBMIT_HOOK": "mlplatform.source.add_to_submission",
+        **{
+            name: value
+            for name, value in settings_environment.environment().items()
+            if not name.startswith("MLPLATFORM_")
+        },
+        "RAY_JOB_SUBMIT_HOOK": "mlplatform.client.submit_hook.add_to_submission",
         "MLPLATFORM_USER": "ada",
     }
     done = subprocess.run(
@@ -69,8 +74,8 @@ def test_a_plain_ray_job_submit_leaves_runs_with_job_user_and_commit(
         assert tags["mlplatform.node"]
         assert tags["mlflow.user"] == "ada"
         assert tags["mlflow.source.git.commit"] == commit
-        assert tracking.TAG_ROLE not in tags
-    assert tracking.find_run(job_id) is None, "what user code starts is not the job's own run"
+        assert contract.TAG_ROLE not in tags
+    assert server.find_run(job_id) is None, "what user code starts is not the job's own run"
     with Jobs(reached) as jobs:
         assert jobs.get(job_id).user == "ada"
 
@@ -84,7 +89,7 @@ def test_a_run_keeps_the_commit_and_what_was_not_committed(dirty: tuple[Path, st
         job_id = jobs.submit("python new.py", folder, name="dirty")
         job = jobs.wait(job_id, timeout_s=120)
         assert job.status == "SUCCEEDED", jobs.logs(job_id)
-    run = tracking.find_run(job_id)
+    run = server.find_run(job_id)
     assert run
     assert run.info.status == "FINISHED"
     assert run.data.tags["mlflow.source.git.commit"] == commit
@@ -115,8 +120,8 @@ def test_a_jobs_own_tracking_server_wins(environment: Settings, tmp_path: Path) 
             timeout=120,
         )
         assert done.returncode == 0, f"{number}: {done.stderr[-3000:]}"
-    assert tracking.find_run("elsewhere") is None
-    run = tracking.find_run("elsewhere", own)
+    assert server.find_run("elsewhere") is None
+    run = server.find_run("elsewhere", own)
     assert run
     assert run.info.status == "FINISHED", "and the second has rejoined the first's"
 
@@ -128,6 +133,6 @@ def test_each_node_sends_its_system_metrics_under_its_name(monkeypatch: pytest.M
     import mlflow
 
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
-    with mlflow.start_run() as run, tracking.node_metrics(run.info.run_id):
+    with mlflow.start_run() as run, system_metrics.node_metrics(run.info.run_id):
         wanted = f"system/{socket.gethostname()}/cpu_utilization_percentage"
         wait_for(lambda: wanted in mlflow.get_run(run.info.run_id).data.metrics, "the node's metrics", seconds=30)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from embedded import wait_for
 
-from mlplatform import tracking
-from mlplatform.metrics import MetricWriter, Point
-from mlplatform.settings import Settings
+from mlplatform import contract
+from mlplatform.settings.job import Settings
+from mlplatform.tracking import server
+from mlplatform.tracking.metrics import MetricWriter, Point
 
 HANGS = """
 import signal, mlplatform
@@ -39,9 +40,9 @@ with mlplatform.job_run(experiment="ends"):
 """
 OPENS_ITS_OWN = """
 import os, mlflow, mlplatform
-from mlplatform import tracking
+from mlplatform.tracking import run as tracking_run
 with mlflow.start_run():
-    run_id = tracking.process_run("fit")
+    run_id = tracking_run.process_run("fit")
     mlflow.MlflowClient().log_metric(run_id, "loss", int(os.environ["MLPLATFORM_ATTEMPT"]))
     if os.environ["MLPLATFORM_ATTEMPT"] == "1":
         os._exit(9)
@@ -81,7 +82,7 @@ def test_signals_end_a_run_killed(environment: Settings) -> None:
     for number, process in running.items():
         process.communicate(timeout=60)
         assert process.returncode != 0
-        run = tracking.find_run(f"ended-by-{number}")
+        run = server.find_run(f"ended-by-{number}")
         assert run
         assert run.info.status == "KILLED"
 
@@ -93,13 +94,13 @@ def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
     _, said = failed.communicate(timeout=60)
     assert failed.returncode == 1
     assert "the data is missing" in said
-    first = tracking.find_run("retried")
+    first = server.find_run("retried")
     assert first
     assert first.info.status == "FAILED"
     assert "ValueError: the data is missing" in artifacts.load_text(f"{first.info.artifact_uri}/traceback.txt")
 
     assert start(SUCCEEDS, "retried", MLPLATFORM_ATTEMPT="2").wait(timeout=60) == 0
-    second = tracking.find_run("retried")
+    second = server.find_run("retried")
     assert second
     assert second.info.run_id == first.info.run_id
     assert second.info.experiment_id == first.info.experiment_id, "a run stays where its first attempt opened it"
@@ -116,7 +117,7 @@ def test_run_config_alone_opens_the_jobs_run_and_ends_it_as_the_program_ends() -
     failed = start(FAILS_AFTER_RUN_CONFIG, "without-job-run")
     _, said = failed.communicate(timeout=60)
     assert said.count("ValueError: the data is missing") == 1
-    run = tracking.find_run("without-job-run")
+    run = server.find_run("without-job-run")
     assert run
     assert run.info.status == "FAILED"
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
@@ -139,7 +140,7 @@ def test_who_rejoins_a_run_that_is_held_open_does_not_end_it() -> None:
     program = f"FINISHES = {SUCCEEDS!r}\nFAILS = {FAILS!r}\n{HELD}"
     said, errors = start(program, "held").communicate(timeout=120)
     assert re.findall(r"status (\w+)", said) == ["RUNNING", "FAILED"], errors
-    run = tracking.find_run("held")
+    run = server.find_run("held")
     assert run
     assert run.info.status == "FINISHED", "who holds it has the last word"
     assert run.data.params == {"lr": "1", "depth": "3"}
@@ -150,9 +151,9 @@ def test_the_earlier_of_two_parent_runs_is_the_jobs() -> None:
 
     client = MlflowClient()
     experiment = client.create_experiment("raced")
-    tags = {tracking.TAG_JOB: "raced", tracking.TAG_ROLE: "job"}
+    tags = {contract.TAG_JOB: "raced", contract.TAG_ROLE: "job"}
     later, earlier = (client.create_run(experiment, start_time=time, tags=tags) for time in (2000, 1000))
-    found = tracking.find_run("raced")
+    found = server.find_run("raced")
     assert found
     assert found.info.run_id == earlier.info.run_id != later.info.run_id
 

@@ -10,8 +10,8 @@ import stand_in
 from catalogue import LESSONS, each, started
 from lesson import SECONDS, Left, Lesson, reading
 
-from mlplatform.jobs import Jobs
-from mlplatform.settings import Settings
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings.job import Settings
 
 
 @pytest.fixture(scope="module")

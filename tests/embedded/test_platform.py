@@ -13,10 +13,10 @@ import psutil
 import pytest
 from embedded import JOBS, command, processes, wait_for
 
+from mlplatform.client.jobs import Jobs
 from mlplatform.errors import AccessError, JobError
-from mlplatform.jobs import Jobs
-from mlplatform.local import LOOPBACK, Local, is_running
-from mlplatform.settings import Settings
+from mlplatform.local.platform import LOOPBACK, Local, is_running
+from mlplatform.settings.job import Settings
 
 
 def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from mlplatform import tracking
-from mlplatform.jobs import Jobs
-from mlplatform.settings import Settings
+from mlplatform import contract
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings.job import Settings
+from mlplatform.tracking import run as tracking_run
+from mlplatform.tracking import server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -27,7 +29,7 @@ def the_run_of(job_id: str) -> Any:
     client = MlflowClient()
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     (run,) = client.search_runs(everywhere, f"tags.`mlplatform.job_id` = '{job_id}'")
-    found = tracking.find_run(job_id)
+    found = server.find_run(job_id)
     assert found
     assert found.info.run_id == run.info.run_id
     return run
@@ -62,7 +64,7 @@ def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Setti
     assert len(client.search_model_versions(f"run_id = '{run.info.run_id}'")) == 1
     assert "after the fit the run is RUNNING" in log, "what rank 0 and Lightning's logger leave does not end the run"
     assert run.info.status == "FINISHED"
-    assert tracking.TAG_HOLDER not in run.data.tags
+    assert contract.TAG_HOLDER not in run.data.tags
     assert run.data.tags["mlplatform.entrypoint"] == "python autologged.py --train --held --logger"
     assert log.count(f"rank 0 of 2 has logged to {reached.tracking_uri}") == 1, "what a worker prints, once"
     assert "rank 1 of 2 has logged to file:///" in log
@@ -103,13 +105,13 @@ def test_a_throwaway_run_takes_everything_and_leaves_the_process_as_it_was(
     mlflow.set_experiment("before")
     before = {key: value for key, value in os.environ.items() if key.startswith("MLFLOW_")}
     monkeypatch.setenv("RANK", "3")
-    with tracking.job_run(params={"lr": 1}) as run:
+    with tracking_run.job_run(params={"lr": 1}) as run:
         assert run
         assert mlflow.get_tracking_uri().startswith("file:///")
         mlflow.set_experiment("elsewhere")
         mlflow.log_dict({"a": 1}, "a.json")
         mlflow.log_metrics({"loss": 1.0}, step=3)
-        with tracking.job_run() as inner:
+        with tracking_run.job_run() as inner:
             assert inner
             assert inner.info.run_id == run.info.run_id
         with mlflow.start_run(nested=True):

@@ -15,10 +15,12 @@ import pytest
 from embedded import JOBS, Killed
 from typer.testing import CliRunner
 
-from mlplatform import datasets, digests, registry, tracking, webhooks
 from mlplatform.cli import app
 from mlplatform.errors import RegistryError, StorageError
-from mlplatform.settings import Settings
+from mlplatform.files import checksums
+from mlplatform.registry import datasets, models, webhooks
+from mlplatform.settings.job import Settings
+from mlplatform.tracking import server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
@@ -63,7 +65,7 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
         assert done.returncode == 0, done.stderr
         return done.stdout or done.stderr
 
-    run("from mlplatform import datasets; datasets.put('iris.csv', 'petals')")
+    run("from mlplatform.registry import datasets; datasets.put('iris.csv', 'petals')")
     assert "recorded by no run, because none is open" in run(TRAINS_ON_DATA, "outside")
     first = run(TRAINS_ON_DATA, "0.5", MLPLATFORM_JOB_ID="petals-1").split()
     second = run(TRAINS_ON_DATA, "0.7", MLPLATFORM_JOB_ID="petals-2").split()
@@ -103,12 +105,12 @@ def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
 def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_the_runs_accuracy_again(
     digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
 ) -> None:
-    run = tracking.find_run(digits.job_id)
-    trained = registry.version_of("digits", "champion")
+    run = server.find_run(digits.job_id)
+    trained = models.version_of("digits", "champion")
     assert run
     assert trained
-    released = registry.register(trained.source, "released")
-    registry.promote("released", released.version, "champion", metric="test_accuracy")
+    released = models.register(trained.source, "released")
+    models.promote("released", released.version, "champion", metric="test_accuracy")
     told = receiver()
     assert (told["model"], told["alias"], told["version"]) == ("released", "champion", str(released.version))
 
@@ -128,48 +130,48 @@ def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str
         webhooks.remove(other.id)
     assert "does not bear the webhook's signature" in receiver()["refused"]
     webhooks.send_example(hook.id)
-    registry.promote("petals", 1, "champion")
+    models.promote("petals", 1, "champion")
     assert receiver()["model"] == "petals"
     assert [known.id for known in webhooks.webhooks()] == [hook.id]
 
 
 def test_a_model_comes_with_the_job_the_code_and_the_data_that_made_it(petals: tuple[str, str]) -> None:
-    registry.promote("petals", 1, "first")
+    models.promote("petals", 1, "first")
     data = datasets.find("petals")
-    told = registry.describe("petals@first")
+    told = models.describe("petals@first")
     assert told["version"] == "1"
     assert told["job"] == "petals-1"
     assert told["commit"] == "c0ffee"
     assert told["data"] == f"petals@{data.digest}"
     assert told["run"].endswith(petals[0])
     assert "first" in told["aliases"]
-    (used,) = tracking.find_run("petals-1").inputs.dataset_inputs
+    (used,) = server.find_run("petals-1").inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("petals", data.digest)
 
 
 def test_a_download_holds_its_checksums_and_a_second_one_moves_nothing(petals: tuple[str, str], tmp_path: Path) -> None:
-    folder = registry.download("petals/1", tmp_path / "model")
-    subprocess.run(["sha256sum", "--check", "--strict", digests.FILE], cwd=folder, check=True, capture_output=True)
+    folder = models.download("petals/1", tmp_path / "model")
+    subprocess.run(["sha256sum", "--check", "--strict", checksums.FILE], cwd=folder, check=True, capture_output=True)
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
-        *("MLmodel", digests.FILE, "part", "weights")
+        *("MLmodel", checksums.FILE, "part", "weights")
     ]
     before = {path: path.stat().st_ino for path in folder.rglob("*")}
-    assert registry.download("models:/petals/1", folder) == folder
+    assert models.download("models:/petals/1", folder) == folder
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
 
 
 def test_an_earlier_download_is_replaced_and_a_folder_of_ones_own_is_not(
     petals: tuple[str, str], tmp_path: Path
 ) -> None:
-    folder = registry.download("petals/1", tmp_path / "model")
+    folder = models.download("petals/1", tmp_path / "model")
     (folder / "weights").write_bytes(b"edited")
-    registry.download("petals/2", folder)
+    models.download("petals/2", folder)
     assert (folder / "weights").read_bytes() == b"0" * 100_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "notes").touch()
     with pytest.raises(StorageError, match="own holds other files"):
-        registry.download("petals/1", tmp_path / "own")
+        models.download("petals/1", tmp_path / "own")
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["notes"]
 
 
@@ -181,7 +183,7 @@ def test_a_file_that_was_damaged_in_the_storage_is_refused_and_leaves_nothing(
     stored.write_bytes(b"1" + whole[1:])
     try:
         with pytest.raises(RegistryError, match="weights of petals version 2 does not have the checksum") as error:
-            registry.download("petals/2", tmp_path / "model")
+            models.download("petals/2", tmp_path / "model")
     finally:
         stored.write_bytes(whole)
     assert "\n" not in str(error.value)
@@ -191,43 +193,43 @@ def test_a_file_that_was_damaged_in_the_storage_is_refused_and_leaves_nothing(
 def test_checksums_that_were_changed_with_the_files_are_seen(
     petals: tuple[str, str], reached: Settings, tmp_path: Path
 ) -> None:
-    (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/{digests.FILE}")
+    (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/{checksums.FILE}")
     whole = stored.read_text()
     stored.write_text(whole.replace(whole[:8], "00000000"))
     try:
         with pytest.raises(RegistryError, match="checksums of petals version 2 are not those that were registered"):
-            registry.download("petals/2", tmp_path / "model")
+            models.download("petals/2", tmp_path / "model")
     finally:
         stored.write_text(whole)
 
 
 @pytest.mark.usefixtures("petals")
 def test_an_unknown_alias_is_answered_with_those_that_exist(tmp_path: Path) -> None:
-    registry.promote("petals", 1, "first")
+    models.promote("petals", 1, "first")
     with pytest.raises(
         RegistryError, match=r"^Model 'petals' has no alias 'best'; it has: .*first = version 1"
     ) as error:
-        registry.download("petals@best", tmp_path / "model")
+        models.download("petals@best", tmp_path / "model")
     assert "\n" not in str(error.value)
     with pytest.raises(RegistryError, match=r"^There is no model 'petal'; there are: .*petals"):
-        registry.resolve("petal@best")
+        models.resolve("petal@best")
     with pytest.raises(RegistryError, match="'petals/9' cannot be looked up: "):
-        registry.resolve("petals/9")
+        models.resolve("petals/9")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("petals")
 def test_the_guard_compares_with_the_present_champion() -> None:
-    registry.promote("petals", 1, "guarded", metric="loss", mode="min")
+    models.promote("petals", 1, "guarded", metric="loss", mode="min")
     with pytest.raises(RegistryError, match=r"its loss of 0.7000 is worse than the 0.5000 of version 1"):
-        registry.promote("petals", 2, "guarded", metric="loss", mode="min")
-    registry.promote("petals", 2, "guarded", metric="loss", mode="max")
-    assert registry.resolve("petals@guarded").version in (2, "2")
+        models.promote("petals", 2, "guarded", metric="loss", mode="min")
+    models.promote("petals", 2, "guarded", metric="loss", mode="max")
+    assert models.resolve("petals@guarded").version in (2, "2")
 
 
 @pytest.mark.usefixtures("petals")
 def test_whether_a_lower_loss_is_better_has_to_be_said() -> None:
-    for compare in (lambda: registry.promote("petals", 1, metric="loss"), lambda: registry.best_run("petals", "loss")):
+    for compare in (lambda: models.promote("petals", 1, metric="loss"), lambda: models.best_run("petals", "loss")):
         with pytest.raises(RegistryError, match="Of metric 'loss' it is not known whether lower is better; say mode"):
             compare()
 
@@ -235,10 +237,10 @@ def test_whether_a_lower_loss_is_better_has_to_be_said() -> None:
 def test_a_champion_that_lacks_the_metric_is_not_replaced_unseen(petals: tuple[str, str]) -> None:
     import mlflow
 
-    registry.promote("petals", 1, "unmeasured")
+    models.promote("petals", 1, "unmeasured")
     mlflow.MlflowClient().log_metric(petals[1], "recall", 0.5)
     with pytest.raises(RegistryError, match=r"Version 1 .* is 'unmeasured' now, has no number as its metric 'recall'"):
-        registry.promote("petals", 2, "unmeasured", metric="recall")
+        models.promote("petals", 2, "unmeasured", metric="recall")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -247,7 +249,7 @@ def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, st
 
     mlflow.MlflowClient().log_metric(petals[1], "f1", value)
     with pytest.raises(RegistryError, match="has no number as its metric 'f1'"):
-        registry.promote("petals", 2, "guarded-by-f1", metric="f1")
+        models.promote("petals", 2, "guarded-by-f1", metric="f1")
 
 
 def test_a_model_that_was_registered_past_us_is_fetched_unchecked(
@@ -258,7 +260,7 @@ def test_a_model_that_was_registered_past_us_is_fetched_unchecked(
     with mlflow.start_run() as run:
         mlflow.log_text("flavors: {}", "plain/MLmodel")
     version = mlflow.register_model(f"runs:/{run.info.run_id}/plain", "plain")
-    folder = registry.download(f"plain/{version.version}", tmp_path / "model")
+    folder = models.download(f"plain/{version.version}", tmp_path / "model")
     assert (folder / "MLmodel").read_text() == "flavors: {}"
     assert "was registered without checksums" in capsys.readouterr().err
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from embedded import wait_for
 
+from mlplatform.client.jobs import Jobs
+from mlplatform.contract import REPORT
 from mlplatform.errors import CapacityError
-from mlplatform.jobs import REPORT, Jobs, Resources, WorkerGroup
-from mlplatform.settings import Settings
+from mlplatform.scheduling.resources import Resources, WorkerGroup
+from mlplatform.settings.job import Settings
 
 PRINT_SETTINGS = """
 import json, sys

@@ -15,7 +15,7 @@ import stand_in
 from embedded import JOBS, wait_for
 from mlflow.entities import Run
 
-from mlplatform.settings import Settings
+from mlplatform.settings.job import Settings
 
 FOLDER = JOBS / "food11"
 COMMAND = [sys.executable, "tracked.py", "--size=32"]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from embedded import command, processes
 
-from mlplatform import storage, tracking
-from mlplatform.jobs import Jobs, report_in
-from mlplatform.local import Local
-from mlplatform.settings import Settings
+from mlplatform.client.jobs import Jobs, report_in
+from mlplatform.local.platform import Local
+from mlplatform.settings.job import Settings
+from mlplatform.storage import objects
+from mlplatform.tracking import server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 STEPS = 10
@@ -45,7 +46,7 @@ def trained(local: Local, reached: Settings) -> tuple[str, list[str]]:
 def points(job_id: str, key: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
-    run = tracking.find_run(job_id)
+    run = server.find_run(job_id)
     assert run
     return [(point.step, point.value) for point in MlflowClient().get_metric_history(run.info.run_id, key)]
 
@@ -141,7 +142,7 @@ def test_metrics_of_numpy_are_said_to_be_converted_once_a_worker(trained: tuple[
 
 def test_each_fit_has_its_own_checkpoints(trained: tuple[str, list[str]], reached: Settings) -> None:
     for name in ("first", "second"):
-        files = storage.list_files(f"{reached.storage}/{trained[0]}/{name}")
+        files = objects.list_files(f"{reached.storage}/{trained[0]}/{name}")
         kept = {Path(file).parent.name for file in files if file.endswith("state.json")}
         assert len(kept) == 2, "two are kept"
 
@@ -153,6 +154,6 @@ def test_a_training_that_is_stopped_leaves_its_run_killed(reached: Settings, how
         next(line for line in jobs.follow(job_id) if report_in(line))
         jobs.stop(job_id)
         assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"
-    run = tracking.find_run(job_id)
+    run = server.find_run(job_id)
     assert run
     assert run.info.status == "KILLED"

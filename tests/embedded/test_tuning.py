@@ -12,12 +12,12 @@ import pytest
 from embedded import wait_for
 from mlflow.entities import Run
 
-from mlplatform import tracking
-from mlplatform.jobs import ENDED, Jobs, report_in
-from mlplatform.local import Local
-from mlplatform.metrics import Point
-from mlplatform.settings import Settings
-from mlplatform.trials import COMPLETED, EARLY_STOPPED, TrialRuns
+from mlplatform.client.jobs import ENDED, Jobs, report_in
+from mlplatform.local.platform import Local
+from mlplatform.settings.job import Settings
+from mlplatform.tracking import server
+from mlplatform.tracking.metrics import Point
+from mlplatform.tuning.trial_runs import COMPLETED, EARLY_STOPPED, TrialRuns
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 EPOCHS = 6
@@ -34,7 +34,7 @@ def children(job_id: str) -> dict[str, Run]:
     """The runs of a job's trials, by the trial's id."""
     from mlflow import MlflowClient
 
-    parent = tracking.find_run(job_id)
+    parent = server.find_run(job_id)
     if parent is None:
         return {}
     wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
@@ -188,7 +188,7 @@ def test_each_report_is_a_line_of_the_log(resumed: Resumed) -> None:
 
 
 def test_the_parent_is_one_run_without_the_trials_metrics(resumed: Resumed) -> None:
-    parent = tracking.find_run(resumed.job_id)
+    parent = server.find_run(resumed.job_id)
     assert parent
     assert parent.info.status == "FINISHED"
     assert "accuracy" not in parent.data.metrics
@@ -211,7 +211,7 @@ def test_a_trial_on_several_workers_reports_to_its_own_run(jobs: Jobs, reached: 
     ((trial_id, run),) = children(job_id).items()
     lr = float(run.data.params["lr"])
     assert points(run, "accuracy") == [(epoch, pytest.approx(lr * epoch)) for epoch in range(3)]
-    parent = tracking.find_run(job_id)
+    parent = server.find_run(job_id)
     assert parent
     assert "accuracy" not in parent.data.metrics
     kept = Path(reached.storage, job_id, "tune", trial_id).glob("checkpoint_*/state.json")

@@ -18,7 +18,7 @@ import train_lessons
 import train_more_lessons
 from lesson import JOBS, Left, Lesson
 
-from mlplatform.jobs import Jobs
+from mlplatform.client.jobs import Jobs
 
 LESSONS: list[Lesson] = [
     *food11_lessons.LESSONS,

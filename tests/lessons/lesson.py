@@ -13,10 +13,11 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from mlplatform import storage
+from mlplatform.client.jobs import Job, Jobs, report_in
 from mlplatform.errors import JobError
-from mlplatform.jobs import Job, Jobs, report_in
-from mlplatform.settings import changed_environment, settings
+from mlplatform.settings.environment import changed_environment
+from mlplatform.settings.job import settings
+from mlplatform.storage import addresses, objects
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SECONDS = 600
@@ -82,7 +83,7 @@ class Left:
     @property
     def stored(self) -> list[str]:
         """Files below the job's folder in checkpoint storage."""
-        return storage.list_files(storage.checkpoint_uri(job_id=self.job.id))
+        return objects.list_files(addresses.checkpoint_uri(job_id=self.job.id))
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 
 from lesson import JOBS, Left, Lesson
 
-from mlplatform import checkpoints, datasets
+from mlplatform.registry import datasets
+from mlplatform.storage import checkpoints
 
 TRAINING = [number for number in range(240) if number % 5 != 4]
 """Ids of the rows that ray_data.py generates and does not filter out."""

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import mlplatform
-from mlplatform import webhooks
+from mlplatform.registry import webhooks
 
 port, secret, folder = int(sys.argv[1]), Path(sys.argv[2]).read_text().strip(), Path(sys.argv[3])
 

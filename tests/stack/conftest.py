@@ -12,8 +12,8 @@ import pytest
 import stand_in
 from host import CHECKOUT, Stack, Trained, run
 
-from mlplatform.jobs import Jobs
-from mlplatform.stack import client_settings
+from mlplatform.client.jobs import Jobs
+from mlplatform.stack.env import client_settings
 
 # Their assertions show what was compared, as those of test files do.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))

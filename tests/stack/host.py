@@ -15,7 +15,7 @@ import httpx
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
-from mlplatform.settings import StackSettings
+from mlplatform.settings.stack import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 

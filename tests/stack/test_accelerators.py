@@ -49,6 +49,6 @@ def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
 
 
 def _environment() -> dict[str, str]:
-    from mlplatform.settings import environment
+    from mlplatform.settings.environment import environment
 
     return dict(environment())

@@ -21,7 +21,7 @@ def refusal(stack: Stack, *arguments: str, **options: object) -> str:
 
 
 def environment(**values: str) -> dict[str, str]:
-    from mlplatform.settings import environment
+    from mlplatform.settings.environment import environment
 
     return {**environment(), **values}
 

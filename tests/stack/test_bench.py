@@ -5,7 +5,7 @@ import sys
 
 from host import CHECKOUT, Stack, run
 
-from mlplatform.settings import environment
+from mlplatform.settings.environment import environment
 
 ROWS = {
     "warm-submit",

@@ -6,12 +6,13 @@ import subprocess
 import time
 
 import pytest
+from failure_training import SCRIPTS
 from host import Stack, run, wait_for
-from training import SCRIPTS
 
-from mlplatform import stack as stack_module
-from mlplatform.jobs import Jobs, WorkerGroup
-from mlplatform.settings import environment
+from mlplatform.client.jobs import Jobs
+from mlplatform.scheduling.resources import WorkerGroup
+from mlplatform.settings.environment import environment
+from mlplatform.stack import env
 
 TRAIN = "print('never')\n"
 
@@ -23,7 +24,7 @@ def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
     # Never the same twice, so that a package of it would have to be uploaded.
     script.write_text(f"{TRAIN}# {time.time()}\n")
     command = (str(stack.root / ".venv/bin/mlplatform"), "submit", str(script), *options)
-    return run(*command, check=False, env={**environment(), **stack_module.client_settings(stack.root).environment()})
+    return run(*command, check=False, env={**environment(), **env.client_settings(stack.root).environment()})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_what_the_cluster_can_never_run_is_refused(stack: Stack, options: tuple[str, ...], said: str) -> None:
-    with Jobs(stack_module.client_settings(stack.root)) as jobs:
+    with Jobs(env.client_settings(stack.root)) as jobs:
         before = jobs.list()
         started = time.monotonic()
         done = submit(stack, *options)
@@ -62,7 +63,7 @@ def test_what_the_cluster_can_never_run_is_refused(stack: Stack, options: tuple[
 def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
     stack.compose("stop", "ray-worker-1")
     try:
-        with Jobs(stack_module.client_settings(stack.root)) as jobs:
+        with Jobs(env.client_settings(stack.root)) as jobs:
 
             def waits() -> bool:
                 wait = jobs.check_capacity(workers=WorkerGroup(2, gpus=1))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from host import Stack, run, wait_for
-from training import (
+from failure_training import (
     CHECKPOINT_EVERY,
     OUTAGE_SECONDS,
     between_two_checkpoints,
@@ -20,8 +19,9 @@ from training import (
     whole_again,
     worker_without_driver,
 )
+from host import Stack, run, wait_for
 
-from mlplatform.jobs import Jobs
+from mlplatform.client.jobs import Jobs
 
 
 def test_training_goes_on_from_its_last_checkpoint_when_a_worker_crashes(stack: Stack, jobs: Jobs) -> None:
@@ -90,8 +90,8 @@ def test_an_outage_of_a_minute_costs_nothing(stack: Stack, jobs: Jobs, service: 
 def test_many_small_files_go_to_the_storage_at_once(stack: Stack) -> None:
     """As Ray Tune keeps its state; more files than pyarrow has threads for I/O once waited for each other for ever."""
     code = (
-        "import pathlib, tempfile, pyarrow.fs as fs; from mlplatform import storage; "
-        "files, path = storage.filesystem('s3://ray/small-files'); folder = tempfile.mkdtemp(); "
+        "import pathlib, tempfile, pyarrow.fs as fs; from mlplatform.storage.filesystem import filesystem; "
+        "files, path = filesystem('s3://ray/small-files'); folder = tempfile.mkdtemp(); "
         "[(pathlib.Path(folder) / str(number)).write_text('x') for number in range(40)]; "
         "fs.copy_files(folder, path, destination_filesystem=files); "
         "print(len(files.get_file_info(fs.FileSelector(path)))); files.delete_dir(path)"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failure_training import reports, whole_again
 from host import CHECKOUT, Stack, run, wait_for
-from training import reports, whole_again
 
-from mlplatform.jobs import Job, Jobs
+from mlplatform.client.jobs import Job, Jobs
 
 FOOD11 = CHECKOUT / "jobs/food11"
 SMALL = ("--size=48", "--unfreeze-at=1", "--patience=1000")

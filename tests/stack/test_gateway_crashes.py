@@ -17,7 +17,7 @@ import httpx
 import pytest
 from host import Stack, run, wait_for
 
-from mlplatform.jobs import ENDED
+from mlplatform.client.jobs import ENDED
 
 CLIENTS = 4
 LEDGER = "/shared/gateway-crashes/ledger"

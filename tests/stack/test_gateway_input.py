@@ -32,7 +32,7 @@ from schemathesis.specs.openapi.checks import (
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from mlplatform.jobs import ENDED, Jobs
+from mlplatform.client.jobs import ENDED, Jobs
 
 MIB = 1 << 20
 NEVER = {"never": 1}

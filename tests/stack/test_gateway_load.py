@@ -14,7 +14,7 @@ from datetime import datetime
 import pytest
 from host import CHECKOUT, Stack, run, wait_for
 
-from mlplatform.jobs import ENDED
+from mlplatform.client.jobs import ENDED
 
 CLIENTS = 8
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")

@@ -10,9 +10,9 @@ from catalogue import LESSONS, each, started
 from host import Stack
 from lesson import SECONDS, Left, Lesson, reading
 
+from mlplatform.client.jobs import Jobs
 from mlplatform.credentials import read_mlflow_account
-from mlplatform.jobs import Jobs
-from mlplatform.stack import client_settings
+from mlplatform.stack.env import client_settings
 
 
 @pytest.fixture(scope="module")

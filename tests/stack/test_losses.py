@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from host import Stack, run, wait_for
-from training import (
+from failure_training import (
     OUTAGE_SECONDS,
     after_a_checkpoint,
     crash,
@@ -22,8 +21,9 @@ from training import (
     wait_until,
     whole_again,
 )
+from host import Stack, run, wait_for
 
-from mlplatform.jobs import Jobs, report_in
+from mlplatform.client.jobs import Jobs, report_in
 
 RAY = ("ray-head", "ray-worker-0", "ray-worker-1")
 

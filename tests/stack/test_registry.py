@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from host import CHECKOUT, Stack, Trained, run, wait_for
 
-from mlplatform.settings import environment
+from mlplatform.settings.environment import environment
 
 SCRIPTS = CHECKOUT / "tests" / "scripts"
 FOLDER = "/tmp/receiver"
@@ -18,10 +18,10 @@ PORT = "9500"
 
 RELEASE = """
 import sys, mlplatform
-from mlplatform import registry
-version = mlplatform.register(registry.resolve("digits@champion").source, "released")
+from mlplatform.registry import models
+version = mlplatform.register(models.resolve("digits@champion").source, "released")
 mlplatform.promote("released", version.version, metric="test_accuracy")
-for name, value in registry.describe("released@champion").items():
+for name, value in models.describe("released@champion").items():
     print(name, value)
 """
 
@@ -32,7 +32,7 @@ with mlplatform.job_run(experiment="uses-data"):
     folder = data.download("/tmp/numbers-of-job")
     print("read", (folder / "small" / "7.txt").read_text(), "from", data.uri)
 try:
-    from mlplatform import datasets
+    from mlplatform.registry import datasets
     datasets.put(folder / "small", "made-by-a-job")
 except mlplatform.PlatformError as refusal:
     print("refused:", refusal)

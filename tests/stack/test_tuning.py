@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from host import Stack, Trained, wait_for
 
-from mlplatform.jobs import Jobs
-from mlplatform.stack import client_settings
+from mlplatform.client.jobs import Jobs
+from mlplatform.stack.env import client_settings
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRIALS = 8

@@ -21,8 +21,8 @@ from host import CHECKOUT, Stack, run, wait_for
 from rich.console import Console
 from rich.table import Table
 
-from mlplatform import stack as platform_stack
 from mlplatform.errors import HostError, PlatformError
+from mlplatform.stack import compose
 
 TUTORIAL = Path(__file__).parent
 WORK = "/tmp/tutorial"
@@ -182,7 +182,7 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
             f"{source} has no branch {', '.join(sorted(missing))}; fetch it, or choose among those that it has with "
             f'BRANCHES="...".'
         )
-    if missing := NEEDED - platform_stack.running(root):
+    if missing := NEEDED - compose.running(root):
         raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
     stack = Stack(root)
     if stack.execute("notebook", "test", "-d", "/mnt/Food-11/training", check=False).returncode:

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from mlplatform import settings as settings_module
+from mlplatform.settings import environment, job
 
 Answer = tuple[int, str]
 
@@ -15,12 +15,12 @@ Answer = tuple[int, str]
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the platform that its shell may be connected to, nor the settings of the test before."""
-    for variable in settings_module.environment():
+    for variable in environment.environment():
         if variable.startswith(("RAY_", "MLFLOW_", "MLPLATFORM_", "AWS_")):
             monkeypatch.delenv(variable)
-    settings_module.settings.cache_clear()
+    job.settings.cache_clear()
     yield
-    settings_module.settings.cache_clear()
+    job.settings.cache_clear()
 
 
 @pytest.fixture

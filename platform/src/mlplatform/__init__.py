@@ -10,54 +10,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlplatform.capacity import Resources as Resources
-    from mlplatform.capacity import WorkerGroup as WorkerGroup
-    from mlplatform.datasets import dataset as dataset
+    from mlplatform.client.jobs import Jobs as Jobs
+    from mlplatform.client.jobs import check_capacity as check_capacity
+    from mlplatform.client.jobs import submit as submit
     from mlplatform.errors import CapacityError as CapacityError
     from mlplatform.errors import PlatformError as PlatformError
     from mlplatform.errors import RegistryError as RegistryError
-    from mlplatform.jobs import Jobs as Jobs
-    from mlplatform.jobs import check_capacity as check_capacity
-    from mlplatform.jobs import submit as submit
-    from mlplatform.preemption import PreemptionCheckpoint as PreemptionCheckpoint
-    from mlplatform.registry import best_run as best_run
-    from mlplatform.registry import download as download
-    from mlplatform.registry import promote as promote
-    from mlplatform.registry import register as register
-    from mlplatform.report_history import history as history
-    from mlplatform.settings import Settings as Settings
-    from mlplatform.storage import checkpoint_uri as checkpoint_uri
-    from mlplatform.trackers import Tracker as Tracker
-    from mlplatform.trackers import tracker as tracker
-    from mlplatform.tracking import job_run as job_run
-    from mlplatform.tracking import node_metrics as node_metrics
-    from mlplatform.tracking import run_url as run_url
-    from mlplatform.training import run_config as run_config
+    from mlplatform.registry.datasets import dataset as dataset
+    from mlplatform.registry.models import best_run as best_run
+    from mlplatform.registry.models import download as download
+    from mlplatform.registry.models import promote as promote
+    from mlplatform.registry.models import register as register
+    from mlplatform.scheduling.resources import Resources as Resources
+    from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
+    from mlplatform.settings.job import Settings as Settings
+    from mlplatform.storage.addresses import checkpoint_uri as checkpoint_uri
+    from mlplatform.tracking.other_trackers import Tracker as Tracker
+    from mlplatform.tracking.other_trackers import tracker as tracker
+    from mlplatform.tracking.run import job_run as job_run
+    from mlplatform.tracking.server import run_url as run_url
+    from mlplatform.tracking.system_metrics import node_metrics as node_metrics
+    from mlplatform.training.config import run_config as run_config
+    from mlplatform.training.history import history as history
+    from mlplatform.training.preemption import PreemptionCheckpoint as PreemptionCheckpoint
 
 _HOME = {
     "CapacityError": "errors",
-    "Jobs": "jobs",
+    "Jobs": "client.jobs",
     "PlatformError": "errors",
-    "PreemptionCheckpoint": "preemption",
+    "PreemptionCheckpoint": "training.preemption",
     "RegistryError": "errors",
-    "Resources": "capacity",
-    "Settings": "settings",
-    "Tracker": "trackers",
-    "WorkerGroup": "capacity",
-    "best_run": "registry",
-    "check_capacity": "jobs",
-    "checkpoint_uri": "storage",
-    "dataset": "datasets",
-    "download": "registry",
-    "history": "report_history",
-    "job_run": "tracking",
-    "node_metrics": "tracking",
-    "promote": "registry",
-    "register": "registry",
-    "run_config": "training",
-    "run_url": "tracking",
-    "submit": "jobs",
-    "tracker": "trackers",
+    "Resources": "scheduling.resources",
+    "Settings": "settings.job",
+    "Tracker": "tracking.other_trackers",
+    "WorkerGroup": "scheduling.resources",
+    "best_run": "registry.models",
+    "check_capacity": "client.jobs",
+    "checkpoint_uri": "storage.addresses",
+    "dataset": "registry.datasets",
+    "download": "registry.models",
+    "history": "training.history",
+    "job_run": "tracking.run",
+    "node_metrics": "tracking.system_metrics",
+    "promote": "registry.models",
+    "register": "registry.models",
+    "run_config": "training.config",
+    "run_url": "tracking.server",
+    "submit": "client.jobs",
+    "tracker": "tracking.other_trackers",
 }
 
 __all__ = [
@@ -87,7 +87,13 @@ __all__ = [
 ]
 
 
+_MODULES = {"tuning", "webhooks"}
+"""Public modules, for `from mlplatform import tuning` and `mlplatform.tuning`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     if name in _HOME:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

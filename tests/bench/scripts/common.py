@@ -9,7 +9,7 @@ from pathlib import Path
 from harness import RESULT
 from pyarrow.fs import FileType
 
-from mlplatform import storage
+from mlplatform.storage import addresses, filesystem
 
 MB = 1_000_000
 
@@ -35,6 +35,6 @@ def write_random(file: Path, megabytes: int) -> None:
 
 def remove_files_of_job() -> None:
     """Leave none of the job's checkpoints behind."""
-    files, path = storage.filesystem(storage.checkpoint_uri())
+    files, path = filesystem.filesystem(addresses.checkpoint_uri())
     if files.get_file_info(path).type == FileType.Directory:
         files.delete_dir(path)

@@ -9,8 +9,8 @@ from mlflow import MlflowClient
 from scripts.common import arguments, print_result
 
 import mlplatform
-from mlplatform import tracking
-from mlplatform.metrics import MetricWriter
+from mlplatform.tracking import server
+from mlplatform.tracking.metrics import MetricWriter
 
 STEPS = 1000
 VALUES = ("loss", "accuracy")
@@ -23,7 +23,7 @@ _rounds = itertools.count()
 def batched(run_id: str) -> float:
     name = f"batched-{next(_rounds)}"
     start = time.perf_counter()
-    writer = MetricWriter(run_id, tracking.uri())
+    writer = MetricWriter(run_id, server.uri())
     for step in range(STEPS):
         writer.log({f"{name}/{value}": 1.0 / (step + 1) for value in VALUES}, step)
     writer.close()

@@ -12,13 +12,14 @@ import boto3
 from harness import interleaved
 from scripts.common import MB, arguments, print_result, remove_files_of_job, write_random
 
-from mlplatform import storage
+from mlplatform.storage import addresses, filesystem, objects
+from mlplatform.storage import upload as storage_upload
 
 _uploads = itertools.count()
 
 
 def through_the_platform(folder: Path) -> float:
-    return _speed(folder, lambda uri: storage.upload(folder, uri))
+    return _speed(folder, lambda uri: storage_upload.upload(folder, uri))
 
 
 def through_boto3(folder: Path) -> float:
@@ -33,12 +34,12 @@ def through_boto3(folder: Path) -> float:
 
 def _speed(folder: Path, upload: Callable[[str], None]) -> float:
     (file,) = folder.iterdir()
-    uri = storage.checkpoint_uri(str(next(_uploads)))
+    uri = addresses.checkpoint_uri(str(next(_uploads)))
     start = time.perf_counter()
     upload(uri)
     seconds = time.perf_counter() - start
-    assert storage.list_files(uri) == [f"{uri}/{file.name}"]
-    files, path = storage.filesystem(uri)
+    assert objects.list_files(uri) == [f"{uri}/{file.name}"]
+    files, path = filesystem.filesystem(uri)
     files.delete_dir(path)
     return file.stat().st_size / MB / seconds
 

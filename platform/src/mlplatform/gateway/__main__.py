@@ -7,7 +7,7 @@ import logging
 import uvicorn
 
 from mlplatform.gateway.app import create_app
-from mlplatform.settings import GatewaySettings
+from mlplatform.settings.gateway import GatewaySettings
 
 _STOP_SECONDS = 5
 

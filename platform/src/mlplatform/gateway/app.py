@@ -13,20 +13,23 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.errors import PlatformError
-from mlplatform.gateway import log_routes, migrate, packages, runs
-from mlplatform.gateway.api import Api, error_response
-from mlplatform.gateway.auth import TokenAuth
-from mlplatform.gateway.cluster import Head
-from mlplatform.gateway.conductor import Conductor
-from mlplatform.gateway.logs import JobLogs
-from mlplatform.gateway.outages import Outages
-from mlplatform.gateway.packages import Packages
-from mlplatform.gateway.passage import Passage
-from mlplatform.gateway.store import Store
-from mlplatform.jobs import GATEWAY_HEADER
-from mlplatform.objects import open_store
-from mlplatform.settings import GatewaySettings
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.http import packages
+from mlplatform.gateway.http.auth import TokenAuth
+from mlplatform.gateway.http.jobs import Api, error_response
+from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.migrations import upgrade
+from mlplatform.gateway.upstream import mlflow
+from mlplatform.gateway.upstream.ray import Head
+from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.storage.objects import open_store
 
 _VERSION = version("mlplatform")
 
@@ -43,14 +46,14 @@ def create_app(config: GatewaySettings) -> Starlette:
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     kept = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
-    tracking = runs.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
+    tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     conductor = Conductor(config, store, head, logs, kept, outages, tracking)
     passage = Passage(config.head)
     api = Api(store, conductor, logs, head, passage)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
-        await migrate.upgrade(store.engine)
+        await upgrade.upgrade(store.engine)
         kept.tidy()
         tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(logs.run())]
         for task in tasks:
@@ -71,7 +74,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         routes=[
             *api.routes(),
             *packages.routes(kept),
-            *log_routes.routes(logs),
+            *http_logs.routes(logs),
             Mount("/", app=passage),
         ],
         middleware=[Middleware(_Named), Middleware(TokenAuth, token=token)],

@@ -1,8 +1,9 @@
-"""Alembic's entry: it migrates over the connection that `migrate.upgrade` has opened."""
+"""Alembic's entry: it migrates over the connection that `upgrade.upgrade` has opened."""
 
 from alembic import context
 
-from mlplatform.gateway.schema import Base
+from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs import schema  # noqa: F401 - registers the tables with Base
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 with context.begin_transaction():

@@ -1,0 +1,82 @@
+"""Commit and diff of a job's folder, read where the job is submitted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mlplatform.contract import MAX_PACKED, pack
+from mlplatform.settings.environment import environment
+
+_MAX_COMMAND = 4096
+_MAX_NEW_FILE = 256 * 1024
+"""Bytes of a file that git does not know yet; what is larger is data rather than code."""
+
+
+def commit(folder: Path) -> str | None:
+    """Commit of the folder's repository; None without git or outside of a repository."""
+    answer = git(folder, "rev-parse", "--verify", "HEAD")
+    return answer.strip() if answer else None
+
+
+def diff(folder: Path) -> str | None:
+    """How the folder differs from its commit, new files included, for `git apply` at the repository's root.
+
+    Returns:
+        The diff; None for a clean tree, and where there is no commit.
+    """
+    repository = git(folder, "rev-parse", "--absolute-git-dir")
+    if repository is None or commit(folder) is None:
+        return None
+    listed = git(folder, "ls-files", "-z", "--others", "--exclude-standard") or ""
+    files = (folder / name for name in listed.split("\0") if name)
+    new = [str(file.relative_to(folder)) for file in files if file.is_file() and file.stat().st_size <= _MAX_NEW_FILE]
+    # New files show in a diff once they are announced in an index: in a copy, for the person's own is theirs.
+    with tempfile.TemporaryDirectory(prefix="mlplatform-") as scratch:
+        copy = Path(scratch) / "index"
+        if (own := Path(repository.strip()) / "index").is_file():
+            shutil.copy2(own, copy)
+        if new:
+            announce = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
+            git(folder, *announce, given="\0".join(new), index=copy)
+        return git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD", "--", ".", index=copy) or None
+
+
+def describe(folder: Path, command: str) -> dict[str, str]:
+    """What a job's metadata says about its source: `entrypoint`, `git_commit`, and `git_diff`, packed.
+
+    A diff that is too large for metadata is left out, which is said on stderr and in its place.
+    """
+    known: dict[str, str | None] = {"entrypoint": command[:_MAX_COMMAND], "git_commit": commit(folder)}
+    if text := diff(folder):
+        packed = pack(text)
+        if len(packed) > MAX_PACKED:
+            said = (
+                f"The uncommitted changes in {folder} are {len(text) >> 10} KiB, too many for the job's metadata, "
+                "so the run does not keep them; commit them."
+            )
+            print(said, file=sys.stderr, flush=True)
+            packed = pack(f"# {said}\n")
+        known["git_diff"] = packed
+    return {key: value for key, value in known.items() if value}
+
+
+def git(folder: Path, *arguments: str, given: str | None = None, index: Path | None = None) -> str | None:
+    """What a git command prints about a folder; None where it fails, and where there is no git."""
+    program = shutil.which("git")
+    if program is None:
+        return None
+    done = subprocess.run(
+        [program, "-C", str(folder), *arguments],
+        input=given,
+        env={**environment(), **({"GIT_INDEX_FILE": str(index)} if index else {})},
+        capture_output=True,
+        encoding="utf-8",
+        # A diff shows files as they are, whatever their encoding.
+        errors="surrogateescape",
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else None

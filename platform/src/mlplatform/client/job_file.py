@@ -1,0 +1,182 @@
+"""What `mlplatform submit` runs: a script or a folder, its `job.toml`, and the options that win over it."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mlplatform.errors import JobError
+from mlplatform.scheduling.resources import Resources, WorkerGroup
+
+NAME = "job.toml"
+
+
+class Workers(BaseModel):
+    """Table `[workers]`: the worker group that the job's own code will ask Ray for; checked, not started."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int = Field(1, ge=1)
+    """Workers of the group."""
+
+    cpus: float = Field(1, ge=0)
+    """CPUs of each worker; Ray Train's own default is 1."""
+
+    gpus: float = Field(0, ge=0)
+    """GPUs of each worker; a fraction below 1 shares one."""
+
+
+class JobFile(BaseModel):
+    """A `job.toml`; every key is optional, and a key that is not here is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    entrypoint: str | list[str] | None = None
+    """Shell line or words of the command, run in the job's folder; a script that is submitted by name wins over it."""
+
+    cpus: float = Field(0, ge=0)
+    """CPUs that the entry point itself reserves."""
+
+    gpus: float = Field(0, ge=0)
+    """GPUs that the entry point itself reserves; a fraction below 1 shares one."""
+
+    workers: Workers | None = None
+    """The worker group that the job's code asks for."""
+
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of all processes of the job."""
+
+    retries: int = Field(0, ge=0)
+    """How often the entry point is started again after it failed by its own fault."""
+
+    max_losses: int | None = Field(None, ge=0)
+    """How often it is started again after it was lost with its node or with Ray; 3 if not said."""
+
+    wait_for_capacity: bool = False
+    """Wait for a node that can run it, where none ever could, instead of being refused."""
+
+    experiment: str | None = None
+    """MLflow experiment of the job's run, where the code names none."""
+
+    note: str | None = None
+    """Shown with the job's run."""
+
+    pip: list[str] = Field(default_factory=list)
+    """Packages that Ray installs for this job alone, before it starts."""
+
+    @classmethod
+    def beside(cls, folder: Path) -> Self:
+        """Read the folder's `job.toml`; without one, everything has its default.
+
+        Raises:
+            JobError: it is not TOML, or a key is unknown or has a value that is not valid.
+        """
+        file = folder / NAME
+        if not file.is_file():
+            return cls.model_validate({})
+        try:
+            values = tomllib.loads(file.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise JobError(f"{file} is not valid TOML: {error}.") from error
+        return cls._checked(values, str(file))
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """The same with what the command line says; tables are merged key by key.
+
+        Raises:
+            JobError: an option has a value that is not valid.
+        """
+        values = self.model_dump(exclude_unset=True)
+        for key, value in options.items():
+            values[key] = {**(values.get(key) or {}), **value} if isinstance(value, Mapping) else value
+        return self._checked(values, "The options")
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, Any], source: str) -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            problems = "; ".join(_problem(problem) for problem in error.errors())
+            raise JobError(f"{source} cannot be used: {problems}.") from error
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as it is handed to `Jobs.submit`."""
+
+    entrypoint: str | list[str]
+    folder: Path
+    name: str
+    file: JobFile
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.file.cpus, self.file.gpus)
+
+    @property
+    def workers(self) -> WorkerGroup | None:
+        workers = self.file.workers
+        return WorkerGroup(workers.count, workers.cpus, workers.gpus) if workers else None
+
+    @property
+    def env(self) -> dict[str, str]:
+        experiment = {"MLFLOW_EXPERIMENT_NAME": self.file.experiment} if self.file.experiment else {}
+        return {**experiment, **self.file.env}
+
+
+def submission(path: Path, arguments: Sequence[str] = (), **options: Any) -> Submission:
+    """Put a job together from a script or a folder, the `job.toml` there and options.
+
+    Args:
+        path: a Python file, whose folder goes with it, or a folder.
+        arguments: added to the command.
+        options: fields of `JobFile` that win over the file's.
+
+    Raises:
+        JobError: there is nothing at `path`, no entry point is named, or a key, value or option is not valid.
+    """
+    if path.is_file():
+        folder, script, name = path.parent, ["python", path.name], path.stem
+    elif path.is_dir():
+        folder, script, name = path, None, path.resolve().name
+    else:
+        raise JobError(f"There is no file {path}; name the Python file to run, or a folder with a {NAME}.")
+    file = JobFile.beside(folder).with_options(options)
+    command = options.get("entrypoint") or script or file.entrypoint
+    if command is None:
+        missing = "names no entrypoint" if (folder / NAME).is_file() else "is not there"
+        raise JobError(f'{folder / NAME} {missing}; write one with entrypoint = "python train.py", or name the script.')
+    return Submission(_with_arguments(command, arguments), folder, name, file)
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Environment variables from words of the form KEY=VALUE.
+
+    Raises:
+        JobError: a word has another form.
+    """
+    for word in words:
+        if not word.partition("=")[0].isidentifier() or "=" not in word:
+            raise JobError(f"--env {word!r} is not a pair; write --env KEY=VALUE.")
+    return {key: value for key, _, value in (word.partition("=") for word in words)}
+
+
+def _with_arguments(command: str | list[str], arguments: Sequence[str]) -> str | list[str]:
+    if isinstance(command, str):
+        return " ".join([command, *map(shlex.quote, arguments)])
+    return [*command, *arguments]
+
+
+def _problem(problem: Any) -> str:
+    """One of pydantic's errors, in the words of the file."""
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        known = Workers if "." in key else JobFile
+        return f"unknown key {key!r}, the known ones are {', '.join(known.model_fields)}"
+    return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

@@ -1,0 +1,62 @@
+"""Hook of `ray job submit` that records user, commit and diff with a job."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlplatform.client.git import describe
+from mlplatform.settings.job import settings
+
+
+def add_to_submission(
+    *,
+    entrypoint: tuple[str, ...] = (),
+    working_dir: str | None = None,
+    runtime_env: str | None = None,
+    runtime_env_json: str | None = None,
+    **_: Any,
+) -> None:
+    """Let a plain `ray job submit` say who submits what: Ray calls this where RAY_JOB_SUBMIT_HOOK names it.
+
+    The hook gets the command's arguments, but neither the client, which does not exist yet, nor, where the person gave
+    no `--metadata-json`, anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's
+    one method for submitting gets a default; the process ends after this submission. What goes wrong is said, and the
+    job is submitted as it would be without.
+
+    Args: as Ray passes them, those of `ray job submit`.
+    """
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        folder = working_dir or _working_dir(runtime_env, runtime_env_json)
+        known = {"user": settings().user}
+        if folder and Path(folder).is_dir():
+            known |= describe(Path(folder), shlex.join(entrypoint))
+    except Exception as error:
+        print(f"The job's user and commit are not recorded: {error}", file=sys.stderr, flush=True)
+        return
+    submit = JobSubmissionClient.submit_job
+
+    @functools.wraps(submit)
+    def submit_job(self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
+        return submit(self, metadata={**known, **(metadata or {})}, **options)
+
+    JobSubmissionClient.submit_job = submit_job
+
+
+def _working_dir(runtime_env: str | None, runtime_env_json: str | None) -> str | None:
+    """The folder that a runtime environment names: a YAML file's or a JSON text's."""
+    if runtime_env_json:
+        found = json.loads(runtime_env_json)
+    elif runtime_env:
+        import yaml
+
+        found = yaml.safe_load(Path(runtime_env).read_text()) or {}
+    else:
+        return None
+    return str(found["working_dir"]) if "working_dir" in found else None

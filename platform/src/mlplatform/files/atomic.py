@@ -1,0 +1,81 @@
+"""Folders that appear whole or not at all, filled by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mlplatform.errors import StorageError
+
+
+@contextmanager
+def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
+    """A folder to fill beside `destination`, which takes its place when all went well and is removed when not.
+
+    Args:
+        destination: missing or empty, unless `is_replaceable` says that what is there may go.
+
+    Raises:
+        StorageError: other files are in the way, or the folder cannot be made there.
+    """
+    if destination.exists() and not (_is_empty(destination) or is_replaceable(destination)):
+        raise StorageError(f"The folder {destination} holds other files; name one that is new or empty.")
+    draft = destination.with_name(f".{destination.name}.partial")
+    old = destination.with_name(f".{destination.name}.old")
+    try:
+        # What a killed process has left; the lock of `alone` says that nobody else is at work on it.
+        for left in (draft, old):
+            shutil.rmtree(left, ignore_errors=True)
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise StorageError(f"No folder can be made in {destination.parent} ({error.strerror}).") from error
+    try:
+        yield draft
+        _swap(draft, destination, old)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _swap(draft: Path, destination: Path, old: Path) -> None:
+    """Put `draft` where `destination` is, which goes; two renames, so that there is no time with half of either."""
+    try:
+        if destination.exists():
+            destination.rename(old)
+        try:
+            draft.rename(destination)
+        except OSError:
+            if old.exists():
+                old.rename(destination)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"The folder {destination} cannot take the files ({error.strerror}); name another."
+        ) from error
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def alone(destination: Path) -> Iterator[None]:
+    """Let one process at a time write to `destination`, so that the ranks on a node fetch a data set once.
+
+    The lock is on the folder around it, because that leaves no file behind.
+    """
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(destination.parent, os.O_RDONLY)
+    except OSError as error:
+        raise StorageError(f"No folder can be made in {destination.parent} ({error.strerror}).") from error
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())

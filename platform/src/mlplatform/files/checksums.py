@@ -1,0 +1,92 @@
+"""What is in a set of files: SHA-256 checksums in the format of `sha256sum`, and one digest over all of them.
+
+A downloaded model can be checked without this package: `sha256sum --check SHA256SUMS`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from mlplatform.errors import StorageError
+from mlplatform.files.walk import files_below
+
+FILE = "SHA256SUMS"
+"""Name of the file with a model's checksums, beside the files that it lists."""
+
+LENGTH = 32
+"""Characters of a digest: 128 bits, because MLflow takes no more than 36 characters for a data set's."""
+
+_CHUNK_BYTES = 1 << 20
+
+Sums = dict[str, str]
+"""Path below the folder, with slashes -> SHA-256 as 64 hexadecimal characters."""
+
+
+def files_of(source: Path) -> dict[str, Path]:
+    """Every file of a folder, those in linked folders too, by its path below it, or the one file by its name; sorted.
+
+    Raises:
+        StorageError: there is nothing, or a name cannot stand in a line of checksums.
+    """
+    found = {source.name: source} if source.is_file() else {}
+    if source.is_dir():
+        found = {path.relative_to(source).as_posix(): path for path in files_below(source)}
+    if not found:
+        raise StorageError(f"There is no file at {source}; name a file, or a folder that holds some.")
+    for name in found:
+        if "\n" in name or "\\" in name:
+            raise StorageError(f"The name {name!r} in {source} holds a line break or a backslash; rename the file.")
+    return dict(sorted(found.items()))
+
+
+def sha256(path: Path, add: Callable[[int], None] = lambda count: None) -> str:
+    """Checksum of a file; `add` is told how many more bytes were read."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            hasher.update(chunk)
+            add(len(chunk))
+    return hasher.hexdigest()
+
+
+def render(sums: Mapping[str, str]) -> str:
+    """The checksums as `sha256sum` prints them, sorted by path."""
+    return "".join(f"{sums[path]}  {path}\n" for path in sorted(sums))
+
+
+def parse(text: str) -> Sums:
+    """The checksums of a text that `render` gave.
+
+    Raises:
+        StorageError: a path leads out of the folder.
+    """
+    sums = {path: checksum for checksum, _, path in (line.partition("  ") for line in text.split("\n") if line)}
+    check_paths(sums)
+    return sums
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Refuse paths that lead out of the folder that they stand for; who keeps files may not write beside them.
+
+    Raises:
+        StorageError: there is one.
+    """
+    for path in paths:
+        if not path or path.startswith("/") or ".." in path.split("/"):
+            raise StorageError(f"The checksums name {path!r}, which is not below the folder; do not use these files.")
+
+
+def digest(sums: Mapping[str, str]) -> str:
+    """One digest over names and contents: the start of the SHA-256 of the rendered checksums."""
+    return hashlib.sha256(render(sums).encode()).hexdigest()[:LENGTH]
+
+
+def holds(folder: Path, sums: Mapping[str, str]) -> bool:
+    """Whether a folder holds exactly these files with these contents, leaving a file of checksums aside."""
+    if not folder.is_dir():
+        return False
+    found = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}
+    found.pop(FILE, None)
+    return found.keys() == sums.keys() - {FILE} and all(sha256(path) == sums[name] for name, path in found.items())

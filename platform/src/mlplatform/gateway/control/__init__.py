@@ -1,0 +1,1 @@
+"""Control loop of the gateway: starts jobs, watches attempts, restarts lost ones."""

@@ -1,0 +1,286 @@
+"""Ray's Jobs API for people: the same paths and answers as the head's (`ray/dashboard/modules/job/job_head.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+import anyio.to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mlplatform.contract import ATTEMPT_ID
+from mlplatform.errors import CapacityError, JobError, UnreachableError
+from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.jobs.details import job_details, listed
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.store import JobExistsError, JobIsOpenError, NoSuchJobError, Store
+from mlplatform.gateway.jobs.submission import Submission, request_of
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.upstream.ray import Head
+from mlplatform.storage import fence
+
+_BODY_BYTES = 768 << 10
+"""The agent of Ray's head takes 1 MiB, and some variables are added."""
+
+_OTHERS_SECONDS = 3.0
+"""A list does not wait for a head that hangs."""
+
+_TAIL_LINES = 1000
+"""What Ray's `/api/v0/logs/file` gives where nobody says how many."""
+
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+
+_Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+"""A response is an application, and so is what passes the request on."""
+
+
+class Api:
+    """The endpoints; what is not of jobs of ours goes to the head."""
+
+    def __init__(self, store: Store, conductor: Conductor, logs: JobLogs, head: Head, passage: Passage) -> None:
+        self._store = store
+        self._conductor = conductor
+        self._logs = logs
+        self._head = head
+        self._passage = passage
+        self._version: dict[str, Any] = {}
+
+    def routes(self) -> list[Route | WebSocketRoute]:
+        """All paths, in the order in which they are tried."""
+        return [
+            Route("/platform/health", self._health),
+            Route("/platform/openapi.yaml", _description),
+            Route("/platform/jobs/{job_id}", self._attempts),
+            Route("/platform/jobs/{job_id}/log", self._stream),
+            Route("/api/version", self._get_version),
+            Route("/api/jobs/", self._list, methods=["GET"]),
+            Route("/api/jobs/", self._submit, methods=["POST"]),
+            Route("/api/jobs/{job_id}", self._own_or_passed(self._info), methods=["GET"]),
+            Route("/api/jobs/{job_id}", self._own_or_passed(self._delete), methods=["DELETE"]),
+            Route("/api/jobs/{job_id}/stop", self._own_or_passed(self._stop), methods=["POST"]),
+            Route("/api/jobs/{job_id}/logs", self._own_or_passed(self._get_logs), methods=["GET"]),
+            WebSocketRoute("/api/jobs/{job_id}/logs/tail", self._tail),
+            Route("/api/v0/logs/file", self._log_file, methods=["GET"]),
+            Route("/api/v0/logs/stream", self._log_file, methods=["GET"]),
+        ]
+
+    # --- Jobs ---
+
+    async def _submit(self, request: Request) -> Response:
+        body = await request_body.whole(request.receive, _BODY_BYTES, "upload files as a package")
+        job = Submission.parse(body).job()
+        if not job.wait_for_capacity and self._conductor.asks(job) and (room := await self._conductor.room()):
+            room.check(request_of(job))
+        await self._store.add(job)
+        self._conductor.wake()
+        return JSONResponse({"job_id": job.id, "submission_id": job.id})
+
+    async def _list(self, request: Request) -> Response:
+        redact = is_browser(request)
+        jobs, others = await asyncio.gather(self._store.list(), self._others())
+        return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
+
+    async def _others(self) -> list[dict[str, Any]]:
+        """What runs on Ray without the gateway: programs that have connected by themselves, jobs of other doors."""
+        try:
+            async with asyncio.timeout(_OTHERS_SECONDS):
+                cluster = await self._conductor.look()
+        except (UnreachableError, TimeoutError):
+            return []
+        return [*(job for ray_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_id)), *cluster.drivers]
+
+    async def _info(self, request: Request, job: JobRow) -> Response:
+        return JSONResponse(job_details(job, is_browser(request)))
+
+    async def _stop(self, request: Request, job: JobRow) -> Response:
+        stopped, job = await self._store.request_stop(job.id)
+        if stopped:
+            with suppress(UnreachableError):  # remembered, and asked again when the head is back
+                await self._conductor.stop(job)
+            self._conductor.wake()
+        return JSONResponse({"stopped": stopped})
+
+    async def _delete(self, request: Request, job: JobRow) -> Response:
+        if not State(job.state).final:
+            raise JobIsOpenError(job)
+        await self._conductor.settle(job)
+        await self._logs.delete(job.id)
+        # Whoever takes the id next begins with attempt 1.
+        await anyio.to_thread.run_sync(fence.remove, job.id)
+        deleted = await self._store.delete(job.id)
+        self._logs.forget(job.id)
+        for attempt in deleted.attempts:
+            if attempt.in_ray:
+                try:
+                    await self._head.delete(attempt.ray_id)
+                except UnreachableError:
+                    break  # Ray's records carry ids that nobody asks for again
+        return JSONResponse({"deleted": True})
+
+    # --- Logs ---
+
+    async def _get_logs(self, request: Request, job: JobRow) -> Response:
+        return JSONResponse({"logs": await self._logs.text(job.id)})
+
+    async def _tail(self, socket: WebSocket) -> None:
+        try:
+            job = await self._store.get(socket.path_params["job_id"])
+        except NoSuchJobError:
+            await self._tail_of_others(socket)
+            return
+        await socket.accept()
+        # A job may be silent for days, and its client may leave meanwhile.
+        sending, leaving = (asyncio.create_task(work) for work in (self._send_log(socket, job), _until_gone(socket)))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            sending.cancel()
+            leaving.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_log(self, socket: WebSocket, job: JobRow) -> None:
+        try:
+            async for chunk in self._logs.follow(job.id, ended=State(job.state).final):
+                await socket.send_text(chunk)
+            await socket.close()
+        except (WebSocketDisconnect, RuntimeError):
+            return  # the client has left
+
+    async def _tail_of_others(self, socket: WebSocket) -> None:
+        # Not asked for by websocket: a head that refuses one writes its headers, the token among them, into its log.
+        job_id = socket.path_params["job_id"]
+        with suppress(UnreachableError):
+            if not await self._head.has_job(job_id):
+                await socket.send_denial_response(PlainTextResponse(f"Job {job_id} does not exist", 404))
+                return
+        await self._passage(socket.scope, socket.receive, socket.send)
+
+    async def _stream(self, request: Request) -> Response:
+        """A job's log as it grows, over plain HTTP; `skip_lines` for who comes back."""
+        job = await self._store.get(request.path_params["job_id"])
+        skip = request.query_params.get("skip_lines", "0")
+        if not _NUMBER.fullmatch(skip):
+            raise HTTPException(400, f"skip_lines={skip[:100]!r} is no number of lines; give one from 0.")
+        if request.query_params.get("follow") != "1":
+            return PlainTextResponse(await self._logs.text(job.id))
+        return StreamingResponse(
+            _encoded(self._logs.follow(job.id, skip_lines=int(skip), ended=State(job.state).final)),
+            media_type="text/plain",
+        )
+
+    async def _log_file(self, request: Request) -> ASGIApp:
+        """The driver's log as Ray's state API and dashboard ask for it, also when its node is gone."""
+        name = request.query_params.get("filename", "")
+        job_id = request.query_params.get("submission_id") or name.removeprefix("job-driver-").removesuffix(".log")
+        try:
+            if not (name.startswith("job-driver-") or request.query_params.get("submission_id")):
+                raise NoSuchJobError(name)
+            job = await self._store.get(job_id)
+        except NoSuchJobError:
+            return self._passage
+        lines = request.query_params.get("lines", str(_TAIL_LINES))
+        text = await self._logs.text(job.id)
+        if _NUMBER.fullmatch(lines):
+            text = "".join(text.splitlines(keepends=True)[-int(lines) :]) if int(lines) else ""
+        return PlainTextResponse(text)
+
+    # --- The platform's own ---
+
+    async def _attempts(self, request: Request) -> Response:
+        job = await self._store.get(request.path_params["job_id"])
+        attempts = [
+            {
+                "number": attempt.number,
+                "ray_id": attempt.ray_id,
+                "outcome": attempt.outcome,
+                "reason": attempt.reason,
+                "node": attempt.node,
+                "created": attempt.created.isoformat(),
+                "ended": attempt.ended.isoformat() if attempt.ended else None,
+            }
+            for attempt in job.attempts
+        ]
+        return JSONResponse({**job_details(job, is_browser(request)), "state": job.state, "attempts": attempts})
+
+    async def _get_version(self, request: Request) -> Response:
+        """Ray's own, remembered while the head is away."""
+        try:
+            self._version = await self._head.version()
+        except UnreachableError:
+            if not self._version:
+                raise
+        return JSONResponse(self._version)
+
+    async def _health(self, request: Request) -> Response:
+        await self._store.ping()
+        return JSONResponse({"status": "ok"})
+
+    def _own_or_passed(self, endpoint: Callable[[Request, JobRow], Awaitable[Response]]) -> _Endpoint:
+        """An endpoint for a job of ours; another job is the head's."""
+
+        async def answer(request: Request) -> ASGIApp:
+            try:
+                job = await self._store.get(request.path_params["job_id"])
+            except NoSuchJobError:
+                return self._passage
+            return await endpoint(request, job)
+
+        return answer
+
+
+def is_browser(request: Request) -> bool:
+    """As `ray.dashboard.optional_utils.is_browser_request` tells."""
+    headers = request.headers
+    return headers.get("user-agent", "").startswith("Mozilla") or any(
+        name.startswith(("sec-fetch-", "access-control-", "origin")) for name in headers
+    )
+
+
+async def _description(_: Request) -> Response:
+    """What this gateway answers, for programs that make or check requests."""
+    text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text("utf-8")
+    return Response(text, media_type="application/yaml")
+
+
+async def error_response(request: Request, error: Exception) -> Response:
+    """One sentence and the right status for what went wrong."""
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            headers = {"Retry-After": "5"} if status == 503 else None
+            return PlainTextResponse(str(error), status, headers)
+    raise error
+
+
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (NoSuchJobError, 404),
+    (JobExistsError, 409),
+    (JobIsOpenError, 409),
+    (CapacityError, 422),
+    (UnreachableError, 503),
+    (JobError, 400),
+)
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    """Read, and forget, what a client sends until it leaves."""
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def _encoded(chunks: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        yield chunk.encode()

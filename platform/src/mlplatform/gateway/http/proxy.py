@@ -1,0 +1,286 @@
+"""What is not of jobs goes to Ray's head as it came, and its answer comes back as it was given; websockets too."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+
+import anyio
+import httpx
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.typing import Subprotocol
+
+from mlplatform.gateway.http.request_body import SILENT_SECONDS, ClientGoneError, incoming
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5
+
+# Ray answers these as long as something is printed or profiled.
+_PATIENT = ("/api/v0/logs/stream", "/worker/", "/task/", "/memory_profile")
+
+_OF_ONE_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "trailers",
+    "transfer-encoding",
+    "upgrade",
+}
+
+# uvicorn has answered `Expect` by then, and httpx writes the head's name.
+_NOT_SENT = _OF_ONE_HOP | {"host", "expect", "x-forwarded-for"}
+
+# uvicorn writes its own.
+_NOT_RETURNED = _OF_ONE_HOP | {"date", "server"}
+
+_OPEN_SECONDS = 10.0
+
+_CLOSE_SECONDS = 1.0
+
+_MESSAGE_BYTES = 16 << 20
+"""uvicorn's own bound on a websocket's message."""
+
+_QUEUED_MESSAGES = 4
+
+_REASON_BYTES = 123
+
+_NORMAL, _GOING_AWAY, _NO_CODE, _NO_FRAME, _TRY_LATER = 1000, 1001, 1005, 1006, 1013
+
+# The codes that stand for "none came" may not be sent (RFC 6455, 7.4.1).
+_TO_HEAD = {_NO_CODE: _NORMAL, _NO_FRAME: _GOING_AWAY}
+
+_TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
+
+_RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Passage:
+    """An ASGI application that passes requests and websockets to Ray's head at `head` (`http://host:port`).
+
+    Bodies are streamed both ways as they are, compressed or not; redirects and cookies are the client's. While the
+    head does not answer, requests get 503 with a sentence, and websockets are closed with 1013 (try again later).
+
+    Args:
+        connect_seconds: for reaching the head.
+        read_seconds: between two pieces of an answer; streams of logs and profiles may be silent for ever.
+        silent_seconds: between two pieces of a request's body.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        connect_seconds: float = 5.0,
+        read_seconds: float = 60.0,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._head = head.rstrip("/")
+        self._timeout = httpx.Timeout(read_seconds, connect=connect_seconds, pool=None)
+        self._silent = silent_seconds
+        # The transport, not a client: a client would add headers, keep cookies and obey proxies of the environment.
+        self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=5.0))
+
+    async def close(self) -> None:
+        """Close what is open to the head; call it after the last request."""
+        await self._http.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._request(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Exchange request and answer, and give up as soon as the client has left."""
+        headers = Headers(scope=scope)
+        has_body = "content-length" in headers or "transfer-encoding" in headers
+        body_read = anyio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            try:
+                async for part in incoming(receive, self._silent):
+                    yield part
+            finally:
+                body_read.set()
+
+        async def watch() -> None:
+            if has_body:
+                await body_read.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            await self._exchange(scope, body() if has_body else None, receive, send)
+            group.cancel_scope.cancel()
+
+    async def _exchange(self, scope: Scope, body: AsyncIterator[bytes] | None, receive: Receive, send: Send) -> None:
+        request = httpx.Request(
+            scope["method"],
+            self._head,
+            headers=_to_head(scope),
+            content=body,
+            extensions={"target": _target(scope), "timeout": self._timeout_of(scope["path"])},
+        )
+        try:
+            response = await self._http.handle_async_request(request)
+        except httpx.TransportError as error:
+            answer = PlainTextResponse(self._away(error), 503, {"Retry-After": str(_RETRY_SECONDS)})
+            return await answer(scope, receive, send)
+        except TimeoutError:
+            text = f"The request stood still for {self._silent:g} s before its end; send it again."
+            return await PlainTextResponse(text, 408, {"Connection": "close"})(scope, receive, send)
+        except ClientGoneError:
+            return
+        try:
+            await _give_back(response, send)
+        except httpx.TransportError as error:
+            # Ended without the last message, so that uvicorn cuts the connection: half an answer must not look whole.
+            _log.warning("%s in the middle of %s", self._away(error), scope["path"])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
+    def _timeout_of(self, path: str) -> dict[str, float | None]:
+        timeout = self._timeout.as_dict()
+        return {**timeout, "read": None} if path.startswith(_PATIENT) else timeout
+
+    def _away(self, error: Exception) -> str:
+        """The sentence about a head that does not answer."""
+        reasons: dict[type[Exception], str] = {
+            httpx.ConnectTimeout: f"no connection within {self._timeout.connect:g} s",
+            httpx.ReadTimeout: f"nothing came for {self._timeout.read:g} s",
+        }
+        number: int = getattr(error, "errno", None) or 0
+        reason = (number > 0 and os.strerror(number)) or reasons.get(type(error)) or str(error) or type(error).__name__
+        return f"Ray's head at {self._head} does not answer ({reason}); it may be restarting, try again."
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            upstream = await self._connect(scope)
+        except InvalidStatus as error:
+            answer = error.response
+            refusal = Response(bytes(answer.body), answer.status_code)
+            refusal.raw_headers += _without(_NOT_RETURNED | {"content-length"}, _encoded(answer.headers.raw_items()))
+            return await refusal(scope, receive, send)
+        except (OSError, EOFError, InvalidHandshake, InvalidURI) as error:
+            await send({"type": "websocket.accept"})
+            return await send(_close(_TRY_LATER, self._away(error)))
+        try:
+            assert upstream.response  # noqa: S101 - the handshake is done
+            returned = _without(_NOT_RETURNED, _encoded(upstream.response.headers.raw_items()))
+            headers = [item for item in returned if not item[0].startswith(b"sec-websocket-")]
+            with suppress(OSError):  # the client has left
+                await send({"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers})
+                await self._pump(upstream, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await upstream.close()
+
+    async def _connect(self, scope: Scope) -> ClientConnection:
+        headers = _without(
+            {name for name in Headers(scope=scope) if name.startswith("sec-websocket-")}, _to_head(scope)
+        )
+        return await _NoRedirects(
+            f"ws{self._head.removeprefix('http')}{_target(scope).decode('ascii')}",
+            additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
+            subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", [])] or None,
+            user_agent_header=None,
+            compression=None,
+            proxy=None,
+            open_timeout=_OPEN_SECONDS,
+            ping_interval=None,  # Ray's handlers that only send never answer a ping
+            close_timeout=_CLOSE_SECONDS,
+            max_size=_MESSAGE_BYTES,
+            max_queue=_QUEUED_MESSAGES,
+        )
+
+    async def _pump(self, upstream: ClientConnection, receive: Receive, send: Send) -> None:
+        """Pass messages both ways until either side closes, then close the other with the same code."""
+
+        async def to_head() -> None:
+            if await _pass_to_head(receive, upstream):
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(to_head)
+            with suppress(OSError):  # the client has left, within a message
+                await self._pass_to_client(upstream, send)
+            group.cancel_scope.cancel()
+
+    async def _pass_to_client(self, upstream: ClientConnection, send: Send) -> None:
+        with suppress(ConnectionClosed):
+            async for message in upstream:
+                await send({"type": "websocket.send", "text" if isinstance(message, str) else "bytes": message})
+        code = upstream.close_code or _NO_FRAME
+        lost = self._away(ConnectionResetError("it broke off"))
+        await send(_close(_TO_CLIENT.get(code, code), lost if code == _NO_FRAME else upstream.close_reason or ""))
+
+
+async def _pass_to_head(receive: Receive, upstream: ClientConnection) -> bool:
+    """Whether it was the client who closed."""
+    with suppress(ConnectionClosed):
+        while (message := await receive())["type"] == "websocket.receive":
+            text = message.get("text")
+            await upstream.send(message["bytes"] if text is None else text)
+        code: int = message.get("code", _NO_CODE)
+        await upstream.close(_TO_HEAD.get(code, code), message.get("reason") or "")
+        return True
+    return False
+
+
+class _NoRedirects(connect):
+    """A connection to the head and nowhere else."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+async def _give_back(response: httpx.Response, send: Send) -> None:
+    headers = _without(_NOT_RETURNED, response.headers.raw)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    async for part in response.aiter_raw():
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _target(scope: Scope) -> bytes:
+    """Path and query as they were sent: what was decoded and encoded again might name something else."""
+    query = scope["query_string"]
+    return bytes(scope["raw_path"]) + (b"?" + query if query else b"")
+
+
+def _to_head(scope: Scope) -> _RawHeaders:
+    known = Headers(scope=scope)
+    chain = [*known.getlist("x-forwarded-for"), *([scope["client"][0]] if scope.get("client") else [])]
+    # A length beside `Transfer-Encoding` is void (RFC 9112, 6.3), and two servers might cut the body differently.
+    left_out = _NOT_SENT | ({"content-length"} if "transfer-encoding" in known else set())
+    return [*_without(left_out, scope["headers"]), (b"x-forwarded-for", ", ".join(chain).encode("latin-1"))]
+
+
+def _without(names: Iterable[str], headers: Iterable[tuple[bytes, bytes]]) -> _RawHeaders:
+    """Headers but those of `names` and those that `Connection` names."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    named = b",".join(value for name, value in lowered if name == b"connection").decode("latin-1").lower()
+    left_out = {*names, *(name.strip() for name in named.split(","))}
+    return [(name, value) for name, value in lowered if name.decode("latin-1") not in left_out]
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> _RawHeaders:
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
+
+
+def _close(code: int, reason: str) -> Message:
+    return {"type": "websocket.close", "code": code, "reason": reason.encode()[:_REASON_BYTES].decode(errors="ignore")}

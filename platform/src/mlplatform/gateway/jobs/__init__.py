@@ -1,0 +1,1 @@
+"""Jobs as the gateway stores them: submission, states, tables, packages."""

@@ -1,0 +1,101 @@
+"""The gateway's tables; `migrations/` brings a database to them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Identity, Index, Integer, text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from mlplatform.gateway.database.base import Base
+
+
+class JobRow(Base):
+    """A job as it was submitted, and where it stands."""
+
+    __tablename__ = "jobs"
+    # The conductor asks for the open ones only, and the list is as long as the platform is old.
+    __table_args__ = (Index("open_jobs", "number", postgresql_where=text("ended IS NULL")),)
+
+    number: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
+    """Order of arrival."""
+
+    id: Mapped[str] = mapped_column(unique=True)
+    """What people call it: Ray's submission id."""
+
+    user: Mapped[str]
+    entrypoint: Mapped[str]
+    runtime_env: Mapped[dict[str, Any]]
+    job_metadata: Mapped[dict[str, Any]]
+    entry: Mapped[dict[str, Any]]
+    """What the entry point reserves: Ray's fields `entrypoint_*` that were given."""
+
+    workers: Mapped[dict[str, Any] | None]
+    """The group that the job declares: count, cpus, gpus."""
+
+    wait_for_capacity: Mapped[bool]
+    max_losses: Mapped[int]
+    max_failures: Mapped[int]
+
+    state: Mapped[str]
+    message: Mapped[str]
+    losses: Mapped[int] = mapped_column(default=0)
+    failures: Mapped[int] = mapped_column(default=0)
+    stop_requested: Mapped[bool] = mapped_column(default=False)
+    created: Mapped[datetime]
+    not_before: Mapped[datetime]
+    """A job that was lost is not started again earlier."""
+
+    ended: Mapped[datetime | None]
+    exit_code: Mapped[int | None]
+    error_type: Mapped[str | None]
+    runs_closed: Mapped[bool] = mapped_column(default=False)
+    attempts: Mapped[list[AttemptRow]] = relationship(
+        lazy="selectin", order_by="AttemptRow.number", cascade="all, delete-orphan", passive_deletes=True
+    )
+
+
+class AttemptRow(Base):
+    """A start of a job: a submission of Ray's under an id of its own."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    ray_id: Mapped[str] = mapped_column(unique=True)
+    created: Mapped[datetime]
+    accepted: Mapped[bool] = mapped_column(default=False)
+    """Ray has confirmed it; before, nobody knows, and the same id is handed over again."""
+
+    running: Mapped[bool] = mapped_column(default=False)
+    ended: Mapped[datetime | None]
+    outcome: Mapped[str | None]
+    reason: Mapped[str | None]
+    exit_code: Mapped[int | None]
+    node_id: Mapped[str | None]
+    node: Mapped[str | None]
+    """Host name of the driver's node."""
+
+    agent: Mapped[str | None]
+    """HTTP address of the agent on the driver's node."""
+
+    ray_job: Mapped[str | None] = mapped_column(index=True)
+    """Ray's own id of the driver, 8 hexadecimal digits."""
+
+    driver: Mapped[dict[str, Any] | None]
+    in_ray: Mapped[bool] = mapped_column(default=True)
+    """Ray still keeps its record, which has to be removed at some time."""
+
+    runs_closed: Mapped[bool] = mapped_column(default=False)
+
+
+class NodeRow(Base):
+    """A node's shape when it was last seen, for the time when Ray itself cannot be asked."""
+
+    __tablename__ = "nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    total: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    seen: Mapped[datetime]

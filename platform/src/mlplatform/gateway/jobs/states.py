@@ -1,0 +1,172 @@
+"""What an attempt's end means for its job: the state machine, as pure functions.
+
+    WAITING --start--> STARTING --Ray runs it--> RUNNING --exit 0--> SUCCEEDED
+       ^                  |                         |----own fault--> FAILED
+       |                  |                         |----stop-------> STOPPED
+       +------------------+------ lost, and retries left ------------+
+
+WAITING, STARTING and RUNNING are open; the other three are final. A job that was told to stop ends STOPPED unless its
+attempt has succeeded by then. Ray knows five states: WAITING and STARTING are its PENDING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    WAITING = "WAITING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def of_ray(self) -> str:
+        """The one of Ray's five states that clients see."""
+        return "PENDING" if self in (State.WAITING, State.STARTING) else str(self)
+
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
+
+
+class Outcome(StrEnum):
+    """How an attempt ended: by itself, by its own fault, on demand, or with something that it stood on."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    LOST = "LOST"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known of an attempt that was handed to Ray."""
+
+    ray: Mapping[str, Any] | None
+    """Ray's details of it; None where Ray answers that there is no such job."""
+
+    node_dead: bool = False
+    """Ray calls the driver's node dead, or the node itself does not answer though the driver failed on it."""
+
+    away: Sequence[str] = ()
+    """What has not answered at some time in the two minutes before the end: storage, tracking, Ray's head."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An attempt's end."""
+
+    outcome: Outcome
+    reason: str
+    exit_code: int | None = None
+    error_type: str | None = None
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often a job was started again, and how often it may be."""
+
+    losses: int
+    max_losses: int
+    failures: int
+    max_failures: int
+
+
+@dataclass(frozen=True)
+class Next:
+    """What becomes of a job after an attempt; WAITING for `delay_s` seconds means that it is started again."""
+
+    state: State
+    message: str
+    delay_s: float = 0.0
+
+
+_LOST_SUPERVISOR = {
+    "JOB_SUPERVISOR_ACTOR_DIED": "the process that ran it has died",
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "Ray did not start it in time",
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": "Ray could not start it",
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "Ray found no node for it",
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost sight of it",
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": "Ray could not run its command",
+}
+"""Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are no fault of the job's own."""
+
+_OUT_OF_MEMORY = ("OutOfMemory", "running low on memory", "memory monitor")
+
+_FIRST_DELAY_S = 1.0
+
+_MOST_DELAY_S = 60.0
+
+
+def judge(sight: Sight) -> Verdict | None:
+    """Whether and how an attempt has ended; None while it goes on."""
+    if sight.ray is None:
+        return Verdict(Outcome.LOST, "Ray was restarted without memory of it")
+    status = sight.ray["status"]
+    if status == "SUCCEEDED":
+        return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
+    if status == "STOPPED":
+        return Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
+    if status == "FAILED":
+        return _judge_failed(sight, sight.ray)
+    if sight.node_dead:
+        return Verdict(Outcome.LOST, "the node of its driver has died")
+    return None
+
+
+def after(verdict: Verdict, count: Count, stop_requested: bool, resumes: bool) -> Next:
+    """What becomes of a job whose attempt has ended.
+
+    Args:
+        count: with the ended attempt not yet counted.
+        stop_requested: somebody has asked to stop the job.
+        resumes: it goes on from a checkpoint when it is started again; else it starts from the beginning.
+    """
+    if verdict.outcome is Outcome.SUCCEEDED:
+        return Next(State.SUCCEEDED, verdict.reason)
+    if stop_requested or verdict.outcome is Outcome.STOPPED:
+        return Next(State.STOPPED, "Job was intentionally stopped.")
+    lost = verdict.outcome is Outcome.LOST
+    used, allowed = (count.losses, count.max_losses) if lost else (count.failures, count.max_failures)
+    if used >= allowed:
+        return Next(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
+    number = count.losses + count.failures + 2
+    where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
+    what = "was lost" if lost else "failed"
+    why = _first_line(verdict.reason) if lost or verdict.exit_code is None else f"exit code {verdict.exit_code}"
+    message = f"Attempt {number} {where}; attempt {number - 1} {what}: {why}."
+    return Next(State.WAITING, message, min(_FIRST_DELAY_S * 2 ** min(used, 6), _MOST_DELAY_S))
+
+
+def _judge_failed(sight: Sight, ray: Mapping[str, Any]) -> Verdict:
+    kind, message, code = ray.get("error_type"), ray.get("message") or "Job failed.", ray.get("driver_exit_code")
+    if any(sign in message for sign in _OUT_OF_MEMORY) and not sight.node_dead:
+        return Verdict(Outcome.FAILED, message, code, kind)
+    if kind in _LOST_SUPERVISOR:
+        return Verdict(Outcome.LOST, _LOST_SUPERVISOR[kind], code, kind)
+    if sight.node_dead:
+        return Verdict(Outcome.LOST, f"it ended with exit code {code} as the node of its driver died", code, kind)
+    if sight.away:
+        away = " and ".join(sight.away)
+        return Verdict(Outcome.LOST, f"it ended with exit code {code} after {away} had been away", code, kind)
+    return Verdict(Outcome.FAILED, message, code, kind)
+
+
+def _given_up(verdict: Verdict, losses: int) -> str:
+    times = "once" if losses == 1 else f"{losses} times"
+    return f"Job was lost {times}, the last time because {_first_line(verdict.reason)}; `max_retries` allows more."
+
+
+def _first_line(reason: str) -> str:
+    return (reason.strip().splitlines() or [""])[0].rstrip(".,:")

@@ -1,0 +1,196 @@
+"""What people may submit: the body of `POST /api/jobs/`, checked before anything is kept.
+
+The fields are those of `ray.dashboard.modules.job.common.JobSubmitRequest` (Ray 2.60); the metadata may carry ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import string
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mlplatform.contract import ATTEMPT_ID
+from mlplatform.errors import JobError
+from mlplatform.gateway.jobs.packages import PackageError, check_name, package_names
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.states import State
+from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
+
+_ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
+
+_ZERO = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
+"""A backslash that is itself escaped begins no escape: the text \\\\u0000 is harmless."""
+
+_ID_LETTERS = string.ascii_letters + string.digits
+
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+
+
+class Knobs(BaseModel):
+    """What a job's metadata may say to the platform; all values are strings there."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    user: str = ""
+    max_retries: int = Field(3, ge=0, le=1000)
+    """How often a job that was lost is started again."""
+
+    retry_failures: int = Field(0, ge=0, le=1000)
+    """How often a job that failed by itself is started again."""
+
+    wait_for_capacity: bool = False
+    """Wait for a node that can run it, where none ever could, instead of being refused."""
+
+    workers: int | None = Field(None, ge=1, le=10_000)
+    """The group that the job's own code will ask for."""
+
+    worker_cpus: float = Field(1, ge=0, allow_inf_nan=False)
+    worker_gpus: float = Field(0, ge=0, allow_inf_nan=False)
+
+
+class Submission(BaseModel):
+    """A job that is asked for."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    entrypoint: str = Field(min_length=1)
+    submission_id: str | None = Field(None, pattern=_ID)
+    job_id: str | None = Field(None, pattern=_ID)
+    """Ray's former name of `submission_id`."""
+
+    runtime_env: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    entrypoint_num_cpus: _Amount | None = None
+    entrypoint_num_gpus: _Amount | None = None
+    entrypoint_memory: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    entrypoint_resources: dict[Annotated[str, Field(min_length=1)], _Amount] | None = None
+    entrypoint_label_selector: dict[str, str] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_none(cls, values: Any) -> Any:
+        """As Ray does, so that a newer client with more optional fields is understood."""
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _id_is_free_for_people(self) -> Self:
+        if ATTEMPT_ID.search(self.submission_id or self.job_id or ""):
+            raise ValueError("ids that end like an attempt's (--1-0a1b2c) are the platform's own")
+        variables = self.runtime_env.get("env_vars")
+        if variables is not None and not (
+            isinstance(variables, dict) and all(isinstance(value, str) for pair in variables.items() for value in pair)
+        ):
+            raise ValueError("runtime_env.env_vars must map strings to strings")
+        modules = self.runtime_env.get("py_modules") or []
+        if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+            raise ValueError("runtime_env.py_modules must be a list of addresses")
+        for name in package_names(self.runtime_env):
+            _check_package(name)
+        if not _finite(self.runtime_env):
+            raise ValueError("runtime_env holds NaN or Infinity, which JSON has no word for")
+        return self
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """Read a request's body.
+
+        Raises:
+            JobError: it is not what a job may be; one sentence names field and value.
+        """
+        # Postgres keeps no zero character, neither in text nor in JSON.
+        if _ZERO.search(body):
+            raise JobError("The submission holds a zero character (\\u0000); leave it out.")
+        try:
+            submission = cls.model_validate_json(body)
+            submission.knobs()
+        except ValidationError as error:
+            raise JobError(_sentence(error)) from error
+        return submission
+
+    def knobs(self) -> Knobs:
+        """What the metadata says to the platform."""
+        return Knobs.model_validate(self.metadata)
+
+    def new_id(self) -> str:
+        """The id that was asked for, or a new one in Ray's form."""
+        chosen = self.submission_id or self.job_id
+        return chosen or f"raysubmit_{''.join(secrets.choice(_ID_LETTERS) for _ in range(16))}"
+
+    def job(self) -> JobRow:
+        """The job that it asks for, arriving now."""
+        knobs = self.knobs()
+        group = {"count": knobs.workers, "cpus": knobs.worker_cpus, "gpus": knobs.worker_gpus}
+        arrived = datetime.now(UTC)
+        return JobRow(
+            id=self.new_id(),
+            user=knobs.user,
+            entrypoint=self.entrypoint,
+            runtime_env=self.runtime_env,
+            job_metadata=self.metadata,
+            entry=self.entry(),
+            workers=group if knobs.workers else None,
+            wait_for_capacity=knobs.wait_for_capacity,
+            max_losses=knobs.max_retries,
+            max_failures=knobs.retry_failures,
+            state=State.WAITING,
+            message="Job has not started yet.",
+            created=arrived,
+            not_before=arrived,
+            attempts=[],
+        )
+
+    def entry(self) -> dict[str, Any]:
+        """The fields that say what the entry point reserves and where it may run."""
+        return self.model_dump(
+            include={name for name in type(self).model_fields if "entrypoint_" in name}, exclude_none=True
+        )
+
+
+def resources_of(entry: dict[str, Any]) -> Resources:
+    """What an entry point reserves, as `capacity` counts it; memory in bytes."""
+    custom = dict(entry.get("entrypoint_resources") or {})
+    if memory := entry.get("entrypoint_memory"):
+        custom["memory"] = memory
+    return Resources(entry.get("entrypoint_num_cpus") or 0, entry.get("entrypoint_num_gpus") or 0, custom)
+
+
+def group_of(workers: dict[str, Any] | None) -> WorkerGroup | None:
+    """The group of workers that a job declares."""
+    return WorkerGroup(**workers) if workers else None
+
+
+def request_of(job: JobRow) -> Request:
+    """Everything that a job requests of the cluster."""
+    labels = job.entry.get("entrypoint_label_selector") or {}
+    return Request(resources_of(job.entry), group_of(job.workers), labels)
+
+
+def _check_package(name: str) -> None:
+    try:
+        check_name(name)
+    except PackageError as error:
+        raise ValueError(f"runtime_env names a package that cannot be: {error}") from error
+
+
+def _finite(value: Any) -> bool:
+    """Whether it holds no number that Postgres and browsers refuse in JSON."""
+    if isinstance(value, dict | list):
+        return all(map(_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _sentence(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    field = ".".join(map(str, problem["loc"]))
+    what = problem["msg"].removeprefix("Value error, ")
+    if not field or problem["type"] == "missing":
+        # The input is the whole body then, variables with secrets included.
+        return f"{field or 'The body'} is not valid: {what}; correct it and submit again."
+    value = repr(problem["input"])
+    shown = value if len(value) <= 100 else f"{value[:100]}..."
+    return f"{field}={shown} is not valid: {what}; correct it and submit again."

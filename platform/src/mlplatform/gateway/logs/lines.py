@@ -1,0 +1,156 @@
+"""What a job's log keeps of the lines that its driver and its workers print: plain text that says who speaks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PART_BYTES = 64 << 10
+"""A line longer than this is cut; what is shorter waits for its end."""
+
+NO_JOB = "ffffffff"
+"""Ray's id in the file names of workers that it started before a job needed them; their first line names the job."""
+
+_SEQUENCES = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links, up to their end
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # strings for the device
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements
+    r"|\x1b[ -/]*[0-~]"  # the short ones
+)
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]")
+
+# A line of Ray's C++ code (spdlog's pattern in src/ray/util/logging.cc); F, which says why a process aborts, is kept.
+_CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [TDIWE] \d+ \d+(?: \([^)]*\))?\] ")
+
+_CONTROL_PLANE = re.compile(r"\((?:pid=)?(?:raylet|gcs_server)[,)]")
+
+_PROGRESS = "__ray_tqdm_magic_token__"
+
+_MESSAGE = ":info_message:"
+
+_DRIVER = re.compile(r"job-driver-(?P<ray_id>[\w.:@+-]+)\.log")
+
+_WORKER = re.compile(
+    r"(?P<stem>worker-(?:[0-9a-f]{40}|[0-9a-f]{56})-(?P<ray_job>[0-9a-f]{8})-(?P<pid>\d{1,10}))"
+    r"(?:\.(?P<inner>\d{1,4}))?\.(?P<stream>out|err)(?:\.(?P<outer>\d{1,4}))?"
+)
+
+_JOB_LINE = re.compile(rb"^:job_id:([0-9a-f]{8})\r?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LogName:
+    """What the name of a log file says."""
+
+    file: str
+    """The name that the file had before it was rotated away."""
+
+    age: int = 0
+    """How many times it was rotated away; 0 for the one that is written."""
+
+    ray_id: str | None = None
+    """Ray's submission id, for a driver's log."""
+
+    ray_job: str | None = None
+    """Ray's hexadecimal job id, for a worker's."""
+
+    pid: int = 0
+
+
+def log_name(name: str) -> LogName | None:
+    """Read the name of a file in a session's `logs` folder; None for what is no log of a driver or a worker.
+
+    Rotated files have their number before the ending (Ray's C++ code) or after it (Python's logging).
+    """
+    if match := _DRIVER.fullmatch(name):
+        return LogName(name, ray_id=match["ray_id"])
+    if match := _WORKER.fullmatch(name):
+        file = f"{match['stem']}.{match['stream']}"
+        age = int(match["inner"] or match["outer"] or 0)
+        return LogName(file, age, ray_job=match["ray_job"], pid=int(match["pid"]))
+    return None
+
+
+def job_in(body: bytes) -> str | None:
+    """The job that a worker's first lines name; None as long as none does."""
+    match = _JOB_LINE.search(body)
+    return match[1].decode() if match else None
+
+
+def plain(line: str) -> str | None:
+    """What a terminal would show of a line, without colours; None if nothing is left of one that rewrote itself."""
+    line = _SEQUENCES.sub("", line).rstrip("\r")
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part), "")
+        if not line.strip():
+            return None
+    return _CONTROLS.sub("", line)
+
+
+def is_noise(line: str) -> bool:
+    """Whether Ray's control plane has printed the line, and not the job."""
+    return bool(_CORE.match(line) or _CONTROL_PLANE.match(line)) or _PROGRESS in line
+
+
+@dataclass
+class Speaker:
+    """Who prints into a file; `state` is what has to be known to go on with its next line."""
+
+    node: str
+    name: LogName
+    job_id: str
+    actor: str = ""
+    task: str = ""
+
+    def state(self) -> dict[str, str]:
+        """What the file has said so far of who prints, as keyword arguments of this class."""
+        return {key: value for key, value in (("actor", self.actor), ("task", self.task)) if value}
+
+    def say(self, raw: bytes) -> str | None:
+        """The line as the job's log shows it, without its end; None for one that is left out."""
+        text = plain(raw.decode("utf-8", "replace"))
+        if text is None or (self.name.ray_job and self._learned(text)) or is_noise(text):
+            return None
+        if self.name.ray_id:
+            return text.replace(f"Running entrypoint for job {self.name.ray_id}: ", self._headline, 1)
+        # As Ray's own driver prints it (ray._private.worker.print_worker_logs), with the node's name for its address.
+        who = f"{name} " if (name := self.actor or self.task) else ""
+        return f"({who}pid={self.name.pid}, {self.node}) {text.removeprefix(_MESSAGE)}"
+
+    @property
+    def _headline(self) -> str:
+        return f"Running entrypoint for job {self.job_id}: "
+
+    def _learned(self, text: str) -> bool:
+        """Whether the line is one of Ray's that tell who prints the next ones (ray._private.log_monitor)."""
+        if text.startswith(":actor_name:"):
+            self.actor, self.task = text.removeprefix(":actor_name:"), ""
+        elif text.startswith(":task_name:"):
+            self.task = text.removeprefix(":task_name:")
+        else:
+            return text.startswith(":job_id:")
+        return True
+
+
+def split(body: bytes) -> list[tuple[bytes, int]]:
+    """Cut bytes into whole lines, each without its end and with the count of bytes up to and with its end.
+
+    What follows the last line's end is left, unless it is longer than `PART_BYTES`: then all but its last part is
+    given as lines, cut behind a carriage return if there is one, and never within a character.
+    """
+    lines = []
+    start = 0
+    while (end := body.find(b"\n", start)) >= 0:
+        lines.append((body[start:end], end + 1))
+        start = end + 1
+    while len(body) - start > PART_BYTES:
+        end = body.rfind(b"\r", start, start + PART_BYTES) + 1 or _character_end(body, start + PART_BYTES)
+        lines.append((body[start:end], end))
+        start = end
+    return lines
+
+
+def _character_end(body: bytes, end: int) -> int:
+    """The last place at or before `end` where a UTF-8 character begins; `end` itself in what is no UTF-8."""
+    return next((place for place in range(end, end - 4, -1) if body[place] & 0xC0 != 0x80), end)

@@ -1,0 +1,1 @@
+"""Clients of the services behind the gateway: Ray's head and MLflow."""

@@ -1,0 +1,1 @@
+"""The embedded platform: Ray and MLflow as processes of one person on one machine."""

@@ -1,0 +1,261 @@
+"""Data sets by name and digest: what a run was trained on can be named, fetched again and told from its next version.
+
+<MLPLATFORM_DATASETS>/<name>/<digest>/...             the files, as they were put
+<MLPLATFORM_DATASETS>/.manifests/<name>/<digest>      checksums; written last, so that half a data set is none
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlplatform.errors import StorageError
+from mlplatform.files import atomic, checksums, progress
+from mlplatform.files.checksums import Sums
+from mlplatform.files.progress import Counter
+from mlplatform.settings.job import settings
+from mlplatform.storage.objects import Entry, Store, open_store
+from mlplatform.tracking import server
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_MANIFESTS = ".manifests"
+
+_SHORTEST_PREFIX = 6
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Files under a name, as they were when they were put."""
+
+    name: str
+    digest: str
+    """Over names and contents, 32 hexadecimal characters; the same files have the same one wherever they lie."""
+
+    uri: str
+    """Folder or `s3://` address of the files, for Ray Data, pyarrow and whatever else reads in place."""
+
+    size: int
+    """Bytes of all files together."""
+
+    user: str
+    """Who has put it."""
+
+    modified: datetime
+    """When it was put last; the latest is what the bare name means."""
+
+    sums: Mapping[str, str] = field(repr=False)
+    """Path below the folder -> SHA-256."""
+
+    def download(self, folder: Path | str) -> Path:
+        """Fetch the files into a folder, which is new or empty, and check each; already there, nothing is moved.
+
+        Several processes may ask for the same folder at once, as the ranks on a node do: one of them fetches.
+
+        Raises:
+            StorageError: the folder holds other files, or a file is not what was put.
+            UnreachableError, AccessError: as every use of the storage.
+        """
+        destination = Path(folder).absolute()
+        store = _store()
+        with atomic.alone(destination):
+            if checksums.holds(destination, self.sums):
+                return destination
+            with atomic.new_folder(destination) as draft:
+                for path in self.sums:
+                    (draft / path).parent.mkdir(parents=True, exist_ok=True)
+                tasks = [partial(self._fetch, store, draft, path) for path in self.sums]
+                progress.run(f"Downloading {self.name}@{self.digest[:12]}", self.size, tasks)
+        return destination
+
+    def _fetch(self, store: Store, folder: Path, path: str, moved: Counter) -> None:
+        try:
+            store.download(f"{self.name}/{self.digest}/{path}", folder / path, moved.add)
+        except StorageError as error:
+            raise StorageError(f"The file {path} in {self.uri} cannot be read; put the data set again.") from error
+        if checksums.sha256(folder / path) != self.sums[path]:
+            raise StorageError(
+                f"The file {path} in {self.uri} is not what was put there; delete it there and put the data set again."
+            )
+
+
+def dataset(name: str) -> Dataset:
+    """A data set that the run at hand is made from: the run records its name and digest.
+
+    The run is the one that is active, or else the one of the job that this process belongs to.
+
+    Args:
+        name: `name` for the latest, or `name@digest`, of which the first six characters are enough.
+
+    Raises:
+        StorageError: there is no such data set; the message names those that there are.
+    """
+    found = find(name)
+    _record(found)
+    return found
+
+
+def find(name: str) -> Dataset:
+    """Look a data set up by `name` or `name@digest`, without recording it.
+
+    Raises:
+        StorageError: there is no such data set; the message names those that there are.
+    """
+    store = _store()
+    bare, _, prefix = name.partition("@")
+    _check_name(bare)
+    found = [entry for entry in _manifests(store, bare) if _digest_of(entry).startswith(prefix)]
+    if not found:
+        raise StorageError(f"There is no data set {name!r}; there {_known(store, bare)}.")
+    if prefix and len(prefix) < _SHORTEST_PREFIX:
+        raise StorageError(f"{name!r} is too short to be sure; give at least {_SHORTEST_PREFIX} characters after @.")
+    return _read(store, found[-1])
+
+
+def list_datasets() -> list[Dataset]:
+    """Every data set in every version, by name and from the oldest to the latest."""
+    store = _store()
+    return [_read(store, entry) for entry in _manifests(store)]
+
+
+def put(source: Path | str, name: str) -> Dataset:
+    """Keep a folder, or one file, under a name; the same contents again move nothing.
+
+    Where a put was interrupted, the next one sends only what is missing; until all is there, nothing is visible.
+
+    Raises:
+        StorageError: there are no files, a file changed meanwhile, or the name is not valid.
+        UnreachableError, AccessError: as every use of the storage.
+    """
+    _check_name(name)
+    store = _store()
+    files = checksums.files_of(Path(source))
+    before = {path: _state(file) for path, file in files.items()}
+    total = sum(size for size, _ in before.values())
+    sums = _sums(files, total)
+    digest = checksums.digest(sums)
+    # Also where the manifest is there: what somebody has deleted since comes back.
+    _send(store, f"{name}/{digest}", files, before)
+    manifests = _manifests(store, name)
+    if manifests and _digest_of(manifests[-1]) == digest:
+        return _read(store, manifests[-1])
+    text = {"bytes": total, "user": settings().user, "files": sums}
+    store.write(f"{_MANIFESTS}/{name}/{digest}", json.dumps(text))
+    return find(f"{name}@{digest}")
+
+
+def _sums(files: Mapping[str, Path], total: int) -> Sums:
+    sums: Sums = {}
+
+    def take(path: str, file: Path, moved: Counter) -> None:
+        sums[path] = checksums.sha256(file, moved.add)
+
+    progress.run("Reading", total, [partial(take, path, file) for path, file in files.items()])
+    return sums
+
+
+def _send(store: Store, prefix: str, files: Mapping[str, Path], before: Mapping[str, tuple[int, int]]) -> None:
+    """Upload what is not there yet; the digest in the prefix says that what is there has the same contents."""
+    there = {entry.key: entry.size for entry in store.find(f"{prefix}/")}
+
+    def send(path: str, file: Path, moved: Counter) -> None:
+        key = f"{prefix}/{path}"
+        store.upload(file, key, moved.add)
+        if _state(file) != before[path]:
+            store.delete(key)
+            raise StorageError(f"{file} was changed while it was put; put it again when nothing writes to it.")
+
+    missing = {path: file for path, file in files.items() if there.get(f"{prefix}/{path}") != before[path][0]}
+    if not missing:
+        return
+    total = sum(before[path][0] for path in missing)
+    progress.run("Uploading", total, [partial(send, path, file) for path, file in missing.items()])
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """Size in bytes and time of the last change; both stay when a file does."""
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _read(store: Store, entry: Entry) -> Dataset:
+    name, digest = _name_of(entry), _digest_of(entry)
+    record = json.loads(store.read(entry.key))
+    checksums.check_paths(record["files"])
+    if checksums.digest(record["files"]) != digest:
+        raise StorageError(f"The manifest {store.uri}/{entry.key} is damaged; put the data set {name!r} again.")
+    return Dataset(
+        name,
+        digest,
+        f"{store.uri}/{name}/{digest}",
+        size=record["bytes"],
+        user=record["user"],
+        modified=entry.modified,
+        sums=record["files"],
+    )
+
+
+def _manifests(store: Store, name: str = "") -> list[Entry]:
+    entries = store.find(f"{_MANIFESTS}/{name}/" if name else f"{_MANIFESTS}/")
+    return sorted(entries, key=lambda entry: (_name_of(entry), entry.modified))
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.key.split("/")[1]
+
+
+def _digest_of(entry: Entry) -> str:
+    return entry.key.split("/")[2]
+
+
+def _known(store: Store, name: str) -> str:
+    versions = [f"{name}@{_digest_of(entry)[:12]}" for entry in _manifests(store, name)]
+    names = versions or sorted({_name_of(entry) for entry in _manifests(store)})
+    return f"are: {', '.join(names)}" if names else "is none yet: `mlplatform data put FOLDER NAME` keeps one"
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise StorageError(f"{name!r} is no name for a data set; use letters, digits, dot, dash and underscore.")
+
+
+def _store() -> Store:
+    return open_store(settings().datasets, "MLPLATFORM_DATASETS")
+
+
+def _record(found: Dataset) -> None:
+    """Make the data set an input of the run, once however often and by however many ranks it is asked for."""
+    if server.uri() is None:
+        server.report_untracked()
+        return
+    from mlflow import MlflowClient, active_run
+
+    run = active_run() or (server.find_run(job_id) if (job_id := settings().job_id) else None)
+    if run is None:
+        say = f"The data set {found.name} is recorded by no run, because none is open; open mlplatform.job_run() first."
+        print(say, file=sys.stderr, flush=True)
+        return
+    MlflowClient().log_inputs(run.info.run_id, datasets=[_input(found)])
+
+
+def _input(found: Dataset) -> DatasetInput:
+    from mlflow.entities import Dataset as TrackedDataset
+    from mlflow.entities import DatasetInput, InputTag
+
+    source_type = "s3" if found.uri.startswith("s3://") else "local"
+    profile = {"files": len(found.sums), "bytes": found.size}
+    tracked = TrackedDataset(
+        found.name, found.digest, source_type, json.dumps({"uri": found.uri}), profile=json.dumps(profile)
+    )
+    return DatasetInput(tracked, [InputTag("mlflow.data.context", "training")])

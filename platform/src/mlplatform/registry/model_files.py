@@ -1,0 +1,136 @@
+"""The files of a model in MLflow: recorded with their checksums, and fetched and checked against these."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlplatform.errors import RegistryError
+from mlplatform.files import atomic, checksums, progress
+from mlplatform.files.checksums import Sums
+from mlplatform.files.progress import Counter
+
+if TYPE_CHECKING:
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+
+
+def open_files(location: str) -> ArtifactRepository:
+    """The files at an address of MLflow (`mlflow-artifacts:/...`, which the server passes on)."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(location)
+
+
+def record(files: ArtifactRepository) -> str:
+    """Put SHA256SUMS beside a model's files, if it is not there yet.
+
+    The files are read once, as the server gives them back; one at a time a thread is on this machine's disk.
+
+    Returns:
+        The digest over all names and contents.
+
+    Raises:
+        RegistryError: there are no files.
+    """
+    sizes = _sizes(files)
+    if not sizes.keys() - {checksums.FILE}:
+        raise RegistryError(f"There are no files of a model at {files.artifact_uri}.")
+    with tempfile.TemporaryDirectory(prefix="mlplatform-") as folder:
+        sums = _recorded(files, Path(folder)) if checksums.FILE in sizes else None
+        if sums is None or sums.keys() != sizes.keys() - {checksums.FILE}:
+            sizes.pop(checksums.FILE, None)
+            sums = _computed(files, sizes, Path(folder))
+            (Path(folder) / checksums.FILE).write_text(checksums.render(sums))
+            files.log_artifact(str(Path(folder) / checksums.FILE))  # type: ignore[no-untyped-call]
+    return checksums.digest(sums)
+
+
+def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None) -> Path:
+    """Bring a model's files into a folder that appears whole; nothing is moved when it holds them already.
+
+    Args:
+        what: name and version, for messages.
+        digest: of the registered version; None where it was registered without one.
+
+    Raises:
+        RegistryError: a file is not what was registered.
+        StorageError: the folder holds other files or cannot be written.
+    """
+    sizes = _sizes(files)
+    if checksums.FILE not in sizes and digest is None:
+        print(f"{what} was registered without checksums, so its files are not checked.", file=sys.stderr, flush=True)
+        return _fetch(files, folder, what, sizes, None)
+    with tempfile.TemporaryDirectory(prefix="mlplatform-") as scratch:
+        sums = _recorded(files, Path(scratch)) if checksums.FILE in sizes else {}
+    if digest is not None and checksums.digest(sums) != digest:
+        raise RegistryError(
+            f"The checksums of {what} are not those that were registered; log the model again and register that."
+        )
+    if (folder / checksums.FILE).is_file() and checksums.holds(folder, sums):
+        return folder
+    return _fetch(files, folder, what, {path: sizes.get(path, 0) for path in sums}, sums)
+
+
+def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, int], sums: Sums | None) -> Path:
+    def is_model(there: Path) -> bool:
+        return (there / checksums.FILE).is_file()
+
+    def bring(path: str, draft: Path, moved: Counter) -> None:
+        _get(files, path, draft / path, moved)
+        if sums is not None and checksums.sha256(draft / path) != sums[path]:
+            raise RegistryError(
+                f"The file {path} of {what} does not have the checksum that was registered: it was damaged in the "
+                "storage or on the way; download it again, else log the model again and register that."
+            )
+
+    with atomic.new_folder(folder, is_model) as draft:
+        tasks = [partial(bring, path, draft) for path in sizes]
+        progress.run(f"Downloading {what}", sum(sizes.values()), tasks)
+        if sums is not None:
+            (draft / checksums.FILE).write_text(checksums.render(sums))
+    return folder
+
+
+def _computed(files: ArtifactRepository, sizes: dict[str, int], scratch: Path) -> Sums:
+    sums: Sums = {}
+
+    def take(number: int, path: str, moved: Counter) -> None:
+        local = scratch / str(number)
+        _get(files, path, local, moved)
+        sums[path] = checksums.sha256(local)
+        local.unlink()
+
+    tasks = [partial(take, number, path) for number, path in enumerate(sizes)]
+    progress.run("Reading the model", sum(sizes.values()), tasks)
+    return sums
+
+
+def _recorded(files: ArtifactRepository, scratch: Path) -> Sums:
+    local = scratch / checksums.FILE
+    _get(files, checksums.FILE, local, Counter())
+    return checksums.parse(local.read_text())
+
+
+def _get(files: ArtifactRepository, path: str, local: Path, moved: Counter) -> None:
+    local.parent.mkdir(parents=True, exist_ok=True)
+    # What every repository of MLflow implements; `download_artifacts` around it asks for a listing per file and draws
+    # a bar of its own for each.
+    with moved.growing(local):
+        files._download_file(path, str(local))  # type: ignore[no-untyped-call]
+
+
+def _sizes(files: ArtifactRepository) -> dict[str, int]:
+    """Bytes of each file by its path."""
+    return dict(_walk(files, None))
+
+
+def _walk(files: ArtifactRepository, folder: str | None) -> Iterator[tuple[str, int]]:
+    for entry in files.list_artifacts(folder):
+        if entry.is_dir:
+            yield from _walk(files, entry.path)
+        else:
+            yield entry.path, entry.file_size or 0

@@ -1,0 +1,80 @@
+"""Nodes and their resources, parsed from the listings of Ray's dashboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlplatform.contract import ATTEMPT_ID
+from mlplatform.scheduling.resources import Node, subtract
+
+SEEN_LATELY_SECONDS = 600
+"""A node that was lost less long ago counts: it may only be restarting."""
+
+_USED = re.compile(r"^([\d.]+)/[\d.]+ (\S+)", re.MULTILINE)
+
+_IN_GROUP = re.compile(r"_group(_\d+)?_[0-9a-f]{36}$")
+
+
+def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], now: float) -> list[Node]:
+    """Read the nodes that count from two of the dashboard's listings.
+
+    Args:
+        shapes: `/api/v0/nodes?detail=1`, which keeps the shape of a node that was lost.
+        summary: `/nodes?view=summary`, which knows host names and, a few seconds late, what is in use.
+        now: seconds since 1970.
+
+    Returns:
+        Nodes alive, and those lost within the last ten minutes that no later one has replaced.
+    """
+    hosts = {node["raylet"]["nodeId"]: node.get("hostname") for node in summary["summary"] if node.get("raylet")}
+    used = summary.get("nodeLogicalResources") or {}
+    counted = []
+    for shape in shapes:
+        name = hosts.get(shape["node_id"]) or shape["node_name"]
+        alive = shape["state"] == "ALIVE"
+        lost_lately = now - shape["end_time_ms"] / 1000 < SEEN_LATELY_SECONDS
+        if alive or (lost_lately and not _replaced(shape, name, shapes, hosts)):
+            total = {key: float(value) for key, value in shape["resources_total"].items()}
+            free = subtract(total, _used(used.get(shape["node_id"], "")))
+            counted.append(Node(name, alive, total, free, shape["labels"] or {}))
+    return sorted(counted, key=lambda node: node.name)
+
+
+def users_of(
+    asked: Iterable[str], actors: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """Ids of the jobs whose living actors hold some of the resources.
+
+    Args:
+        asked: names of resources.
+        actors: `/api/v0/actors?detail=1`.
+        jobs: the listing of the Jobs API.
+    """
+    submitted = {job["job_id"]: job["submission_id"] for job in jobs if job["submission_id"]}
+    found = set()
+    for actor in actors:
+        held = {_IN_GROUP.sub("", name) for name, value in (actor["required_resources"] or {}).items() if value}
+        # The actor that runs an entry point belongs to Ray's own job, and carries the job's id in its name.
+        _, _, entry = (actor["name"] or "").rpartition("_ray_internal_job_actor_")
+        owner = ATTEMPT_ID.sub("", entry) if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
+        if owner and held.intersection(asked):
+            found.add(owner)
+    return tuple(sorted(found))
+
+
+def _replaced(
+    lost: Mapping[str, Any], name: str, shapes: Iterable[Mapping[str, Any]], hosts: Mapping[str, str | None]
+) -> bool:
+    """Whether a node of the same host has started after it."""
+    return any(
+        shape["start_time_ms"] > lost["start_time_ms"]
+        and (shape["node_ip"] == lost["node_ip"] or (hosts.get(shape["node_id"]) or shape["node_name"]) == name)
+        for shape in shapes
+    )
+
+
+def _used(lines: str) -> dict[str, float]:
+    """Read `1.0/4.0 CPU (1.0 used of 1.0 reserved in placement groups)`; memory, in other units, is left out."""
+    return {name: float(value) for value, name in _USED.findall(lines)}

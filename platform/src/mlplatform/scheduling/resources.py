@@ -1,0 +1,98 @@
+"""Resources that a job requests, and their names and amounts in messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LEAST_AMOUNT = 0.0001
+"""Ray refuses less of a resource (`ray._common.ray_option_utils`), and how often less fits overflows."""
+
+_IN_BYTES = ("memory", "object_store_memory")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the entry point itself reserves; the workers of a training reserve their own."""
+
+    cpus: float = 0
+    gpus: float = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+    def amounts(self) -> dict[str, float]:
+        """Ray's names of the resources that are asked for, and how much of each."""
+        return {name: value for name, value in {"CPU": self.cpus, "GPU": self.gpus, **self.custom}.items() if value}
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Equal workers that a training asks for, as `ray.train.ScalingConfig` does."""
+
+    count: int
+    cpus: float = 1
+    gpus: float = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+    def amounts(self) -> dict[str, float]:
+        """What one worker reserves."""
+        return Resources(self.cpus, self.gpus, self.custom).amounts()
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a job requests: its entry point, its workers, and the labels of the entry point's node."""
+
+    entrypoint: Resources
+    workers: WorkerGroup | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as it is, or as it was when it was last seen."""
+
+    name: str
+    alive: bool
+    total: Mapping[str, float]
+    free: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def room(self, now: bool) -> Mapping[str, float]:
+        """What it has for jobs: all of it, or what nobody uses now."""
+        return self.total if not now else self.free if self.alive else {}
+
+    def has(self, labels: Mapping[str, str]) -> bool:
+        """Whether it satisfies a label selector of Ray's: values may be `v`, `!v`, `in(v, w)` and `!in(v, w)`."""
+        return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
+
+
+def describe(amounts: Mapping[str, float]) -> str:
+    """Amounts as people say them: `8 CPUs and 1 GPU`."""
+    words = [format_amount(name, value) for name, value in amounts.items()]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def selects(wanted: str, value: str | None) -> bool:
+    negated, wanted = wanted.startswith("!"), wanted.removeprefix("!")
+    listed = wanted.removeprefix("in(").removesuffix(")") if wanted.startswith("in(") else wanted
+    choices = {choice.strip() for choice in listed.split(",")} if listed is not wanted else {wanted}
+    return (value in choices) != negated
+
+
+def subtract(room: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - asked.get(name, 0) for name, value in room.items()}
+
+
+def format_amount(name: str, value: float) -> str:
+    if name in _IN_BYTES:
+        unit, size = ("GiB", 1 << 30) if value >= 1 << 30 else ("MiB", 1 << 20)
+        # Rounded down, so that what is advised fits.
+        return f"{math.floor(value / size * 100) / 100:g} {unit} of {name.replace('_', ' ')}"
+    return f"{value:g} {unit_of(name, value)}"
+
+
+def unit_of(name: str, value: float) -> str:
+    if name not in ("CPU", "GPU"):
+        return name
+    return name if value == 1 else f"{name}s"

@@ -1,0 +1,156 @@
+"""What the stack's one-shot services run: databases, buckets, accounts and their rights.
+
+    python -m mlplatform.services.bootstrap storage     # service storage-init
+    python -m mlplatform.services.bootstrap tracking    # service mlflow-migrate
+
+Each step is declared as data and may be repeated: what is there already is brought to the declared state.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.errors import SettingsError
+from mlplatform.settings.job import Settings
+
+if TYPE_CHECKING:
+    from minio.minioadmin import MinioAdmin
+
+
+SECRETS = Path("/run/secrets")
+
+BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
+
+_READ = ("s3:GetObject",)
+
+_WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+
+# Account -> bucket, or some of its objects -> what it may do with them; listing the bucket comes with either.
+RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "mlflow": {"mlflow-artifacts": _WRITE},
+    # An attempt's number beside its job's checkpoints fences off the ones before it.
+    "gateway": {"jobs": _WRITE, "ray/*/attempt": _WRITE},
+    "job": {"ray": _WRITE, "datasets": _READ},
+    "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
+}
+
+
+def storage() -> None:
+    """Make roles and databases in Postgres, and buckets, accounts and policies in MinIO."""
+    make_databases()
+    make_buckets()
+
+
+def make_databases() -> None:
+    """MLflow owns a database for runs and one for accounts, the gateway one for jobs; the exporter reads statistics."""
+    from psycopg2 import sql
+
+    owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
+    roles = {**owners, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
+    superuser = (SECRETS / "postgres_password").read_text()
+    with closing(_connect("postgres_password", host="postgres", user="postgres", password=superuser)) as connection:
+        connection.autocommit = True  # CREATE DATABASE refuses to run in a transaction
+        cursor = connection.cursor()
+        for role, role_password in roles.items():
+            cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
+            verb = sql.SQL("ALTER" if cursor.fetchone() else "CREATE")
+            cursor.execute(
+                sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), sql.Literal(role_password))
+            )
+        cursor.execute("GRANT pg_monitor TO exporter")
+        for database, owner in (("mlflow", "mlflow"), ("mlflow_auth", "mlflow"), ("gateway", "gateway")):
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+            if not cursor.fetchone():
+                cursor.execute(
+                    sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(owner))
+                )
+            # Every role may connect to a new database by default.
+            cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
+    print("Postgres: roles and databases are as declared.")
+
+
+def _connect(secret: str, **account: Any) -> Any:
+    """A connection to Postgres.
+
+    Raises:
+        SettingsError: the volume was made with other passwords than those of this checkout.
+    """
+    import psycopg2
+
+    try:
+        return psycopg2.connect(**account)
+    except psycopg2.OperationalError as error:
+        if "password authentication failed" not in str(error):
+            raise
+        raise SettingsError(
+            f"Postgres refuses the password in secrets/{secret}: another checkout made its volume. Copy that one's "
+            ".env and secrets/ to this one, or remove the stack with all of its data by `make destroy`."
+        ) from None
+
+
+def make_buckets() -> None:
+    """Buckets for everyone, an account per service, and for each the rights that `RIGHTS` declares."""
+    from minio import Minio
+    from minio.credentials import StaticProvider
+    from minio.minioadmin import MinioAdmin
+
+    endpoint = (Settings.load().s3_endpoint or "").removeprefix("http://")
+    root = ((SECRETS / "minio_root_user").read_text(), (SECRETS / "minio_root_password").read_text())
+    client = Minio(endpoint=endpoint, access_key=root[0], secret_key=root[1], secure=False)
+    admin = MinioAdmin(endpoint=endpoint, credentials=StaticProvider(*root), secure=False)
+
+    for bucket in BUCKETS:
+        if not client.bucket_exists(bucket_name=bucket):
+            client.make_bucket(bucket_name=bucket)
+    for account, rights in RIGHTS.items():
+        _grant(admin, account, [statement for bucket in rights for statement in _statements(bucket, rights[bucket])])
+    _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
+    print("MinIO: buckets, accounts and policies are as declared.")
+
+
+def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object]]:
+    bucket, _, some = objects.partition("/")
+    about_bucket = ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"]
+    return [
+        {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
+        {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/{some or '*'}"]},
+    ]
+
+
+def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
+    access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
+    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": statements})
+    admin.user_add(access_key, secret_key)
+    # The older call, because attaching a policy that is attached already is an error.
+    admin.policy_set(account, user=access_key)
+
+
+def tracking() -> None:
+    """Bring MLflow's databases to the version of this image and make its accounts."""
+    _connect("postgres_mlflow", service="mlflow").close()
+    subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
+
+    # Reads docker/mlflow/basic_auth.ini, as the server does.
+    from mlflow.server.auth import auth_config, store
+
+    store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
+    accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "gateway", "job", "person")]
+    accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))
+    for user, password in accounts:
+        if store.has_user(user):
+            store.update_user(user, password=password)
+        else:
+            store.create_user(user, password, is_admin=user == auth_config.admin_username)
+    print("MLflow: databases are up to date and accounts as declared.")
+
+
+if __name__ == "__main__":
+    try:
+        {"storage": storage, "tracking": tracking}[sys.argv[1]]()
+    except SettingsError as error:
+        sys.exit(str(error))

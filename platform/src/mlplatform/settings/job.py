@@ -1,0 +1,158 @@
+"""Every setting of the platform, and the only module that reads the environment.
+
+`Settings` is what a job, a notebook or a laptop needs to reach a platform; containers of the stack and
+the embedded platform carry it as environment variables, so user code sets nothing. `StackSettings` is
+what the host's `.env` says about the stack itself; `.env.example` explains each variable.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from mlplatform.settings import ray_process
+from mlplatform.settings.environment import RAY_JOB_CONFIG
+from mlplatform.settings.load import EnvironmentSettings, label_selector
+
+_JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
+
+_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
+"""Settings that say what a process is, and so are not brought to another one."""
+
+
+class Settings(EnvironmentSettings):
+    """Addresses, paths and identity of the process at hand; secrets stay in the files that the paths name."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
+
+    tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    """MLflow server; None means that nothing is tracked (a stack started with ONLY=ray)."""
+
+    platform_tracking_uri: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_URI")
+    """The platform's own MLflow, whatever a job sets `tracking_uri` to; its account is sent nowhere else."""
+
+    tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
+    """Where a browser finds MLflow, when that is another address than the one for programs."""
+
+    ray_address: str = Field("http://127.0.0.1:8265", validation_alias="RAY_ADDRESS")
+    """Ray's Jobs API."""
+
+    ray_auth_token_path: Path | None = Field(None, validation_alias="RAY_AUTH_TOKEN_PATH")
+    """File that holds the token for `ray_address`."""
+
+    storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
+    """Where checkpoints go: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
+
+    datasets: str = Field("s3://datasets", validation_alias="MLPLATFORM_DATASETS")
+    """Where data sets lie: `s3://bucket[/prefix]` or an absolute folder."""
+
+    s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+    """S3 server when it is not Amazon's."""
+
+    s3_region: str | None = Field(None, validation_alias="AWS_REGION")
+    """Region that requests to the S3 server are signed for."""
+
+    s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
+    """File with the account for the S3 server; boto3 and pyarrow read it by themselves."""
+
+    job_id: str | None = Field(None, validation_alias="MLPLATFORM_JOB_ID")
+    """Submission id of the job that this process belongs to; None outside of jobs."""
+
+    attempt: int = Field(1, ge=1, validation_alias="MLPLATFORM_ATTEMPT")
+    """Which start of the job this is, from 1."""
+
+    user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")
+    """Person on whose behalf jobs are submitted."""
+
+    image: str | None = Field(None, validation_alias="MLPLATFORM_IMAGE")
+    """Container image of this process, recorded with each run; None on the embedded platform."""
+
+    git_commit: str | None = Field(None, validation_alias="MLPLATFORM_GIT_COMMIT")
+    """Commit of the submitted folder; None where it was not under git."""
+
+    git_diff: str | None = Field(None, validation_alias="MLPLATFORM_GIT_DIFF")
+    """What the submitted folder had beside its commit, packed by `source.pack`; None for a clean tree."""
+
+    entrypoint: str | None = Field(None, validation_alias="MLPLATFORM_ENTRYPOINT")
+    """The job's command as it was submitted; None where nothing has recorded it."""
+
+    note: str | None = Field(None, validation_alias="MLPLATFORM_NOTE")
+    """What its submitter says about the job; shown with its run."""
+
+    driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
+    """`key=value` of the nodes that run entry points (the stack: role=worker); None means any node."""
+
+    home: Path = Field(Path("~/.local/share/mlplatform"), validation_alias="MLPLATFORM_HOME")
+    """Folder of the embedded platform."""
+
+    shared: Path | None = Field(None, validation_alias="MLPLATFORM_SHARED")
+    """Folder that all nodes share; None means `shared` below `home`."""
+
+    mlflow_key_file: Path = Field(Path("/run/secrets/mlflow_flask_key"), validation_alias="MLPLATFORM_MLFLOW_KEY_FILE")
+    """File with the key that signs the MLflow server's forms; read in the server's container only."""
+
+    mlflow_webhook_key_file: Path = Field(
+        Path("/run/secrets/mlflow_webhook_key"), validation_alias="MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE"
+    )
+    """File with the key that encrypts the webhooks' secrets in MLflow's database; read in the same place only."""
+
+    @field_validator("home")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _identity_of_ray(cls, values: Any) -> Any:
+        """Take what was recorded when the job was submitted from Ray's own job metadata where nothing else has set it.
+
+        Ray puts the job's configuration into every driver's environment as JSON
+        (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`); its workers have it from their own context.
+        """
+        config = json.loads(os.environ.get(RAY_JOB_CONFIG) or "{}")
+        metadata = config.get("metadata") or ray_process.job_metadata()
+        for field, variable, key in (
+            ("job_id", "MLPLATFORM_JOB_ID", "job_submission_id"),
+            ("user", "MLPLATFORM_USER", "user"),
+            ("git_commit", "MLPLATFORM_GIT_COMMIT", "git_commit"),
+            ("git_diff", "MLPLATFORM_GIT_DIFF", "git_diff"),
+            ("entrypoint", "MLPLATFORM_ENTRYPOINT", "entrypoint"),
+            ("note", "MLPLATFORM_NOTE", "note"),
+        ):
+            if metadata.get(key) and not values.get(variable) and not values.get(field):
+                values[variable] = metadata[key]
+        return values
+
+    @property
+    def driver_labels(self) -> dict[str, str]:
+        """The label that entry points need, as Ray's label selectors have it; empty where any node will do."""
+        return label_selector(self.driver_label)
+
+    @property
+    def shared_folder(self) -> Path:
+        """The folder that all nodes share."""
+        return self.shared or self.home / "shared"
+
+    def environment(self) -> dict[str, str]:
+        """The variables that bring these settings to another process, a shell or a laptop."""
+        values = {
+            str(field.validation_alias): getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if name not in _OF_ONE_PROCESS
+        }
+        if self.ray_auth_token_path:
+            values["RAY_AUTH_MODE"] = "token"
+        return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings.load()

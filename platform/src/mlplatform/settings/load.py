@@ -1,0 +1,45 @@
+"""Loading of settings from the environment, with errors that name every invalid variable."""
+
+from __future__ import annotations
+
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings
+
+from mlplatform.errors import SettingsError
+
+_Model = TypeVar("_Model", bound=BaseSettings)
+
+
+class EnvironmentSettings(BaseSettings):
+    """Settings that come from the environment."""
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment; `overrides` are fields by name.
+
+        Raises:
+            SettingsError: a variable has a value that is not valid; all of them are named at once.
+        """
+        return load_settings(cls, overrides)
+
+
+def label_selector(label: str | None) -> dict[str, str]:
+    key, _, value = (label or "").partition("=")
+    return {key: value} if key else {}
+
+
+def load_settings(model: type[_Model], values: dict[str, Any]) -> _Model:
+    # Overrides come by field name but are passed by variable: if the model knew its fields by name too, it would also
+    # read HOME and USER from the environment for `home` and `user`.
+    fields = model.model_fields
+    named = {str(fields[name].validation_alias) if name in fields else name: value for name, value in values.items()}
+    try:
+        return model(**named)
+    except ValidationError as error:
+        problems = (
+            f"{'.'.join(map(str, problem['loc'])) or 'The settings'}={problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
+        raise SettingsError("\n".join(problems)) from error

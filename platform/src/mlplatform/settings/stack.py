@@ -1,0 +1,73 @@
+"""Settings of the stack on its host, read from `.env`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mlplatform.errors import SettingsError
+from mlplatform.settings.load import load_settings
+
+LOOPBACK = "127.0.0.1"
+
+
+class StackSettings(BaseSettings):
+    """What `.env` says about the stack on this host."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
+
+    version: str = Field(validation_alias="MLPLATFORM_VERSION")
+    """Tag of the images that we build."""
+
+    accelerator: Literal["cpu", "cuda", "rocm"] = Field("cpu", validation_alias="ACCELERATOR")
+    """Picks the workers' devices and the exporters."""
+
+    worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
+    """One worker with everything, two with a GPU each, or the generated file for other counts."""
+
+    prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
+    """Put before every container, so that two stacks fit on a host."""
+
+    food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
+    """Docker volume with the photos of Food-11, which stacks of a host may share."""
+
+    bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
+    """Address that the ports are published on."""
+
+    profiles: str = Field("", validation_alias="COMPOSE_PROFILES")
+    """Optional services, comma-separated."""
+
+    disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
+    """Free space on Docker's disk, in GB, under which the stack is not started."""
+
+    mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
+    minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
+    minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")
+    ray_port: int = Field(8265, ge=1, le=65535, validation_alias="RAY_PORT")
+    notebook_port: int = Field(8888, ge=1, le=65535, validation_alias="NOTEBOOK_PORT")
+    prometheus_port: int = Field(9090, ge=1, le=65535, validation_alias="PROMETHEUS_PORT")
+    grafana_port: int = Field(3000, ge=1, le=65535, validation_alias="GRAFANA_PORT")
+
+    @field_validator("bind_address")
+    @classmethod
+    def _only_loopback(cls, value: str) -> str:
+        if value != LOOPBACK:
+            raise ValueError(
+                "the stack listens on loopback only, because its pages speak plain HTTP; keep 127.0.0.1 and reach it "
+                "with the `ssh -L` line that `make status` prints"
+            )
+        return value
+
+    @classmethod
+    def load(cls, env_file: Path, **overrides: Any) -> Self:
+        """Read `env_file`; variables of the environment win over it, as they do in Compose.
+
+        Raises:
+            SettingsError: the file is missing, or a variable has a value that is not valid.
+        """
+        if not env_file.is_file():
+            raise SettingsError(f"There is no {env_file}; run `make env` to write it.")
+        return load_settings(cls, {"_env_file": env_file, **overrides})

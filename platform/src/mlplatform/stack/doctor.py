@@ -1,0 +1,122 @@
+"""Checks of this host before the stack starts; every failure names its fix, and all of them come in one error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlplatform.errors import HostError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import compose as stack_compose
+from mlplatform.stack import pages
+
+# `start_interval` of health checks needs Engine 25, `include` of several files Compose 2.23.
+MINIMUM_ENGINE = (25, 0)
+
+MINIMUM_COMPOSE = (2, 23)
+
+_GB = 10**9
+
+
+def check_host(root: Path, only: str | None = None) -> None:
+    """Find out whether the stack can start on this host.
+
+    Raises:
+        HostError: it cannot; one line for each problem, with what to do.
+        SettingsError: `.env` is missing or has a value that is not valid.
+    """
+    settings = StackSettings.load(root / ".env")
+    variables = pages.only_variables(settings, only)
+    profiles = set(variables.get("COMPOSE_PROFILES", settings.profiles).split(","))
+    problems = [*_docker_problems()]
+    if not problems:
+        engine = json.loads(_output("docker", "info", "--format", "{{json .}}"))
+        problems += [
+            *_accelerator_problems(settings, engine),
+            *_disk_problems(Path(engine["DockerRootDir"]), settings.disk_needed),
+            *_image_problems(settings),
+            *_port_problems(settings, profiles, stack_compose.running(root)),
+        ]
+    if problems:
+        raise HostError("\n".join(problems))
+
+
+def _docker_problems() -> Iterator[str]:
+    if not shutil.which("docker"):
+        yield "There is no `docker` on this host: install Docker Engine 25 or later with its Compose plugin."
+        return
+    result = subprocess.run(
+        ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        yield (
+            f"Docker is not running or not yours to use ({result.stderr.strip().splitlines()[-1]}): start it with "
+            "`sudo systemctl start docker`, or add yourself to the group `docker` and log in again."
+        )
+        return
+    if _version(result.stdout) < MINIMUM_ENGINE:
+        yield f"Docker Engine {result.stdout.strip()} is too old: 25.0 or later is needed."
+    compose = _output("docker", "compose", "version", "--short")
+    if not compose:
+        yield "Docker has no Compose plugin: install `docker-compose-plugin` (Debian: `docker-compose`)."
+    elif _version(compose) < MINIMUM_COMPOSE:
+        yield f"Docker Compose {compose.strip()} is too old: 2.23 or later is needed."
+
+
+def _accelerator_problems(settings: StackSettings, engine: dict[str, object]) -> Iterator[str]:
+    if settings.accelerator == "cuda" and "nvidia" not in dict(engine.get("Runtimes") or {}):  # type: ignore[call-overload]
+        yield (
+            "ACCELERATOR=cuda, but Docker knows no NVIDIA runtime: install the NVIDIA Container Toolkit, run "
+            "`sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker, or set ACCELERATOR=cpu in .env."
+        )
+    if settings.accelerator == "rocm" and not Path("/dev/kfd").exists():
+        yield (
+            "ACCELERATOR=rocm, but this host has no /dev/kfd: install AMD's kernel driver (amdgpu-dkms) and reboot, "
+            "or set ACCELERATOR=cpu in .env."
+        )
+
+
+def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
+    # Only root may look into Docker's folder, but its nearest parent that we see is on the same disk or tells as much.
+    visible = next(folder for folder in (docker_root, *docker_root.parents) if folder.exists())
+    free = shutil.disk_usage(visible).free / _GB
+    if free < needed:
+        yield (
+            f"Docker's disk at {docker_root} has {free:.0f} GB free, fewer than DISK_NEEDED_GB={needed}: "
+            "free some (`docker system prune` removes what is unused), or lower the setting in .env."
+        )
+
+
+def _image_problems(settings: StackSettings) -> Iterator[str]:
+    for name in ("platform", "ray", "notebook"):
+        image = f"mlplatform-{name}:{settings.version}"
+        if not _output("docker", "image", "inspect", "--format", "{{.Id}}", image):
+            yield f"The image {image} is not built: run `make build`."
+
+
+def _port_problems(settings: StackSettings, profiles: set[str], running: set[str]) -> Iterator[str]:
+    for page in pages.pages(settings):
+        if page.service in running or (page.profile and page.profile not in profiles):
+            continue
+        with socket.socket() as probe:
+            # As Docker binds: a port whose last connection just closed is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.bind_address, page.port))
+            except OSError as error:
+                yield (
+                    f"Port {page.port} for {page.title} cannot be used ({error.strerror}): stop what listens there, "
+                    f"or set {page.setting} in .env to a free port."
+                )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.strip().lstrip("v").split(".")[:2])
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -1,0 +1,92 @@
+"""The stack's secrets: which files there are, what is in each, and how they are generated.
+
+Every secret is a file in `secrets/` (folder 0700) in the format that its reader knows, so that no password
+passes through a variable or a command line. The files are 0444 (0644 where somebody fills in a key), because Compose
+mounts them with the mode they have on the host and the services run under different users; the folder is what keeps
+others out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mlplatform.credentials import (
+    comet_config,
+    fernet_key,
+    minio_metrics_token,
+    mlflow_account,
+    password,
+    postgres_service,
+    prometheus_web,
+    s3_account,
+    wandb_netrc,
+)
+
+
+def _plain(path: Path) -> None:
+    path.write_text(password())
+
+
+def _root_user(path: Path) -> None:
+    path.write_text("root")
+
+
+_Write = Callable[[Path], None]
+
+# In the order of writing: what is derived comes after what it is derived from.
+FILES: dict[str, _Write] = {
+    "postgres_password": _plain,
+    "postgres_mlflow": lambda path: postgres_service("mlflow", path),
+    "postgres_gateway": lambda path: postgres_service("gateway", path),
+    "postgres_exporter_password": _plain,
+    "minio_root_user": _root_user,
+    "minio_root_password": _plain,
+    "minio_mlflow": lambda path: s3_account("mlflow", path),
+    "minio_gateway": lambda path: s3_account("gateway", path),
+    "minio_job": lambda path: s3_account("job", path),
+    "minio_person": lambda path: s3_account("person", path),
+    "minio_prometheus": lambda path: s3_account("prometheus", path),
+    "minio_prometheus_token": lambda path: minio_metrics_token(path.with_name("minio_prometheus"), path),
+    "mlflow_admin": lambda path: mlflow_account("admin", path),
+    "mlflow_gateway": lambda path: mlflow_account("gateway", path),
+    "mlflow_job": lambda path: mlflow_account("job", path),
+    "mlflow_person": lambda path: mlflow_account("person", path),
+    "mlflow_prometheus_password": _plain,
+    "mlflow_flask_key": _plain,
+    "mlflow_webhook_key": fernet_key,
+    "ray_token": _plain,
+    "notebook_token": _plain,
+    "prometheus_password": _plain,
+    "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
+    "grafana_password": _plain,
+    "wandb_netrc": wandb_netrc,
+    "comet_config": comet_config,
+}
+
+TO_FILL_IN = {"wandb_netrc", "comet_config"}
+"""Files for keys of services outside, which only their owner can know; until then they hold comments alone."""
+
+
+def write_missing(folder: Path) -> list[str]:
+    """Generate the secrets that `folder` lacks; the ones that are there stay as they are.
+
+    Returns:
+        The names of the files that were written.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    written = []
+    for name, write in FILES.items():
+        path = folder / name
+        # An empty file counts as missing: MinIO would take it for "no password" and fall back to its well-known one.
+        if path.exists() and path.stat().st_size:
+            continue
+        # Written beside and renamed: a run that is interrupted leaves no half of a secret behind.
+        draft = folder / f".{name}"
+        draft.unlink(missing_ok=True)
+        write(draft)
+        draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
+        draft.rename(path)
+        written.append(name)
+    return written

@@ -1,0 +1,143 @@
+"""Keeps a replaced attempt of a job from writing: it may be thought dead, sleep, and wake up beside its successor.
+
+`<storage>/<job id>/attempt` holds the number of the attempt that may write, as text. It is written before that attempt
+starts, so a write that a process makes within the seconds of this start is seen by the new attempt; whatever comes
+later is refused. Nothing is asked in a process that was told no number, because nobody replaces attempts there.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mlplatform.errors import FencedError, StorageError, UnreachableError
+from mlplatform.settings.job import settings
+from mlplatform.storage import addresses, objects
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+NAME = "attempt"
+
+_VALID_SECONDS = 0.2
+"""How long an answer holds. An attempt takes seconds to start (3 s at the least, Ray's import included), so that what
+a replaced one still writes in this time lies there before its successor looks."""
+
+# Of the clocks that only go forward, the one that also counts while the machine is suspended (Linux); each counts while
+# a process is stopped.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def applies() -> bool:
+    """Whether this process belongs to a numbered attempt of a job, as all that the gateway starts do."""
+    known = settings()
+    return known.job_id is not None and "attempt" in known.model_fields_set
+
+
+def check(wait: bool = True) -> None:
+    """Return if this process' attempt may write; costs a small read, at most each 0.2 s.
+
+    Args:
+        wait: for ten minutes at most while the storage is away; otherwise that is raised at once.
+
+    Raises:
+        FencedError: a later attempt was started; so it stays for this process.
+        UnreachableError, StorageError: the storage cannot be asked.
+    """
+    if applies():
+        known = settings()
+        _own(str(known.job_id), known.attempt, known.storage).check(wait)
+
+
+def allowed(job_id: str, wait: bool = False) -> int | None:
+    """The number of the attempt that may write; None where no attempt was fenced off yet.
+
+    Raises:
+        UnreachableError: the storage does not answer.
+        StorageError: what it holds is not a number, or cannot be read.
+    """
+    from mlplatform.storage.retry import passes_by_itself, retry
+
+    def read() -> str | None:
+        files, path = _place(uri(job_id))
+        try:
+            with files.open_input_stream(path) as stream:
+                return str(stream.read().decode())
+        except FileNotFoundError:
+            return None
+
+    try:
+        text = retry(read) if wait else read()
+    except OSError as error:
+        kind = UnreachableError if passes_by_itself(error) else StorageError
+        raise kind(f"{uri(job_id)} does not say which attempt may write ({error}); check the storage.") from error
+    if text is None:
+        return None
+    if not text.strip().isdecimal():
+        raise StorageError(f"{uri(job_id)} holds {text[:40]!r}, not the number of an attempt; write one there.")
+    return int(text)
+
+
+def uri(job_id: str) -> str:
+    """Where the number lies."""
+    return addresses.checkpoint_uri(NAME, job_id)
+
+
+def allow(job_id: str, attempt: int) -> None:
+    """Let nobody before an attempt write any more. For whoever starts it, before it does.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: the storage cannot be written.
+    """
+    objects.write_text(uri(job_id), str(attempt))
+
+
+def remove(job_id: str) -> None:
+    """Forget which attempt of a job may write; whoever takes the job's id next begins with the first.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: the storage cannot be written.
+    """
+    objects.delete_file(uri(job_id))
+
+
+class _Own:
+    """What this process knows of its own attempt."""
+
+    def __init__(self, job_id: str, attempt: int) -> None:
+        self._job_id = job_id
+        self._attempt = attempt
+        self._allowed_at = float("-inf")
+        self._replaced = ""
+
+    def check(self, wait: bool) -> None:
+        if self._replaced:
+            raise FencedError(self._replaced)
+        # Before the question: a process that is stopped while it waits for the answer asks again.
+        asked_at = time.clock_gettime(_CLOCK)
+        if asked_at - self._allowed_at < _VALID_SECONDS:
+            return
+        current = allowed(self._job_id, wait)
+        if current is not None and current > self._attempt:
+            self._replaced = (
+                f"Attempt {self._attempt} of job {self._job_id} was replaced by attempt {current}; "
+                "it writes nothing any more."
+            )
+            raise FencedError(self._replaced)
+        self._allowed_at = asked_at
+
+
+@cache
+def _own(job_id: str, attempt: int, storage_root: str) -> _Own:
+    return _Own(job_id, attempt)
+
+
+@cache
+def _place(address: str) -> tuple[FileSystem, str]:
+    """pyarrow and not boto3, whose import takes 1 s of a core beside a training; Ray has loaded pyarrow already."""
+    from pyarrow.fs import FileSystem
+
+    files, path = FileSystem.from_uri(address)
+    return files, path

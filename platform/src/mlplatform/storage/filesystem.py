@@ -1,0 +1,179 @@
+"""A pyarrow file system for checkpoints that retries during outages and rejects writes of replaced attempts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector, FileSystem, FileSystemHandler, PyFileSystem, S3FileSystem
+
+from mlplatform.storage import fence
+from mlplatform.storage.retry import _Result, retry
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+_SMALL_BYTES = 4 << 20
+"""Of a file that is kept in memory until it is closed, so that all of it can be written again."""
+
+_abandoned: list[Any] = []
+"""Streams that must not be closed: pyarrow cannot abort one, and would finish its file when it is freed."""
+
+
+class RetryingHandler(FileSystemHandler):  # type: ignore[misc]
+    """Repeats what failed for a reason that passes, for ten minutes; each write asks `fence.check` first."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self.files = files
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RetryingHandler) and bool(self.files.equals(other.files))
+
+    def __hash__(self) -> int:
+        return hash(self.files.type_name)
+
+    def get_type_name(self) -> str:
+        return f"retrying+{self.files.type_name}"
+
+    def normalize_path(self, path: str) -> Any:
+        return self.files.normalize_path(path)
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        return retry(lambda: self.files.get_file_info(paths))
+
+    def get_file_info_selector(self, selector: FileSelector) -> Any:
+        return retry(lambda: self.files.get_file_info(selector))
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        _write(lambda: self.files.create_dir(path, recursive=recursive))
+
+    def delete_dir(self, path: str) -> None:
+        _write(lambda: self.files.delete_dir(path))
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        _write(lambda: self.files.delete_dir_contents(path, missing_dir_ok=missing_dir_ok))
+
+    def delete_root_dir_contents(self) -> None:
+        _write(lambda: self.files.delete_dir_contents("/", accept_root_dir=True))
+
+    def delete_file(self, path: str) -> None:
+        _write(lambda: self.files.delete_file(path))
+
+    def move(self, src: str, dest: str) -> None:
+        _write(lambda: self.files.move(src, dest))
+
+    def copy_file(self, src: str, dest: str) -> None:
+        _write(lambda: self.files.copy_file(src, dest))
+
+    def open_input_stream(self, path: str) -> Any:
+        return retry(lambda: self.files.open_input_stream(path, compression=None))
+
+    def open_input_file(self, path: str) -> Any:
+        return retry(lambda: self.files.open_input_file(path))
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        return pa.PythonFile(_Output(self.files, path, metadata), mode="w")
+
+    def open_append_stream(self, path: str, metadata: Any) -> Any:
+        return _write(lambda: self.files.open_append_stream(path, compression=None, metadata=metadata))
+
+
+class _Output:
+    """A file being written; a small one is written when it is closed, right after the fence was asked."""
+
+    def __init__(self, files: FileSystem, path: str, metadata: Any) -> None:
+        self._files = files
+        self._path = path
+        self._metadata = metadata
+        self._kept = io.BytesIO()
+        self._stream: Any = None
+        self._written = 0
+        self.closed = False
+        # Said before the caller makes what it would write.
+        fence.check()
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        size = len(data)
+        if self._stream is None and self._written + size > _SMALL_BYTES:
+            self._stream = _write(self._open)
+            self._stream.write(self._kept.getbuffer())
+            self._kept = io.BytesIO()
+        if self._stream is None:
+            self._kept.write(data)
+        else:
+            fence.check()
+            self._stream.write(data)
+        self._written += size
+        return size
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        """A file appears when it is closed."""
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._stream is None:
+            _write(self._write_kept)
+            return
+        try:
+            fence.check()
+        except BaseException:
+            _abandoned.append(self._stream)
+            raise
+        self._stream.close()
+
+    def _write_kept(self) -> None:
+        with self._open() as stream:
+            stream.write(self._kept.getbuffer())
+
+    def _open(self) -> Any:
+        return self._files.open_output_stream(self._path, compression=None, metadata=self._metadata)
+
+
+def retrying(files: FileSystem) -> PyFileSystem:
+    """Wrap a file system; it can be pickled, as Ray Train needs."""
+    return PyFileSystem(RetryingHandler(_writing_by_itself(files)))
+
+
+def _writing_by_itself(files: FileSystem) -> FileSystem:
+    """The same S3, written to by the thread that writes.
+
+    By default pyarrow hands each write to its 8 threads for I/O. `copy_files` closes files in these very threads, where
+    ours are written: with 8 of them or more at once, each would wait for a thread for ever.
+    """
+    if not isinstance(files, S3FileSystem):
+        return files
+    rebuild, (options,) = files.__reduce__()
+    return rebuild({**options, "background_writes": False})
+
+
+def _write(call: Callable[[], _Result]) -> _Result:
+    """As `retry`, but nothing is written by an attempt of the job that was replaced, also while this waited."""
+
+    def unless_fenced() -> _Result:
+        fence.check()
+        return call()
+
+    return retry(unless_fenced)
+
+
+def filesystem(uri: str) -> tuple[FileSystem, str]:
+    """The pyarrow file system of an address and the path in it; one on S3 waits while its server is away.
+
+    What is written through it raises FencedError once a later attempt of this job has been started.
+    """
+    from pyarrow.fs import FileSystem
+
+    from mlplatform.storage import fence
+    from mlplatform.storage.filesystem import retrying
+
+    files, path = FileSystem.from_uri(uri)
+    # A folder as it is where no attempt is ever replaced: Ray reads checkpoints in place, without a copy, from that.
+    return (retrying(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)

@@ -1,0 +1,1 @@
+"""MLflow tracking: one run per job."""

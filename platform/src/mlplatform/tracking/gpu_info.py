@@ -1,0 +1,54 @@
+"""What this node's own tools say about its GPUs."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+
+_TOOLS = ("nvidia-smi", "rocm-smi")
+
+_SECONDS = 30
+"""A first nvidia-smi on a node without persistence mode took over ten."""
+
+
+def describe() -> str:
+    """The report of `nvidia-smi` or `rocm-smi`, else NVML's names; one sentence where there is no GPU."""
+    for tool in _TOOLS:
+        if report := _output(tool):
+            return report
+    if names := _nvml():
+        return "\n".join(names) + "\n"
+    return f"Node {socket.gethostname()} has no GPU that nvidia-smi, rocm-smi or NVML reports.\n"
+
+
+def _output(tool: str) -> str | None:
+    program = shutil.which(tool)
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _nvml() -> list[str]:
+    """One line a GPU: number, name, memory; containers may have the driver's library without its programs."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+    except Exception:
+        return []
+    try:
+        lines = [f"driver {pynvml.nvmlSystemGetDriverVersion()}"]
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            device = pynvml.nvmlDeviceGetHandleByIndex(number)
+            mebibytes = pynvml.nvmlDeviceGetMemoryInfo(device).total >> 20
+            lines.append(f"GPU {number}: {pynvml.nvmlDeviceGetName(device)}, {mebibytes} MiB")
+        return lines if len(lines) > 1 else []
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,44 @@
+"""Identity of a process towards MLflow: its job, attempt, node and rank."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+
+from mlplatform.contract import TAG_ATTEMPT, TAG_HOLDER, TAG_JOB, TAG_NODE, TAG_ROLE
+from mlplatform.settings import ray_process
+from mlplatform.settings.environment import launcher_ranks
+from mlplatform.settings.job import Settings
+
+DRIVER, WORKER = "driver", "worker"
+
+
+def process_ranks() -> tuple[int, int]:
+    """Rank and local rank of this process among those that train together; 0 and 0 for a process alone."""
+    return ray_process.train_ranks() or launcher_ranks()
+
+
+def identity_tags(config: Settings) -> dict[str, str]:
+    """What every run of a job carries, those that user code starts by itself included."""
+    tags = {
+        TAG_JOB: config.job_id,
+        TAG_ATTEMPT: str(config.attempt),
+        TAG_NODE: socket.gethostname(),
+        "mlplatform.image": config.image,
+        "mlflow.user": config.user,
+        "mlflow.source.git.commit": config.git_commit,
+    }
+    return {tag: value for tag, value in tags.items() if value}
+
+
+def job_tags(config: Settings) -> dict[str, str]:
+    # A worker's own command line is Ray's, and names nothing that a person has typed.
+    command = config.entrypoint or ("" if ray_process.is_worker() else shlex.join(sys.orig_argv))
+    tags = {
+        **identity_tags(config),
+        TAG_ROLE: "job",
+        TAG_HOLDER: WORKER if ray_process.is_worker() else DRIVER,
+        "mlplatform.entrypoint": command,
+    }
+    return {tag: value for tag, value in tags.items() if value}

@@ -1,0 +1,306 @@
+"""One MLflow run a job: opened by its first attempt, rejoined by every later one."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mlplatform import advice as advice_module
+from mlplatform import contract
+from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
+from mlplatform.settings import ray_process
+from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
+from mlplatform.settings.job import Settings, settings
+from mlplatform.storage import fence
+from mlplatform.tracking import exit_status, gpu_info
+from mlplatform.tracking.ending import end_run, fail_run_of
+from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
+from mlplatform.tracking.metric_names import name_among
+from mlplatform.tracking.scratch_run import throwaway_run, uri_outside
+from mlplatform.tracking.server import check, find_run, report_untracked, uri
+from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
+
+if TYPE_CHECKING:
+    from mlflow import ActiveRun
+    from mlflow.entities import Run
+
+
+_FILES_SECONDS = 60.0
+
+
+@contextmanager
+def job_run(
+    *,
+    experiment: str | None = None,
+    name: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[ActiveRun | None]:
+    """Open the job's MLflow run, or rejoin it when an earlier attempt or another process of the job has opened it.
+
+    Inside, `mlflow.log_metric` and its siblings, autologging included, go to this run. It ends FINISHED, FAILED with
+    the traceback as artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
+
+    Among ranks that train together (Ray Train, torchrun, Lightning's own DDP, SLURM) only rank 0 gets the job's run.
+    The others get one in a temporary folder, where all that they log works and from which nothing is kept; one that
+    fails makes the job's run FAILED, with artifact `traceback-rank-<rank>.txt`.
+
+    A process that rejoins a run which the job's driver, or a parent of its own, still holds open does not end it: it
+    leaves it RUNNING, or FAILED if it failed, and the one that holds it has the last word. Whoever else rejoins a run,
+    as the next attempt and a restarted train worker do, ends it.
+
+    Args:
+        experiment: where a new run goes; None leaves it to MLFLOW_EXPERIMENT_NAME, or MLflow's default.
+        name: of a new run; None takes the job's id.
+        params: logged once, by the first attempt; what MLflow would refuse or cut is whole in artifact `params.json`.
+        tags: set in addition to the job's own.
+
+    Yields:
+        MLflow's own `ActiveRun`, or None where nothing is tracked (said in one sentence on stderr).
+
+    Raises:
+        UnreachableError: no MLflow answers within seconds.
+        AccessError: MLflow refuses the credentials.
+        FencedError: a later attempt of this job was started; the run is that one's.
+    """
+    config = settings()
+    address = uri()
+    if address is None:
+        report_untracked()
+        yield None
+        return
+    name = name or config.job_id
+    with ExitStack() as stack:
+        if active := _own_active_run(config):
+            run = active
+        elif rank := process_ranks()[0]:
+            run = stack.enter_context(_other_rank(config, address, rank, experiment, name))
+        else:
+            fence.check()
+            check(address)
+            run = stack.enter_context(_first_rank(config, address, experiment, name, tags or {}))
+        _log_new_params(run, params or {})
+        yield run
+
+
+def process_run(fit: str | None = None) -> str | None:
+    """Id of the job's run, opened for the rest of this process where no `job_run` is open; None if untracked.
+
+    Inside of a run that the script has opened by itself it is that one, or, in a later attempt of the job, the one that
+    the same training has had before.
+
+    Args:
+        fit: name of the training that is to be tracked.
+    """
+    opened: AbstractContextManager[ActiveRun | Run | None] = job_run()
+    if uri() is not None:
+        import mlflow
+
+        if active := mlflow.active_run():
+            earlier = _earlier_run_of(active, fit) if fit else None
+            if earlier is None:
+                return str(active.info.run_id)
+            opened = _continued(earlier)
+    stack = ExitStack()
+    run = stack.enter_context(opened)
+    previous_hook, leaving = sys.excepthook, exit_status.NotedExit()
+
+    def end_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        stack.__exit__(kind, error, trace)
+        previous_hook(kind, error, trace)
+
+    def end() -> None:
+        error = leaving.error
+        stack.__exit__(type(error) if error else None, error, None)
+
+    sys.excepthook = end_failed
+    atexit.register(end)
+    return str(run.info.run_id) if run else None
+
+
+@contextmanager
+def _first_rank(
+    config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
+) -> Iterator[ActiveRun]:
+    """The job's own run, and how it ends."""
+    with exit_status.exit_on_sigterm():
+        run, guest = _open(config, experiment, name, tags)
+        run_id = run.info.run_id
+        with ExitStack() as stack:
+            if guest:
+                stack.enter_context(node_metrics(run_id))
+            else:
+                stack.enter_context(changed_environment({OPEN_RUN: run_id}))
+                stack.enter_context(_description(config, run, address))
+            status = "FINISHED"
+            try:
+                yield run
+            except BaseException as error:
+                status = exit_status.status_after(error)
+                if status == "FAILED" and (advice := advice_module.advice_for(error)):
+                    print(advice, file=sys.stderr, flush=True)
+                raise
+            finally:
+                # First of all: a stopped job has 3 s before Ray kills it.
+                end_run(address, run_id, status, guest)
+
+
+@contextmanager
+def _other_rank(
+    config: Settings, address: str, rank: int, experiment: str | None, name: str | None
+) -> Iterator[ActiveRun]:
+    """A run that is not kept; what is kept of this rank is its node's system metrics, and why it failed."""
+    with exit_status.exit_on_sigterm(), node_metrics(), throwaway_run(experiment, name) as run:
+        try:
+            yield run
+        except BaseException as error:
+            if config.job_id and exit_status.status_after(error) == "FAILED":
+                fail_run_of(config.job_id, address, rank)
+            raise
+
+
+def _open(
+    config: Settings, experiment: str | None, name: str | None, tags: Mapping[str, str]
+) -> tuple[ActiveRun, bool]:
+    """Open or rejoin the run; whether it is a guest there, because another process holds it open."""
+    import mlflow
+
+    earlier = find_run(config.job_id) if config.job_id else None
+    if earlier is None:
+        if experiment:
+            mlflow.set_experiment(experiment)
+        noted = {"mlflow.note.content": config.note} if config.note else {}
+        run = mlflow.start_run(run_name=name, tags={**job_tags(config), **noted, **tags}, log_system_metrics=False)
+        earlier = find_run(config.job_id) if config.job_id else None
+        if earlier is None or earlier.info.run_id == run.info.run_id:
+            return run, False
+        # Another attempt of the job has opened its run at the same moment, and was the earlier one.
+        mlflow.end_run("KILLED")
+        mlflow.MlflowClient().delete_run(run.info.run_id)
+    guest = _is_guest(earlier)
+    # MLflow refuses to rejoin a run of another experiment than the one that is set.
+    mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
+    own_tags = {} if guest else job_tags(config)
+    return mlflow.start_run(run_id=earlier.info.run_id, tags={**own_tags, **tags}, log_system_metrics=False), guest
+
+
+def _is_guest(run: Run) -> bool:
+    """Whether the run is open in a process that outlives this one: its parent, or the driver of its Ray job.
+
+    A driver always takes the run over, for the one that held it has then died; so does a train worker from a train
+    worker. A driver that dies takes its workers with it, so they cannot find what a dead one has left.
+    """
+    if open_run() == run.info.run_id:
+        return True
+    return ray_process.is_worker() and run.data.tags.get(TAG_HOLDER) == DRIVER
+
+
+def _own_active_run(config: Settings) -> ActiveRun | None:
+    """The run that a `job_run` around this one has opened in this thread, the job's or a throwaway one."""
+    import mlflow
+
+    active = mlflow.active_run()
+    if active is None or uri_outside():
+        return active
+    if config.job_id is None:
+        return None
+    tags = active.data.tags
+    return active if tags.get(TAG_JOB) == config.job_id and tags.get(TAG_ROLE) == "job" else None
+
+
+def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
+    """The run that an earlier attempt of the job had open around a training, whose points are to stay together."""
+    import mlflow
+
+    config = settings()
+    if config.job_id is None or "'" in fit or _own_active_run(config):
+        return None
+    client = mlflow.MlflowClient()
+    if config.attempt > 1:
+        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{TAG_FIT}` = '{fit}'"
+        order = ["attributes.start_time ASC"]
+        if found := client.search_runs([active.info.experiment_id], same, order_by=order, max_results=1):
+            return found[0]
+    client.set_tag(active.info.run_id, TAG_FIT, fit)
+    return None
+
+
+@contextmanager
+def _continued(run: Run) -> Iterator[Run]:
+    """An earlier attempt's run, open again until this one ends."""
+    import mlflow
+
+    client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
+    client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
+    client.update_run(run_id, status="RUNNING")
+    try:
+        yield run
+    except BaseException as error:
+        status = exit_status.status_after(error)
+        raise
+    finally:
+        with suppress(Exception):
+            client.set_terminated(run_id, status)
+
+
+def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
+    """Log what the run does not have yet: MLflow refuses to change a parameter, so that a later attempt would fail."""
+    import mlflow
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+
+    if not params:
+        return
+    # Asked for anew: a run that is open already knows no parameter that was logged since.
+    logged = mlflow.get_run(run.info.run_id).data.params
+    accepted: dict[str, str] = {}
+    names: dict[str, str] = {}
+    odd = []
+    for key, value in params.items():
+        text, valid = str(value), name_among(key, names)
+        if valid in logged:
+            continue
+        if valid != key:
+            odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name or has it already.")
+        if len(text) > MAX_PARAM_VAL_LENGTH:
+            odd.append(
+                f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {MAX_PARAM_VAL_LENGTH}; "
+                "it is whole in the artifact params.json."
+            )
+        accepted[valid] = text[:MAX_PARAM_VAL_LENGTH]
+    if accepted:
+        mlflow.log_params(accepted)
+    # Rank 0 says it for all.
+    if odd and not uri_outside():
+        print("\n".join(odd), file=sys.stderr, flush=True)
+        mlflow.log_dict({key: str(value) for key, value in params.items()}, "params.json")
+
+
+@contextmanager
+def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
+    """What the opener adds to the run on the side: `gpu-info.txt`, `git.diff`, its node's system metrics."""
+    writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
+    monitor = NodeMonitor(lambda: run, address, None)
+    writer.start()
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.stop()
+        writer.join(_FILES_SECONDS)
+
+
+def _write_files(config: Settings, run_id: str, address: str) -> None:
+    from mlflow import MlflowClient
+
+    try:
+        client = MlflowClient(address)
+        if config.git_diff:
+            client.log_text(run_id, contract.unpack(config.git_diff), "git.diff")
+        client.log_text(run_id, gpu_info.describe(), "gpu-info.txt")
+    except Exception as error:
+        print(f"The run lacks gpu-info.txt, MLflow did not take it: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Ray Train wired to the job: checkpoints, restarts, and reports to MLflow."""

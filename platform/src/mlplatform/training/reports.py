@@ -1,0 +1,231 @@
+"""Runs in Ray Train's controller: takes every report, stamps it, and hands it on; neither waits nor raises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from numbers import Real
+from statistics import fmean
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
+
+from mlplatform.contract import REPORT
+from mlplatform.settings.environment import set_environment
+from mlplatform.settings.job import settings
+from mlplatform.storage import filesystem
+from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept
+from mlplatform.tracking.metrics import MetricWriter, Point
+from mlplatform.training.history import FIELDS
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
+
+    from mlplatform.tracking.outbox import Outbox
+
+
+_COUNT = "mlplatform.reports"
+"""Key of a checkpoint's metadata: how many reports came before it, itself included."""
+
+_UNSENT = "mlplatform.unsent"
+"""Key of what was on its way to MLflow and to the history when the checkpoint was made."""
+
+_MOST_UNSENT = 10_000
+
+_ABORT_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
+    """Each report becomes a line of the job's log, points of the job's run, and a line of the run's history."""
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        *,
+        history: Outbox,
+        metrics: MetricWriter | None,
+        prefix: str = "",
+        aggregate: Literal["rank0", "mean", "max"] = "rank0",
+        detailed: bool = False,
+        kept_by: str | None = None,
+        account: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Args:
+        kept_by: the metric by which checkpoints are kept; noted in each of them.
+        account: the driver's at MLflow, as variables; this runs in a process of its own.
+        """
+        self._name = name
+        self._uri = uri
+        self._history = history
+        self._metrics = metrics
+        self._prefix = prefix
+        self._aggregate = aggregate
+        self._detailed = detailed
+        self._kept_by = kept_by
+        self._account = dict(account)
+        self._count = 0
+        self._last_steps: dict[str, int] = {}
+        self._warned_of_steps = False
+        self._count_at_checkpoint: int | None = None
+        self._restored_at = 0
+        self._started = self._last = time.monotonic()
+        self._hosts: list[dict[str, Any]] = []
+        self._last_report: dict[str, Any] | None = None
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        """Workers start, the first time or again: reports are counted from the checkpoint that they resume from."""
+        set_environment(self._account)
+        if self._count_at_checkpoint is None:
+            kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
+            self._count_at_checkpoint = kept.get(_COUNT) or _guarded(lambda: count_reports(self._uri, _COUNT)) or 0
+            _guarded(lambda: self._send_again(kept.get(_UNSENT, {})))
+        _guarded(lambda: remove_unkept(self._uri), "What a lost worker has left in storage was not removed")
+        self._count = self._restored_at = self._count_at_checkpoint
+        self._last_steps = {}
+        self._started = self._last = time.monotonic()
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        workers = [worker.metadata for worker in worker_group.get_workers()]
+        self._hosts = [{"hostname": worker.hostname, "pid": worker.pid} for worker in workers]
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        # What is raised here would end the training.
+        _guarded(lambda: self._take(metrics, training_report.checkpoint))
+
+    async def before_controller_shutdown(self) -> None:
+        if self._detailed and self._last_report:
+            self._history.put([{**self._last_report, "done": True}])
+        await asyncio.to_thread(self._close)
+
+    def before_controller_abort(self) -> None:
+        self._close(_ABORT_SECONDS)
+
+    def _take(self, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+        values = aggregated(metrics, self._aggregate)
+        step = step_of(values, self._count)
+        self._count += 1
+        self._warn_of_repeated_steps(step, numbers(values))
+        report = {**values, "step": step, **self._fields()}
+        if self._detailed:
+            report.update(self._details(metrics))
+        if checkpoint:
+            report["checkpoint"] = f"{self._uri}/{checkpoint.path.rpartition('/')[2]}"
+        if self._metrics:
+            self._metrics.log({self._prefix + key: value for key, value in numbers(values).items()}, step)
+        self._last_report = report
+        self._hand_on(report)
+        if checkpoint:
+            self._count_at_checkpoint = self._count
+            checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
+
+    def _warn_of_repeated_steps(self, step: int, values: Mapping[str, float]) -> None:
+        """A metric has one point a step in MLflow; what comes for that step again is missing there."""
+        keys = values.keys() - {"epoch"}
+        again = sorted(key for key in keys if step <= self._last_steps.get(key, step - 1))
+        if again and not self._warned_of_steps:
+            self._warned_of_steps = True
+            _log.warning(
+                "%s is reported for step %d after step %d, and MLflow keeps the first of a step alone (the history has "
+                'both); report a "step" that grows with each report, or neither "step" nor "epoch".',
+                *(again[0], step, self._last_steps[again[0]]),
+            )
+        self._last_steps.update(dict.fromkeys(keys, step))
+
+    def _unsent(self) -> dict[str, Any]:
+        """What MLflow and storage have not got yet. Steps up to a checkpoint are not replayed, so it goes with it."""
+        points = self._metrics.pending() if self._metrics else []
+        return {
+            "points": [list(astuple(point)) for point in points[-_MOST_UNSENT:]],
+            "reports": self._history.pending()[-_MOST_UNSENT:],
+        }
+
+    def _send_again(self, unsent: Mapping[str, Any]) -> None:
+        """Hand over what an earlier attempt took with it; what has arrived meanwhile is left out."""
+        if self._metrics and unsent.get("points"):
+            self._metrics.put([Point(*point) for point in unsent["points"]])
+        if unsent.get("reports"):
+            self._history.put(unsent["reports"])
+
+    def _hand_on(self, report: dict[str, Any]) -> None:
+        # As text where JSON knows no better: it goes into files and into the checkpoint's metadata.
+        report = json.loads(json.dumps(report, default=str))
+        print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
+        self._history.put([report])
+
+    def _fields(self) -> dict[str, float]:
+        now = time.monotonic()
+        passed, self._last = now - self._last, now
+        return dict(zip(FIELDS, (round(time.time(), 3), self._count, round(passed, 3)), strict=True))
+
+    def _details(self, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+        ranks = [{**host, **values} for host, values in zip(self._hosts, metrics, strict=False)]
+        return {
+            "job_id": settings().job_id,
+            "iterations_since_restore": self._count - self._restored_at,
+            "time_since_restore": round(time.monotonic() - self._started, 3),
+            "ranks": ranks,
+        }
+
+    def _close(self, timeout_s: float | None = None) -> None:
+        for outbox in (self._metrics, self._history):
+            if outbox:
+                outbox.close() if timeout_s is None else outbox.close(timeout_s)
+
+
+def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean", "max"]) -> dict[str, Any]:
+    """One value a metric of what each rank reported; what is no number stays rank 0's."""
+    values = dict(metrics[0])
+    if how == "rank0":
+        return values
+    combine: Callable[[list[float]], float] = fmean if how == "mean" else max
+    for key in {key for of_rank in metrics for key in numbers(of_rank)} - {"step", "epoch"}:
+        values[key] = combine([numbers(of_rank)[key] for of_rank in metrics if key in numbers(of_rank)])
+    return values
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The reported values that MLflow can plot, without the step; text, lists and booleans stay in the history."""
+    return {
+        key: float(value)
+        for key, value in metrics.items()
+        if isinstance(value, Real) and not isinstance(value, bool) and key != "step"
+    }
+
+
+def step_of(values: Mapping[str, Any], reports: int) -> int:
+    """The step that a report is plotted at: its `step`, else its `epoch`, else how many came before it."""
+    for key in ("step", "epoch"):
+        value = values.get(key)
+        if isinstance(value, Real) and math.isfinite(value):
+            return int(float(value))
+    return reports
+
+
+def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:
+    """As an earlier attempt of the job has left it; empty without a checkpoint."""
+    from ray.train import Result
+
+    files, path = filesystem.filesystem(uri)
+    try:
+        checkpoint = Result.from_path(path, storage_filesystem=files).checkpoint
+    except RuntimeError:
+        # No such folder: nothing was trained yet.
+        return {}
+    return dict(checkpoint.get_metadata()) if checkpoint else {}
+
+
+def _guarded(call: Callable[[], Any], otherwise: str = "A report was not tracked") -> Any:
+    try:
+        return call()
+    except Exception:
+        _log.exception("%s; training goes on.", otherwise)
+        return None

@@ -1,0 +1,136 @@
+"""What `run_config` changes in each of Ray Train's workers, before the training function starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ray.train import Checkpoint, CheckpointUploadMode
+from ray.train.v2._internal.execution.callback import WorkerCallback
+from ray.train.v2._internal.execution.context import TrainContext, get_train_context
+
+from mlplatform.errors import JobError
+from mlplatform.settings.environment import set_environment
+from mlplatform.storage import upload as storage_upload
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerSetup(WorkerCallback):  # type: ignore[misc]
+    """Metrics of NumPy and PyTorch can be reported, checkpoints go up in parallel parts, silent calls are warned of."""
+
+    def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Args: checkpoints: address of the training run's folder; account: the driver's at MLflow, as variables."""
+        self._checkpoints = checkpoints
+        self._account = dict(account)
+
+    def after_init_train_context(self) -> None:
+        set_environment(self._account)
+        context = get_train_context()
+        upload = None
+        if self._checkpoints.startswith("s3://"):
+            upload = _uploader(context, self._checkpoints)
+            threading.Thread(target=storage_upload.prepare, name="storage", daemon=True).start()
+        # On the object, not on its class: Ray makes one for each start of the training function.
+        context.report = _reporting(context.report, upload)
+        _warn_of_silent_calls()
+        _refuse_reports_to_tune()
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as Python values: Ray Train writes them as JSON, which NumPy's numbers and tensors cannot be."""
+    return {key: _plain(value) for key, value in metrics.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value itself where nothing of it had to be changed."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        changed = plain(value)
+        return value if all(changed[key] is value[key] for key in value) else changed
+    if type(value) in (list, tuple):
+        items = [_plain(item) for item in value]
+        return value if all(item is old for item, old in zip(items, value, strict=True)) else items
+    return value
+
+
+def _reporting(report: Callable[..., None], upload: Callable[..., Checkpoint] | None) -> Callable[..., None]:
+    signature = inspect.signature(report)
+    warned: set[str] = set()
+
+    @functools.wraps(report)
+    def report_plainly(*arguments: Any, **options: Any) -> None:
+        call = signature.bind(*arguments, **options)
+        call.apply_defaults()
+        given = call.arguments
+        metrics, given["metrics"] = given["metrics"], plain(given["metrics"])
+        for key in sorted(set(metrics) - warned):
+            if given["metrics"][key] is not metrics[key]:
+                warned.add(key)
+                _log.warning("Metric %r is reported as a Python value, not as %s.", key, type(metrics[key]).__name__)
+        if upload and given["checkpoint_upload_fn"] is None and _is_to_be_uploaded(**given):
+            given["checkpoint_upload_fn"] = upload
+        report(*call.args, **call.kwargs)
+
+    return report_plainly
+
+
+def _uploader(context: TrainContext, checkpoints: str) -> Callable[[Checkpoint, str], Checkpoint]:
+    def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
+        storage_upload.upload(Path(checkpoint.path), f"{checkpoints}/{name}")
+        place = context.storage_context
+        return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
+
+    return upload
+
+
+def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: Any, **_: Any) -> bool:
+    if checkpoint is None or checkpoint_upload_mode == CheckpointUploadMode.NO_UPLOAD:
+        return False
+    return bool(checkpoint.filesystem.type_name == "local")
+
+
+@functools.cache
+def _warn_of_silent_calls() -> None:
+    """`ray.air.session.report` does nothing under Train V2, and says nothing. Once a process, as it is replaced."""
+    from ray.air import session
+    from ray.train._internal import session as train_session
+
+    silent = train_session.report
+
+    @functools.wraps(silent)
+    def report(*arguments: Any, **options: Any) -> Any:
+        _say_silent()
+        return silent(*arguments, **options)
+
+    for module in (session, train_session):
+        module.report = report
+
+
+@functools.cache
+def _refuse_reports_to_tune() -> None:
+    """`ray.tune.report` does nothing in a training worker but warn, once, that it is called outside of one."""
+    from ray import tune
+    from ray.tune.trainable import trainable_fn_utils
+
+    @functools.wraps(tune.report)
+    def report(*_: Any, **__: Any) -> None:
+        raise JobError(
+            "ray.tune.report() reaches nothing from inside a training function; call ray.train.report() there, and "
+            "give the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune has to hear of it."
+        )
+
+    for module in (tune, trainable_fn_utils):
+        module.report = report
+
+
+@functools.cache
+def _say_silent() -> None:
+    _log.warning("ray.air.session.report() does nothing in this version of Ray Train; call ray.train.report() instead.")

@@ -1,0 +1,255 @@
+"""Ray Tune callback that keeps one MLflow run per trial."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.tune.result import (
+    AUTO_RESULT_KEYS,
+    DONE,
+    EXPERIMENT_TAG,
+    SHOULD_CHECKPOINT,
+    TIMESTAMP,
+    TRAINING_ITERATION,
+    TRIAL_ID,
+)
+from ray.tune.trainable import FunctionTrainable
+from ray.tune.utils import flatten_dict
+
+from mlplatform.contract import REPORT
+from mlplatform.tracking import server
+from mlplatform.tracking.metrics import Point
+from mlplatform.tracking.outbox import Outbox
+from mlplatform.training.history import FIELDS
+from mlplatform.training.reports import numbers, step_of
+from mlplatform.training.workers import plain
+from mlplatform.tuning.trial_runs import COMPLETED, EARLY_STOPPED, FAILED, STOPPED, Act, TrialRuns
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+
+_KILLED_SECONDS = 2.0
+"""Ray follows up SIGTERM with SIGKILL after 3 s."""
+
+_DRAIN_SECONDS = 30.0
+
+_FILLED_IN = {*AUTO_RESULT_KEYS, DONE, EXPERIMENT_TAG, SHOULD_CHECKPOINT, TRIAL_ID}
+
+_log = logging.getLogger(__name__)
+
+
+def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
+    """What a callback raises would end the whole search."""
+
+    @functools.wraps(hook)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        try:
+            hook(*arguments, **options)
+        except Exception:
+            _log.exception("A trial was not tracked; the search goes on.")
+
+    return guarded
+
+
+class TrialCallback(tune.Callback):  # type: ignore[misc]
+    """Runs in Ray Tune's loop: hands over to a thread, which keeps a child run a trial; neither waits nor raises."""
+
+    def __init__(self, name: str, parent: str | None, length: tuple[str, int] | None = None) -> None:
+        """Args: name: of the search; parent: the job's run; length: key and value of a report that ends every trial."""
+        self.length = length
+        self._name = name
+        self._parent = parent
+        self._outbox: Outbox | None = None
+        self._open: set[str] = set()
+        self._cut: set[str] = set()
+        self._ended: list[Act] = []
+        self._in_snapshot: list[Act] = []
+        self._settled = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A restored search has the callback of its first attempt: without that one's thread, trials and address."""
+        return TrialCallback, (self._name, self._parent, self.length)
+
+    @_never_raises
+    def setup(self, **info: Any) -> None:
+        self._settled = False
+        if self._parent:
+            self._outbox = Outbox(TrialRuns(self._parent, self._name, server.uri()))
+            # SIGTERM and an error of the driver leave Ray's loop without a call of `on_experiment_end`.
+            atexit.register(self._interrupted)
+
+    @_never_raises
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if not self._settled:
+            self._settle(trials)
+
+    @_never_raises
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._start(trial)
+        # What was reported with the checkpoint that it continues from is not reported again, and may not have been
+        # sent when the earlier attempt was killed.
+        if trial.latest_checkpoint_result:
+            self._report(trial, trial.latest_checkpoint_result.metrics)
+
+    @_never_raises
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        report = {**reported(result), "step": _step(result), **{key: result[key] for key in FIELDS if key in result}}
+        print(f"{REPORT} {json.dumps({'run': self._name, 'trial': trial.trial_id, **report}, default=str)}", flush=True)
+        self._report(trial, result, stamp=False)
+        if was_cut(result, trial.stopping_criterion, self.length) and _is_function(trial):
+            self._cut.add(trial.trial_id)
+
+    @_never_raises
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._end(trial, EARLY_STOPPED if trial.trial_id in self._cut else COMPLETED)
+
+    @_never_raises
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        # One whose process never came up was not started either.
+        self._start(trial)
+        self._end(trial, FAILED)
+
+    def get_state(self) -> None:
+        """Called with each snapshot of the search. It has nothing of ours; the last but one is surely in storage.
+
+        A run ends only after its trial's end is in storage: what MLflow calls finished, no later attempt runs again.
+        """
+        for act in self._in_snapshot:
+            self._hand_over(act)
+        self._in_snapshot, self._ended = self._ended, []
+
+    @_never_raises
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self._settle(trials)
+        for trial in trials:
+            self._end(trial, FAILED if trial.status == trial.ERROR else STOPPED)
+        self._close()
+
+    def _start(self, trial: Trial) -> None:
+        self._open.add(trial.trial_id)
+        self._cut.discard(trial.trial_id)
+        self._hand_over(partial(TrialRuns.start, **_identity(trial)))
+
+    def _end(self, trial: Trial, end: str) -> None:
+        if trial.trial_id not in self._open:
+            return
+        self._open.remove(trial.trial_id)
+        error = Path(trial.error_file).read_text() if end == FAILED and trial.error_file else None
+        self._hand_over(partial(TrialRuns.mark, trial_id=trial.trial_id, end=end, error=error))
+        self._ended.append(partial(TrialRuns.finish, trial_id=trial.trial_id, end=end, ended=_now()))
+
+    def _settle(self, trials: list[Trial]) -> None:
+        """End the runs of trials that had ended in an earlier attempt, where a crash came in between."""
+        self._settled = True
+        for trial in trials:
+            if trial.trial_id not in self._open and trial.status in (trial.TERMINATED, trial.ERROR):
+                end = FAILED if trial.status == trial.ERROR else COMPLETED
+                points = _points(trial.last_result)
+                self._hand_over(partial(TrialRuns.settle, **_identity(trial), points=points, end=end))
+
+    def _interrupted(self) -> None:
+        """The driver ends in the middle of the search."""
+        for trial_id in self._open:
+            self._hand_over(partial(TrialRuns.mark, trial_id=trial_id, end=STOPPED, error=None))
+            self._ended.append(partial(TrialRuns.finish, trial_id=trial_id, end=STOPPED, ended=_now()))
+        self._close(_KILLED_SECONDS)
+
+    def _close(self, timeout_s: float | None = None) -> None:
+        atexit.unregister(self._interrupted)
+        for act in (*self._in_snapshot, *self._ended):
+            self._hand_over(act)
+        self._in_snapshot, self._ended = [], []
+        if self._outbox:
+            self._outbox.close() if timeout_s is None else self._outbox.close(timeout_s)
+
+    def _report(self, trial: Trial, result: Mapping[str, Any], stamp: bool = True) -> None:
+        points = _points(result, None if stamp else _now())
+        self._hand_over(partial(TrialRuns.report, trial_id=trial.trial_id, points=points))
+
+    def _hand_over(self, act: Act) -> None:
+        if self._outbox:
+            self._outbox.put([act])
+
+
+class Drain(ControllerCallback):  # type: ignore[misc]
+    """Waits, at the end of a trial's trainer, until Ray Tune has taken the last report.
+
+    Ray 2.60 blocks the trial for ever when its function returns while a report is on its way: the trial's actor then
+    puts that report into a queue of one place, where the function's end already stands (`_get_result_from_queues`).
+    """
+
+    def __init__(self, queue: Any) -> None:
+        """Args: queue: the one through which `TuneReportCallback` passes reports on."""
+        self._queue = queue
+
+    async def before_controller_shutdown(self) -> None:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not await asyncio.to_thread(self._queue.empty) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+
+
+def reported(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trial itself has reported, without the fields that Ray Tune fills in; nested keys joined by slashes."""
+    own = {key: value for key, value in result.items() if key not in _FILLED_IN}
+    return plain(flatten_dict(own))
+
+
+def was_cut(result: Mapping[str, Any], criteria: Mapping[str, float], length: tuple[str, int] | None) -> bool:
+    """Whether a trial's last report ends it for another reason than that it has run its course.
+
+    Args:
+        result: as Ray Tune gives it to callbacks, with `done` where the trial ends with it.
+        criteria: lowest values that end a trial, by key.
+        length: key and value at which the scheduler ends every trial.
+    """
+    limits = [*criteria.items(), *([length] if length else [])]
+    flat = flatten_dict(dict(result))
+    return bool(result.get(DONE)) and not any(flat.get(key, float("-inf")) >= value for key, value in limits)
+
+
+def schedule_length(scheduler: Any) -> tuple[str, int] | None:
+    """Key and value of a report at which a scheduler ends every trial; Ray keeps both to itself."""
+    if not getattr(scheduler, "_stop_last_trials", True):
+        return None
+    most = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
+    key = getattr(scheduler, "_time_attr", None)
+    return (key, most) if key and most else None
+
+
+def _is_function(trial: Trial) -> bool:
+    """Of a class, that it says by itself that it is done cannot be told from that it was stopped."""
+    return issubclass(trial.get_trainable_cls(), FunctionTrainable)
+
+
+def _identity(trial: Trial) -> dict[str, Any]:
+    title = f"{trial.experiment_dir_name} {trial.experiment_tag or trial.trial_id}"
+    return {"trial_id": trial.trial_id, "title": title, "params": flatten_dict(dict(trial.config))}
+
+
+def _points(result: Mapping[str, Any], timestamp: int | None = None) -> list[Point]:
+    """Points of a report, stamped with the second that stands in it unless told otherwise."""
+    timestamp = timestamp or int(result.get(TIMESTAMP, 0)) * 1000 or _now()
+    return [Point(key, value, _step(result), timestamp) for key, value in numbers(reported(result)).items()]
+
+
+def _step(result: Mapping[str, Any]) -> int:
+    # Ray counts reports from 1 and restores the count with the checkpoint.
+    return step_of(result, int(result.get(TRAINING_ITERATION, 1)) - 1)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,168 @@
+"""Child runs of a hyperparameter search in MLflow: one a trial, opened once, rejoined by later attempts of the job."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlplatform.contract import TAG_ATTEMPT
+from mlplatform.settings.job import settings
+from mlplatform.storage import fence
+from mlplatform.tracking.identity import identity_tags
+from mlplatform.tracking.metric_names import name_among
+from mlplatform.tracking.metrics import FINAL, Point, RunSink
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+
+TAG_PARENT = "mlflow.parentRunId"
+
+TAG_TRIAL = "mlplatform.trial_id"
+
+TAG_SEARCH = "mlplatform.search"
+
+TAG_END = "mlplatform.trial_end"
+
+COMPLETED = "completed"
+
+EARLY_STOPPED = "early-stopped"
+
+FAILED = "failed"
+
+STOPPED = "stopped"
+"""With its whole search, by a signal or when its time was up."""
+
+STATUS = {COMPLETED: "FINISHED", EARLY_STOPPED: "FINISHED", FAILED: "FAILED", STOPPED: "KILLED"}
+"""How a run ends whose trial has ended so."""
+
+_PARAMS = 100
+"""Parameters a request; MLflow takes no more."""
+
+_NAME_CHARACTERS = 200
+
+_log = logging.getLogger(__name__)
+
+Act = Callable[["TrialRuns"], None]
+"""What is to be done for a trial: one of the methods of `TrialRuns` with its arguments."""
+
+
+class TrialRuns:
+    """Where the outbox of a search delivers to; each of its acts may come again after a failure.
+
+    From an attempt of the job that was replaced nothing is delivered any more.
+    """
+
+    def __init__(self, parent: str, search: str, tracking_uri: str | None) -> None:
+        """Args: parent: id of the job's run; search: name of the search within the job."""
+        self.name = f"MLflow, for the trials of {search!r}"
+        self._parent = parent
+        self._search = search
+        self._tracking_uri = tracking_uri
+        self._sinks: dict[str, RunSink] = {}
+        self._ids: dict[str, str] = {}
+        self._waiting: defaultdict[str, list[Point]] = defaultdict(list)
+
+    def open(self) -> None:
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(self._tracking_uri)
+        self._experiment = self._client.get_run(self._parent).info.experiment_id
+
+    def send(self, items: Sequence[Act]) -> None:
+        for act in items:
+            fence.check(wait=False)
+            self._unless_refused(act)
+        for trial_id in self._sinks:
+            self._flush(trial_id)
+
+    def find(self, trial_id: str) -> Run | None:
+        """The run of a trial; None before there is one."""
+        tags = {TAG_PARENT: self._parent, TAG_SEARCH: self._search, TAG_TRIAL: trial_id}
+        wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+        found = self._client.search_runs([self._experiment], wanted, order_by=["attributes.start_time"], max_results=1)
+        return found[0] if found else None
+
+    def start(self, trial_id: str, title: str, params: Mapping[str, Any]) -> None:
+        """Open the run of a trial, or rejoin it."""
+        if trial_id in self._sinks:
+            return
+        # Looked for also in a first attempt: the answer to an earlier try of this may have been lost.
+        run = self.find(trial_id) or self._create(trial_id, title)
+        run_id = run.info.run_id
+        if run.info.status != "RUNNING":
+            self._client.update_run(run_id, status="RUNNING")
+        if TAG_END in run.data.tags:
+            self._client.delete_tag(run_id, TAG_END)
+        self._client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
+        sink = RunSink(run_id, self._tracking_uri)
+        sink.open()
+        # If this fails, all of it comes again; if MLflow will never take it, the trial goes on without.
+        self._unless_refused(lambda runs: runs._log_new_params(run, params))
+        self._ids[trial_id], self._sinks[trial_id] = run_id, sink
+
+    def report(self, trial_id: str, points: Sequence[Point]) -> None:
+        """Keep points until the end of this delivery, or the trial's, so that many go in one request."""
+        self._waiting[trial_id].extend(points)
+
+    def mark(self, trial_id: str, end: str, error: str | None) -> None:
+        """Say how a trial has ended; its run goes on until `finish`."""
+        self._flush(trial_id)
+        run_id = self._ids[trial_id]
+        if error:
+            self._client.log_text(run_id, error, "traceback.txt")
+        self._client.set_tag(run_id, TAG_END, end)
+
+    def finish(self, trial_id: str, end: str, ended: int | None) -> None:
+        """End the run of a trial; `ended` is in milliseconds since 1970, None means now."""
+        self._flush(trial_id)
+        self._client.set_terminated(self._ids[trial_id], STATUS[end], ended)
+
+    def settle(self, trial_id: str, title: str, params: Mapping[str, Any], points: Sequence[Point], end: str) -> None:
+        """End a run that the crash of an earlier attempt has left open though its trial had ended."""
+        run = self.find(trial_id)
+        if run and run.info.status != "RUNNING":
+            return
+        end = run.data.tags.get(TAG_END, end) if run else end
+        self.start(trial_id, title, params)
+        self.report(trial_id, points)
+        self.mark(trial_id, end, None)
+        self.finish(trial_id, end, max((point.timestamp for point in points), default=0) or None)
+
+    def _create(self, trial_id: str, title: str) -> Run:
+        # MLflow's client, unlike `mlflow.start_run`, adds no tags by itself.
+        own = {TAG_PARENT: self._parent, TAG_SEARCH: self._search, TAG_TRIAL: trial_id}
+        tags = {**identity_tags(settings()), **own}
+        return self._client.create_run(self._experiment, tags=tags, run_name=title[:_NAME_CHARACTERS])
+
+    def _log_new_params(self, run: Run, params: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+
+        names: dict[str, str] = {}
+        named = {name_among(key, names): str(value) for key, value in params.items()}
+        missing = [Param(key, value) for key, value in named.items() if key not in run.data.params]
+        if long := [param.key for param in missing if len(param.value) > MAX_PARAM_VAL_LENGTH]:
+            _log.warning("MLflow takes %d characters of a parameter; cut: %s.", MAX_PARAM_VAL_LENGTH, ", ".join(long))
+        for start in range(0, len(missing), _PARAMS):
+            self._client.log_batch(run.info.run_id, params=missing[start : start + _PARAMS])
+
+    def _flush(self, trial_id: str) -> None:
+        if (points := self._waiting.get(trial_id)) and (sink := self._sinks.get(trial_id)):
+            sink.send(points)
+            self._waiting.pop(trial_id)
+
+    def _unless_refused(self, act: Act) -> None:
+        """An exception makes the outbox deliver again, which is of no use for what MLflow will never take."""
+        from mlflow import MlflowException
+
+        try:
+            act(self)
+        except KeyError as error:
+            _log.warning("Trial %s has no run in MLflow, so nothing is noted of it.", error)
+        except MlflowException as error:
+            if error.error_code not in FINAL:
+                raise
+            _log.warning("MLflow refuses something of a trial, it is left out: %s", error)

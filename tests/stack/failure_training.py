@@ -1,0 +1,148 @@
+"""A training that counts steps, what is done to it, and what must hold afterwards: shared by the tests of failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from host import Stack, run, wait_for
+
+from mlplatform.client.jobs import Jobs, report_in
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+CHECKPOINT_EVERY = 3
+OUTAGE_SECONDS = 60
+
+_CONNECTED = re.compile(r"^([-\d]+ [:\d]+),\d+\s.*Connecting to existing Ray cluster", re.MULTILINE)
+"""The container's clock is UTC."""
+
+
+def submit(jobs: Jobs, steps: int, pause: float, *more: str) -> str:
+    return jobs.submit(["python", "steps.py", f"--steps={steps}", f"--pause={pause}", *more], SCRIPTS, name="steps")
+
+
+def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
+    return [report for line in jobs.logs(job_id).splitlines() if (report := report_in(line))]
+
+
+def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
+    """A checkpoint came after `at_least` reports, and one more report, so that there is something to replay."""
+    count = len(reports(jobs, job_id))
+    return count > at_least and count % CHECKPOINT_EVERY == 1
+
+
+def worker_without_driver(stack: Stack, job_id: str) -> str:
+    """The worker's service whose node runs neither the entry point nor Ray Train's controller."""
+    driver = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
+    others = [node["hostname"] for node in stack.alive_nodes() if node["raylet"]["nodeId"] != driver]
+    return next(name for name in others if name.startswith("ray-worker"))
+
+
+def crash(stack: Stack, service: str) -> None:
+    """SIGKILL from the host, so that the restart policy acts."""
+    pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service)).stdout)
+    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def outage(stack: Stack, service: str) -> Iterator[None]:
+    run("docker", "kill", stack.container(service))
+    try:
+        yield
+    finally:
+        run("docker", "start", stack.container(service))
+
+
+def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
+    """One run, FINISHED, with exactly one point a step of each reported metric, in order."""
+    job = jobs.wait(job_id, timeout_s=300)
+    assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
+    (found,) = stack.runs_of(job_id)
+    assert found["info"]["status"] == "FINISHED"
+    for key in ("loss", "rank", "loss_top_"):
+        answer = stack.mlflow.get(
+            "/metrics/get-history", params={"run_id": found["info"]["run_id"], "metric_key": key, "max_results": 1000}
+        )
+        points = [(int(point.get("step", 0)), int(point["timestamp"])) for point in answer.json()["metrics"]]
+        assert sorted(step for step, _ in points) == list(range(steps)), f"{key}: {points}"
+        assert [step for step, _ in sorted(points, key=lambda point: (point[1], point[0]))] == list(range(steps))
+
+
+def whole_again(stack: Stack) -> None:
+    wait_for(lambda: not stack.unhealthy() and len(stack.alive_nodes()) == 3, "the worker back", 300)
+
+
+def starts(jobs: Jobs, job_id: str) -> list[int]:
+    """The step at which each start of the workers went on."""
+    return list(dict.fromkeys(int(report["start"]) for report in reports(jobs, job_id)))
+
+
+def step(jobs: Jobs, job_id: str) -> int:
+    """The highest step reported; -1 before the first."""
+    return max((int(report["step"]) for report in reports(jobs, job_id)), default=-1)
+
+
+def after_a_checkpoint(jobs: Jobs, job_id: str, more: int) -> None:
+    """Until `more` steps beyond the present one, with something to replay."""
+    least = step(jobs, job_id) + more
+    wait_for(lambda: between_two_checkpoints(jobs, job_id, at_least=least), "a report after a checkpoint", 240)
+
+
+def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = False) -> float:
+    """Seconds from what is done to the first step beyond the last one seen before; prints what they went to.
+
+    Logs come late, so a step counts by when it was made, not by when it is read.
+
+    Args:
+        anew: the workers do not outlive it, so another start of theirs has to be seen too.
+    """
+    last, before = step(jobs, job_id), len(starts(jobs, job_id))
+    begun, moment = time.monotonic(), time.time()
+    do()
+    wait_for(
+        lambda: (
+            len(starts(jobs, job_id)) >= before + anew
+            and any(report["step"] > last for report in made_since(jobs, job_id, moment))
+        ),
+        "a step beyond the last one",
+        300,
+    )
+    seconds = time.monotonic() - begun
+    print(f"recovered after {seconds:.0f} s; {phases(jobs, job_id, moment, last)}", flush=True)
+    return seconds
+
+
+def made_since(jobs: Jobs, job_id: str, moment: float) -> list[dict[str, Any]]:
+    """What the newest start of the workers reported after `moment` (Unix), whenever it came into the log."""
+    made = reports(jobs, job_id)
+    return [report for report in made if report["timestamp"] > moment and report["start"] == made[-1]["start"]]
+
+
+def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
+    """What a recovery went through, in seconds after `moment` (Unix), up to a step beyond `last`."""
+    marks: dict[str, float] = {}
+    for attempt in jobs.attempts(job_id):
+        marks["handed to Ray again"] = attempt.created.timestamp()
+        if attempt.ended:
+            marks["found lost"] = attempt.ended.timestamp()
+    for connected in _CONNECTED.findall(jobs.logs(job_id)):
+        marks["entry point connected"] = datetime.fromisoformat(f"{connected}+00:00").timestamp()
+    made = made_since(jobs, job_id, moment)
+    marks["first step"] = min(report["timestamp"] for report in made)
+    marks["new step"] = min(report["timestamp"] for report in made if report["step"] > last)
+    return ", ".join(
+        f"{what} {at - moment:.1f} s" for what, at in sorted(marks.items(), key=itemgetter(1)) if at > moment
+    )
+
+
+def wait_until(moment: float) -> None:
+    """The length of an outage is what is tested, so here time itself is waited for."""
+    time.sleep(max(0.0, moment - time.monotonic()))

@@ -1,0 +1,233 @@
+"""The client of the Jobs API against servers that answer as Ray's does; tests/embedded has the real one."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlplatform.client.jobs import Jobs, _with_retries, new_id, report_in
+from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
+from mlplatform.gateway.jobs.submission import _ID
+from mlplatform.scheduling.resources import WorkerGroup
+from mlplatform.settings.job import Settings
+
+Answer = tuple[int, str]
+
+
+NODE = "349f0e42168e3540df259fb0267e268f39022d85f311b48e0fd4d090"
+
+
+def job(status: str, node: str | None = NODE) -> str:
+    details = {"submission_id": "a", "job_id": None, "status": status, "entrypoint": "python a.py", "metadata": None}
+    return json.dumps({**details, "driver_node_id": node})
+
+
+def followed(serve: Callable[..., str], statuses: list[Answer], logs: list[Answer]) -> list[str]:
+    """What is yielded of a job whose status and log are asked for with these answers; the last ones stay."""
+
+    def answer(method: str, path: str) -> Answer:
+        if path.startswith("/api/v0/logs/file"):
+            assert f"node_id={NODE}&filename=job-driver-a.log" in path
+            return logs.pop(0) if len(logs) > 1 else logs[0]
+        if path.endswith("/logs"):
+            return 500, "no agent"
+        return statuses.pop(0) if len(statuses) > 1 else statuses[0]
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        return list(jobs.follow("a", poll_s=0.05))
+
+
+def test_the_log_is_followed_line_by_line_to_its_end(serve: Callable[..., str]) -> None:
+    statuses = [(200, job("PENDING", None)), (200, job("RUNNING")), (200, job("SUCCEEDED"))]
+    logs = [(200, "one\ntw"), (200, "one\ntwo\n"), (200, "one\ntwo\nthree without end")]
+    assert followed(serve, statuses, logs) == ["one", "two", "three without end"]
+
+
+def test_a_head_and_a_node_that_are_away_for_a_while_cost_no_line(serve: Callable[..., str]) -> None:
+    statuses = [(200, job("RUNNING")), (404, "Job a does not exist"), (500, ""), (200, job("SUCCEEDED"))]
+    logs = [(200, "one\n"), (500, "Agent for node id doesn't exist."), (500, ""), (200, "one\ntwo\n")]
+    assert followed(serve, statuses, logs) == ["one", "two"]
+
+
+def test_a_job_that_ended_before_it_wrote_has_an_empty_log(serve: Callable[..., str]) -> None:
+    assert followed(serve, [(200, job("FAILED", None))], [(500, "")]) == []
+    missing = (500, "A file is not found at: /tmp/ray/session/logs/job-driver-a.log")
+    assert followed(serve, [(200, job("FAILED"))], [missing]) == []
+
+
+def test_reports_are_yielded_from_the_log(serve: Callable[..., str]) -> None:
+    log = 'start\nmlplatform report {"step": 0}\nother\nmlplatform report {"step": 1}\n'
+
+    def answer(method: str, path: str) -> Answer:
+        return (200, log) if path.startswith("/api/v0/logs/file") else (200, job("SUCCEEDED"))
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        assert list(jobs.reports("a")) == [{"step": 0}, {"step": 1}]
+
+
+def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In every answer of the server below, as the gateway's header is in every one of the gateway's.
+    monkeypatch.setattr("mlplatform.client.jobs.GATEWAY_HEADER", "Content-Length")
+    monkeypatch.setattr("mlplatform.client.jobs._POLL_SECONDS", 0.05)
+    logs, asked = [(503, "try again\n"), (200, "one\ntwo\n")], []
+
+    def answer(method: str, path: str) -> Answer:
+        if not path.startswith("/platform/jobs/a/log"):
+            return 200, job("SUCCEEDED")
+        asked.append(path.partition("skip_lines=")[2])
+        return logs.pop(0)
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        assert list(jobs.follow("a")) == ["one", "two"]
+    assert asked == ["0", "0"]
+
+
+@pytest.mark.parametrize("name", ["digits", "größe", ".hidden", "--", "損失", "a" * 500, "a b/c"])
+def test_whatever_a_job_is_called_the_gateway_takes_its_id(name: str) -> None:
+    assert re.fullmatch(_ID, new_id(name))
+
+
+@pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a", poll_s=0.05))])
+def test_who_asks_while_the_gateways_database_is_away_waits_for_it(
+    ask: Callable[[Jobs], object], serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlplatform.client.jobs._POLL_SECONDS", 0.05)
+    answers = [(503, "The gateway's database does not answer; try again."), (200, job("SUCCEEDED", None))]
+    with Jobs(Settings.load(ray_address=serve(lambda *_: answers.pop(0) if len(answers) > 1 else answers[0]))) as jobs:
+        ask(jobs)
+
+
+def test_a_job_that_there_is_not_is_said_at_once(serve: Callable[..., str]) -> None:
+    with (
+        Jobs(Settings.load(ray_address=serve(lambda *_: (404, "no")))) as jobs,
+        pytest.raises(JobError, match="There is no job 'a'"),
+    ):
+        jobs.wait("a")
+
+
+def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
+    with (
+        Jobs(Settings.load(ray_address=serve(lambda method, path: (200, job("RUNNING"))))) as jobs,
+        pytest.raises(JobError, match="Job a is still RUNNING after 0 s"),
+    ):
+        jobs.wait("a", timeout_s=0)
+
+
+def test_a_small_folder_that_is_known_takes_two_requests(serve: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append((method, path))
+        return 200, json.dumps({"submission_id": "given"})
+
+    with Jobs(Settings.load(ray_address=serve(answer), driver_label="role=worker")) as jobs:
+        assert jobs.submit(["python", "a b.py"], tmp_path) == "given"
+    package = seen[0][1]
+    assert package.startswith("/api/packages/gcs/_ray_pkg_")
+    assert seen == [("GET", package), ("POST", "/api/jobs/")]
+
+
+def test_a_folder_that_is_new_is_uploaded(serve: Callable[..., str], tmp_path: Path) -> None:
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append(method)
+        return (404, "") if method == "GET" else (200, json.dumps({"submission_id": "given"}))
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        jobs.submit("true", tmp_path)
+    assert seen == ["GET", "PUT", "POST"]
+
+
+def test_a_job_that_can_never_run_is_refused_before_anything_is_sent(serve: Callable[..., str], tmp_path: Path) -> None:
+    listing = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())["busy"]
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append((method, path.partition("?")[0]))
+        result = {"result": {"result": listing["shapes"]}} if path.startswith("/api/v0/nodes") else listing["summary"]
+        return 200, json.dumps({"data": result})
+
+    with (
+        Jobs(Settings.load(ray_address=serve(answer))) as jobs,
+        pytest.raises(CapacityError, match=r"no node has more than 1 GPU \(ray-worker-0: 4 CPUs and 1 GPU\)"),
+    ):
+        jobs.submit("true", tmp_path, workers=WorkerGroup(2, gpus=2))
+    assert seen == [("GET", "/api/v0/nodes"), ("GET", "/nodes")]
+
+
+@pytest.mark.parametrize(
+    ("command", "ended", "attempts"),
+    [
+        ("exit 3", 3, "1 2 3"),
+        ("exit 0", 0, "1"),
+        ("exit 143", 143, "1"),
+        ("[ $MLPLATFORM_ATTEMPT = 2 ]", 0, "1 2"),
+    ],
+)
+def test_an_entry_point_is_started_again_until_it_succeeds(command: str, ended: int, attempts: str) -> None:
+    line = _with_retries(f"echo attempt $MLPLATFORM_ATTEMPT; {command}", 2)
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == ended
+    started = [word for line in done.stdout.splitlines() for word in line.split("attempt ")[1:]]
+    assert " ".join(started) == attempts
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_token_is_named_by_its_file(status: int, serve: Callable[..., str], tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("wrong-token\n")
+    address = serve(lambda method, path: (status, "Unauthorized"))
+    with (
+        Jobs(Settings.load(ray_address=address, ray_auth_token_path=token)) as jobs,
+        pytest.raises(AccessError) as error,
+    ):
+        jobs.list()
+    assert str(token) in str(error.value)
+    assert "wrong-token" not in str(error.value)
+
+
+def test_a_token_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"RAY_AUTH_TOKEN_PATH='.*missing' cannot be read"):
+        Jobs(Settings.load(ray_auth_token_path=tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:{port}", "127.0.0.1:{port}", "ray-head:6379"])
+def test_an_address_where_nothing_answers_is_named(address: str, closed_port: int) -> None:
+    address = address.format(port=closed_port)
+    with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(UnreachableError) as error:
+        jobs.list()
+    assert address in str(error.value)
+    assert "RAY_ADDRESS" in str(error.value)
+
+
+def test_a_missing_folder_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    with Jobs(Settings.load()) as jobs, pytest.raises(JobError, match=r"There is no folder .*/none"):
+        jobs.submit("python a.py", tmp_path / "none")
+
+
+def test_rays_refusal_is_passed_on_in_its_last_line(serve: Callable[..., str], tmp_path: Path) -> None:
+    address = serve(lambda method, path: (500, "Traceback\n  file\nValueError: id taken"))
+    with (
+        Jobs(Settings.load(ray_address=address)) as jobs,
+        pytest.raises(JobError, match=r"refuses the request \(500\): ValueError: id taken"),
+    ):
+        jobs.get("a")
+
+
+@pytest.mark.parametrize(
+    ("line", "report"),
+    [
+        ('\x1b[36m(TrainController pid=7)\x1b[0m mlplatform report {"step": 3, "loss": 0.5}', {"step": 3, "loss": 0.5}),
+        ('mlplatform report {"step": 3, "lo', None),
+        ("loss 0.5", None),
+    ],
+)
+def test_reports_are_read_from_a_jobs_log(line: str, report: dict[str, float] | None) -> None:
+    assert report_in(line) == report

@@ -1,0 +1,376 @@
+"""How jobs are started, watched and ended: the gateway's parts over SQLite and folders, before a head made up here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from websockets.asyncio.client import connect
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control import reconciler
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.http.jobs import Api
+from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.gateway.upstream.ray import Cluster, RefusedError
+from mlplatform.scheduling.resources import Node
+from mlplatform.settings import job as settings_job
+from mlplatform.storage import fence
+from mlplatform.storage.objects import open_store
+
+BOUND_S = 20
+NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
+
+
+@dataclass
+class MadeUpHead:
+    """Answers as Ray's head would; `jobs` is what it knows."""
+
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    refusal: Exception | None = None
+    supervised: bool = True
+    status: str = "RUNNING"
+    wanted: list[dict[str, float]] = field(default_factory=list)
+    """Bundles of a placement group that has no place."""
+
+    async def look(self) -> Cluster:
+        return Cluster(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
+
+    async def submit(self, request: dict[str, Any]) -> None:
+        self.submitted.append(request["submission_id"])
+        if self.refusal:
+            raise self.refusal
+        self.jobs[request["submission_id"]] = ray(self.status)
+
+    async def demands(self) -> list[list[dict[str, float]]]:
+        return [self.wanted] if self.wanted else []
+
+    async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
+        return [("02000000", self.wanted)] if self.wanted else []
+
+    async def has_package(self, name: str) -> bool:
+        return False
+
+    async def has_supervisor(self, ray_id: str) -> bool:
+        return self.supervised
+
+    async def node_answers(self, agent: str) -> bool:
+        return True
+
+    async def stop(self, ray_id: str) -> None:
+        if ray_id in self.jobs:
+            self.jobs[ray_id] = ray("STOPPED")
+
+    async def delete(self, ray_id: str) -> bool:
+        return True
+
+    async def poke(self) -> None:
+        pass
+
+
+def ray(status: str, **more: Any) -> dict[str, Any]:
+    """Ray's details of an attempt."""
+    where = {"driver_node_id": "n", "driver_agent_http_address": "http://10.0.0.1:52365"}
+    return {"status": status, "type": "SUBMISSION", "job_id": None, "driver_info": None, **where, **more}
+
+
+@dataclass(frozen=True)
+class _Config:
+    starts: int = 4
+    driver_labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Gateway:
+    """The parts that stand behind the door."""
+
+    head: MadeUpHead
+    store: Store
+    logs: JobLogs
+    conductor: Conductor
+
+    async def submit(self, **fields: Any) -> None:
+        await self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job())
+        self.conductor.wake()
+
+    async def state(self) -> str:
+        return (await self.store.get("mine")).state
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(BOUND_S):
+            while not await condition():
+                await asyncio.sleep(0.02)
+
+    async def until_state(self, state: State) -> None:
+        async def reached() -> bool:
+            return await self.state() == state
+
+        await self.until(reached)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        await upgrade(self.store.engine)
+        tasks = [asyncio.create_task(work) for work in (self.conductor.run(), self.logs.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    settings_job.settings.cache_clear()
+    monkeypatch.setattr(reconciler, "_STEP_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_UNPLACED_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_SETTLE_LOST_SECONDS", 0.05)
+    for folder in ("storage/mine", "files"):
+        (tmp_path / folder).mkdir(parents=True)
+    head = MadeUpHead()
+    store = Store(f"sqlite:///{tmp_path}/gateway.db")
+    logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
+    packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
+    made_up: Any = head
+    return Gateway(head, store, logs, Conductor(_Config(), store, made_up, logs, packages, Outages({}), None))
+
+
+def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
+    async def scenario() -> str:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            await gateway.until_state(State.SUCCEEDED)
+            return ray_id
+
+    assert asyncio.run(scenario()).startswith("mine--1-")
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal", "message"),
+    [
+        ({}, RefusedError("Ray refuses the job: too large"), "too large"),
+        ({"runtime_env": {"working_dir": "gcs://gone.zip"}}, None, "gcs://gone.zip of the job is not there"),
+    ],
+    ids=["by Ray", "without its package"],
+)
+def test_a_job_that_can_never_start_fails_once_and_makes_room(
+    gateway: Gateway, fields: dict[str, Any], refusal: Exception | None, message: str
+) -> None:
+    async def scenario() -> str:
+        gateway.head.refusal = refusal
+        async with gateway.at_work():
+            await gateway.submit(**fields)
+            await gateway.until_state(State.FAILED)
+        return (await gateway.store.get("mine")).message
+
+    assert message in asyncio.run(scenario())
+    assert len(gateway.head.submitted) == (refusal is not None)
+
+
+@pytest.mark.parametrize(
+    ("bundles", "said"),
+    [
+        ([{"CPU": 1.0, "GPU": 9.0}], "One worker asks for 1 CPU and 9 GPUs; no node has a GPU"),
+        ([{"CPU": 2.0}] * 3, "The job asks for 3 workers with 2 CPUs each; all nodes together hold 2"),
+        ([{"CPU": 1.0}, {"CPU": 1.0, "tpu": 1.0}], "One worker asks for 1 CPU and 1 tpu; no node has a tpu"),
+    ],
+    ids=["one", "all together", "one of several"],
+)
+def test_a_job_that_asks_ray_for_what_no_node_has_is_told_so(
+    gateway: Gateway, bundles: list[dict[str, float]], said: str
+) -> None:
+    async def message_has(text: str) -> bool:
+        return text in (await gateway.store.get("mine")).message
+
+    async def scenario() -> str:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("RUNNING", job_id="02000000")
+            gateway.head.wanted = bundles
+            await gateway.until(lambda: message_has(f"waits for a node that can run its workers. {said}"))
+            gateway.head.wanted = [{"CPU": 4.0}]  # has to wait for its turn, but fits
+            await gateway.until(lambda: message_has("Job is currently running."))
+            assert await gateway.state() == State.RUNNING
+            return await gateway.logs.text("mine")
+
+    log = asyncio.run(scenario())
+    assert log.count(said) == 1
+    assert "To end the job: mlplatform stop mine" in log
+
+
+def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        gateway.head.refusal = UnreachableError("Ray's head does not answer.")
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.STARTING)
+            await gateway.store.request_stop("mine")
+            await gateway.until_state(State.STOPPED)
+            tried = len(gateway.head.submitted)
+            gateway.head.refusal = None
+            await asyncio.sleep(0.3)  # several steps, none of which may start it
+            assert len(gateway.head.submitted) == tried
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_ray_wrote_down_and_never_started_is_started_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        gateway.head.status, gateway.head.supervised = "PENDING", False
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until(lambda: _true(gateway.head.submitted))
+            gateway.head.status = "RUNNING"
+            await gateway.until_state(State.RUNNING)
+        assert [ray_id.split("--")[1][0] for ray_id in gateway.head.submitted] == ["1", "2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_waits_for_its_environment_is_left_alone(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        gateway.head.status = "PENDING"
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until(lambda: _true(gateway.head.submitted))
+            await asyncio.sleep(0.5)
+            assert await gateway.state() == State.STARTING
+        assert len(gateway.head.submitted) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_attempt_is_fenced_off_before_its_end_is_known(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[int | None] = []
+    end_attempt = gateway.store.end_attempt
+
+    async def noted(job_id: str, *more: Any) -> Any:
+        allowed.append(fence.allowed(job_id))
+        return await end_attempt(job_id, *more)
+
+    monkeypatch.setattr(gateway.store, "end_attempt", noted)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            await gateway.until_state(State.FAILED)
+
+    asyncio.run(scenario())
+    assert allowed == [2]
+
+
+def test_who_follows_a_log_comes_to_its_end_though_the_database_never_said_that_it_was_written(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_attempt = gateway.store.end_attempt
+
+    async def unanswered(*arguments: Any) -> None:
+        await end_attempt(*arguments)
+        raise UnreachableError("The gateway's database does not answer.")
+
+    monkeypatch.setattr(gateway.store, "end_attempt", unanswered)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            await gateway.logs.note("mine", "a line")
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            async with asyncio.timeout(BOUND_S):
+                assert [part async for part in gateway.logs.follow("mine")] == ["a line\n"]
+
+    asyncio.run(scenario())
+
+
+def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None:
+    """Deleted the moment that its end is seen, while what follows the end goes on."""
+
+    async def scenario() -> None:
+        request: Any = None
+        async with gateway.at_work():
+            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.until_state(State.RUNNING)
+            await gateway.logs.note("mine", "of the first")
+            gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            await gateway.until_state(State.FAILED)
+            await api(gateway)._delete(request, await gateway.store.get("mine"))
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            assert await gateway.logs.text("mine") == ""
+            assert fence.allowed("mine") is None
+            assert (await gateway.store.get("mine")).attempts[-1].number == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_jobs_log_is_let_go_when_its_reader_leaves(gateway: Gateway) -> None:
+    async def followers(count: int) -> bool:
+        return sum(job.followers for job in gateway.logs._jobs.values()) == count
+
+    async def scenario() -> None:
+        await upgrade(gateway.store.engine)
+        await gateway.submit()
+        async with served(api(gateway)) as address:
+            async with connect(f"{address}/api/jobs/mine/logs/tail", proxy=None):
+                await gateway.until(lambda: followers(1))
+            await gateway.until(lambda: followers(0))
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def served(endpoints: Api) -> AsyncIterator[str]:
+    config = uvicorn.Config(Starlette(routes=endpoints.routes()), port=0, log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    async with asyncio.timeout(BOUND_S):
+        while not server.started:
+            await asyncio.sleep(0.02)
+    yield f"ws://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+def api(gateway: Gateway) -> Api:
+    made_up: Any = gateway.head
+    return Api(gateway.store, gateway.conductor, gateway.logs, made_up, Passage("http://127.0.0.1:1"))
+
+
+async def _true(value: object) -> bool:
+    return bool(value)

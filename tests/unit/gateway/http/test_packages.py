@@ -1,0 +1,274 @@
+"""Packages at the gateway: whole or not at all, the first under a name stays, and what is wrong is said."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from mlplatform.errors import SettingsError, UnreachableError
+from mlplatform.gateway.http.packages import routes
+from mlplatform.gateway.jobs.packages import PackageError, Packages
+from mlplatform.storage import objects
+
+NAME = "_ray_pkg_0123456789abcdef.zip"
+PATH = f"/api/packages/gcs/{NAME}"
+LIMIT = 3 << 20
+BOUND_S = 10
+SILENT_S = 0.5
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Unused, and quicker to make than what httpx would make for each client."""
+
+
+@contextmanager
+def served(packages: Packages) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        app = Starlette(routes=routes(packages, SILENT_S))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        wait_for(lambda: server.started, "the server")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(BOUND_S)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {BOUND_S} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def packages(root: Path, spool: Path) -> Packages:
+    return Packages(str(root), LIMIT, spool)
+
+
+@pytest.fixture
+def address(packages: Packages) -> Iterator[str]:
+    with served(packages) as address:
+        yield address
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=BOUND_S, verify=NO_TLS) as opened:
+        yield opened
+
+
+def kept(*folders: Path) -> list[str]:
+    return sorted(path.name for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def taken(packages: Packages, name: str = NAME) -> tuple[int, bytes]:
+    size, stream = await packages.size_and_stream(name)
+    return size, b"".join([part async for part in stream])
+
+
+def test_a_package_is_asked_for_brought_and_handed_on(client: httpx.Client, packages: Packages, spool: Path) -> None:
+    missing = client.get(PATH)
+    assert (missing.status_code, missing.text) == (404, f"Package gcs://{NAME} does not exist")
+    content = hashlib.sha256(b"seed").digest() * (LIMIT // 32)
+    assert (client.put(PATH, content=content).status_code, client.get(PATH).status_code) == (200, 200)
+    assert client.get(PATH).content == b""
+    assert asyncio.run(taken(packages)) == (LIMIT, content)
+    asyncio.run(packages.delete(NAME))
+    asyncio.run(packages.delete(NAME))
+    assert client.get(PATH).status_code == 404
+    with pytest.raises(PackageError, match="does not exist") as error:
+        asyncio.run(taken(packages))
+    assert error.value.status == 404
+    assert kept(spool) == []
+
+
+def test_old_packages_that_nobody_needs_are_removed(packages: Packages, root: Path) -> None:
+    names = ["_ray_pkg_old.zip", "_ray_pkg_needed.zip", "_ray_pkg_asked.zip", "_ray_pkg_new.zip"]
+    for name in names:
+        asyncio.run(packages.put(name, pieces(b"x")))
+    yesterday = time.time() - 90_000
+    for name in names[:3]:
+        os.utime(root / "packages" / name, (yesterday, yesterday))
+    assert asyncio.run(packages.exists("_ray_pkg_asked.zip"))
+    asyncio.run(packages.clean({"_ray_pkg_needed.zip"}))
+    assert kept(root) == sorted(names[1:])
+
+
+def test_what_a_killed_process_left_of_packages_goes(packages: Packages, spool: Path) -> None:
+    for name in ("package-left", "package-new", "other"):
+        (spool / name).write_text("x")
+    (spool / "package-folder").mkdir()
+    (spool / "package-folder/package").write_text("x")
+    for name in ("package-left", "package-folder", "other"):
+        os.utime(spool / name, (0, 0))
+    packages.tidy()
+    assert kept(spool) == ["other", "package-new"]
+
+
+def test_the_first_under_a_name_stays(client: httpx.Client, packages: Packages) -> None:
+    assert client.put(PATH, content=b"first").status_code == 200
+    assert client.put(PATH, content=b"second").status_code == 200
+    assert asyncio.run(taken(packages)) == (5, b"first")
+
+
+def test_uploads_of_one_name_at_a_time_make_one_package(address: str, packages: Packages) -> None:
+    contents = [bytes([number]) * (1 << 20) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda content: httpx.put(address + PATH, content=content, verify=NO_TLS), contents))
+    assert {answer.status_code for answer in answers} == {200}
+    assert asyncio.run(taken(packages))[1] in contents
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pkg.exe",
+        "zip",
+        ".zip",
+        "-x.zip",
+        "a%20b.zip",
+        "a%2Fb.zip",
+        "..%2F..%2Fx.zip",
+        "a/b.zip",
+        "a%00.zip",
+        "é.zip",
+        "",
+        "a" * 252 + ".zip",
+    ],
+)
+def test_a_name_that_rays_clients_would_not_give_is_refused(client: httpx.Client, root: Path, name: str) -> None:
+    for answer in (client.get(f"/api/packages/gcs/{name}"), client.put(f"/api/packages/gcs/{name}", content=b"x")):
+        assert answer.status_code == 400, answer.text
+        assert "cannot name a package" in answer.text
+    assert kept(root) == []
+
+
+@pytest.mark.parametrize("extension", ["zip", "whl", "tar.gz", "tgz", "tar.xz"])
+def test_every_kind_that_ray_uploads_is_taken(client: httpx.Client, extension: str) -> None:
+    path = f"/api/packages/gcs/my_module-1.0+cpu.{extension}"
+    assert (client.put(path, content=b"x").status_code, client.get(path).status_code) == (200, 200)
+
+
+def test_the_python_side_checks_names_too(packages: Packages) -> None:
+    for name in ("../outside.zip", "a/../../outside.zip"):
+        for call in (packages.exists(name), packages.delete(name), taken(packages, name), packages.put(name, pieces())):
+            with pytest.raises(PackageError, match="cannot name"):
+                asyncio.run(call)
+
+
+def test_other_protocols_are_not_kept(client: httpx.Client, root: Path) -> None:
+    answer = client.put(f"/api/packages/s3/{NAME}", content=b"x")
+    assert answer.status_code == 404
+    assert "s3://" in answer.text
+    assert kept(root) == []
+
+
+def chunks(size: int) -> Iterator[bytes]:
+    for _ in range(size >> 16):
+        yield bytes(1 << 16)
+
+
+@pytest.mark.parametrize("size", [LIMIT + (1 << 16), 30 << 20])
+def test_what_is_too_large_is_refused_and_nothing_left(
+    client: httpx.Client, root: Path, spool: Path, size: int
+) -> None:
+    answers = [
+        client.put(PATH, content=bytes(size)),
+        client.put(PATH, content=chunks(size)),  # without a length
+    ]
+    for answer in answers:
+        assert answer.status_code == 413
+        assert "larger than 3 MiB" in answer.text
+    assert kept(root, spool) == []
+
+
+def test_what_says_that_it_is_too_large_is_refused_before_it_comes(address: str) -> None:
+    with upload(address, LIMIT + 1) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+def test_an_empty_package_is_refused(client: httpx.Client, root: Path) -> None:
+    assert client.put(PATH, content=b"").status_code == 400
+    assert kept(root) == []
+
+
+@contextmanager
+def upload(address: str, length: int, content: bytes = b"") -> Iterator[socket.socket]:
+    """An upload that has said its length and sent `content`."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), BOUND_S) as connection:
+        connection.sendall(f"PUT {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n".encode() + content)
+        yield connection
+
+
+def test_an_upload_that_stands_still_is_ended(address: str, root: Path, spool: Path) -> None:
+    with upload(address, 100, b"half") as connection:
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # to its end: it may come in pieces
+    assert answer.startswith(b"HTTP/1.1 408"), answer
+    assert b"stood still for 0.5 s" in answer
+    assert kept(root, spool) == []
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(address: str, client: httpx.Client, root: Path, spool: Path) -> None:
+    with upload(address, 100, b"half"):
+        wait_for(lambda: kept(spool), "the draft")
+    wait_for(lambda: not kept(spool), "the end of the draft")
+    assert kept(root) == []
+    assert client.put(PATH, content=b"whole").status_code == 200
+
+
+def test_a_store_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setattr(objects, "_ATTEMPTS", 1)  # boto3's pauses between attempts add up to 8 s
+    away = Packages("s3://jobs", LIMIT)
+    with served(away) as address:
+        answer = httpx.get(address + PATH, timeout=BOUND_S)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert f"http://127.0.0.1:{closed_port} does not answer" in answer.text
+    with pytest.raises(UnreachableError):
+        asyncio.run(away.exists(NAME))
+
+
+def test_a_folder_that_cannot_be_written_is_named(client: httpx.Client, root: Path) -> None:
+    root.write_text("a file in the folder's place")
+    answer = client.put(PATH, content=b"x")
+    assert answer.status_code == 503
+    assert str(root) in answer.text
+
+
+def test_the_store_has_to_be_a_bucket_or_a_folder() -> None:
+    with pytest.raises(SettingsError, match="MLPLATFORM_GATEWAY_STORE"):
+        Packages("jobs", LIMIT)

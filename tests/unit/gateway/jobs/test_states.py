@@ -1,0 +1,214 @@
+"""What an attempt's end means for its job, and what was away before it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from ray.dashboard.modules.job.common import JobErrorType, JobStatus
+
+from mlplatform.gateway.control import outages as control_outages
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.jobs.states import Count, Outcome, Sight, State, Verdict, after, judge
+
+OWN_FAULTS = {"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_ERROR"}
+"""Of Ray's error types; all others are faults of what ran the job."""
+
+KINDS = [None, *(kind.value for kind in JobErrorType)]
+LOST = Verdict(Outcome.LOST, "the node of its driver has died")
+FAILED = Verdict(Outcome.FAILED, "Job failed:\nValueError: 3", 1)
+STOPPED = Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
+SUCCEEDED = Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0)
+
+
+def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It broke.", **more: Any) -> Sight:
+    details = {"status": "FAILED", "error_type": kind, "message": message, "driver_exit_code": 1}
+    return Sight(details, **more)
+
+
+def count(losses: int = 0, max_losses: int = 3, failures: int = 0, max_failures: int = 0) -> Count:
+    return Count(losses, max_losses, failures, max_failures)
+
+
+# --- judge ---
+
+
+@pytest.mark.parametrize("away", [(), ("the storage",)])
+@pytest.mark.parametrize("node_dead", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_is_the_jobs_own_only_where_all_else_was_well(
+    kind: str | None, node_dead: bool, away: tuple[str, ...]
+) -> None:
+    own = kind is None or kind in OWN_FAULTS
+    verdict = judge(failed(kind, node_dead=node_dead, away=away))
+    assert verdict is not None
+    assert verdict.outcome == (Outcome.FAILED if own and not node_dead and not away else Outcome.LOST)
+    assert (verdict.exit_code, verdict.error_type) == (1, kind)
+
+
+@pytest.mark.parametrize("away", [(), ("the storage",)])
+@pytest.mark.parametrize("node_dead", [False, True])
+@pytest.mark.parametrize("status", [status.value for status in JobStatus if status != JobStatus.FAILED])
+def test_what_has_not_failed_is_lost_only_with_its_node(status: str, node_dead: bool, away: tuple[str, ...]) -> None:
+    verdict = judge(Sight({"status": status}, node_dead, away))
+    ended = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}
+    expected = ended.get(status, Outcome.LOST if node_dead else None)
+    assert (verdict and verdict.outcome) == expected
+
+
+def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
+    assert judge(Sight(None)) == Verdict(Outcome.LOST, "Ray was restarted without memory of it")
+
+
+@pytest.mark.parametrize(
+    ("sight", "reason"),
+    [
+        (failed("JOB_SUPERVISOR_ACTOR_DIED"), "the process that ran it has died"),
+        (failed(node_dead=True), "it ended with exit code 1 as the node of its driver died"),
+        (failed(away=["the storage", "Ray's head"]), "after the storage and Ray's head had been away"),
+        (failed(message=""), "Job failed."),
+        (failed(), "It broke."),
+    ],
+)
+def test_a_verdict_says_why(sight: Sight, reason: str) -> None:
+    verdict = judge(sight)
+    assert verdict is not None
+    assert reason in verdict.reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ray.exceptions.OutOfMemoryError: Task was killed",
+        "Task was killed due to the node running low on memory.",
+        "Killed by the memory monitor.",
+    ],
+)
+def test_out_of_memory_is_the_jobs_own_fault_while_its_node_lives(kind: str | None, message: str) -> None:
+    verdict = judge(failed(kind, message, away=["the storage"]))
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reason) == (Outcome.FAILED, message)
+    dead = judge(failed(kind, message, node_dead=True))
+    assert dead is not None
+    assert dead.outcome is Outcome.LOST
+
+
+# --- after ---
+
+
+@pytest.mark.parametrize(("used", "delay_s"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (999, 60)])
+@pytest.mark.parametrize("verdict", [LOST, FAILED])
+def test_each_start_waits_longer_up_to_a_minute(verdict: Verdict, used: int, delay_s: float) -> None:
+    coming = after(verdict, Count(used, 1000, used, 1000), False, False)
+    assert (coming.state, coming.delay_s) == (State.WAITING, delay_s)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_the_message_tells_attempts_reason_and_where_it_goes_on(resumes: bool) -> None:
+    where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
+    assert after(LOST, count(losses=1), False, resumes).message == (
+        f"Attempt 3 {where}; attempt 2 was lost: the node of its driver has died."
+    )
+
+
+def test_losses_and_failures_are_counted_apart_and_number_attempts_together() -> None:
+    coming = after(FAILED, count(losses=3, max_losses=3, failures=1, max_failures=2), False, False)
+    assert (coming.state, coming.delay_s) == (State.WAITING, 2)
+    assert coming.message == "Attempt 6 starts from the beginning; attempt 5 failed: exit code 1."
+
+
+@pytest.mark.parametrize(
+    ("used", "times"), [(0, "once"), (1, "2 times"), (3, "4 times")], ids=["none", "one", "the default"]
+)
+def test_a_job_lost_too_often_has_failed_and_says_what_allows_more(used: int, times: str) -> None:
+    coming = after(LOST, count(losses=used, max_losses=used), False, True)
+    assert coming.state is State.FAILED
+    assert coming.message == (
+        f"Job was lost {times}, the last time because the node of its driver has died; `max_retries` allows more."
+    )
+
+
+def test_a_failure_without_retries_keeps_its_whole_message() -> None:
+    coming = after(FAILED, count(), False, False)
+    assert (coming.state, coming.message, coming.delay_s) == (State.FAILED, FAILED.reason, 0)
+
+
+@pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
+def test_a_job_that_was_told_to_stop_is_not_started_again(verdict: Verdict) -> None:
+    assert after(verdict, count(max_failures=3), True, True).state is State.STOPPED
+
+
+def test_a_stop_from_elsewhere_ends_the_job_too() -> None:
+    assert after(STOPPED, count(max_failures=3), False, True).state is State.STOPPED
+
+
+@pytest.mark.parametrize("stop_requested", [False, True])
+def test_a_success_stays_one(stop_requested: bool) -> None:
+    assert after(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
+
+
+def test_clients_see_states_that_ray_has() -> None:
+    assert {state.of_ray for state in State} == {status.value for status in JobStatus}
+    assert {state.of_ray for state in State if not state.final} == {"PENDING", "RUNNING"}
+    assert all(JobStatus(state.of_ray).is_terminal() == state.final for state in State)
+
+
+# --- outages ---
+
+
+def recent_of(addresses: dict[str, str], act: Callable[[Outages], Awaitable[None]] = Outages.probe) -> list[str]:
+    async def scenario() -> list[str]:
+        outages = Outages(addresses)
+        await act(outages)
+        await outages.close()
+        return outages.recent()
+
+    return asyncio.run(scenario())
+
+
+def test_a_server_is_away_where_it_refuses_connections_or_its_proxy_says_so(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str], closed_port: int
+) -> None:
+    address = serve(lambda method, path: (int(path[1:]), ""))
+    servers = {str(status): f"{address}/{status}" for status in (200, 500, 502, 503, 504)}
+    assert sorted(recent_of({**servers, "closed": f"http://127.0.0.1:{closed_port}"})) == [
+        "502",
+        "503",
+        "504",
+        "closed",
+    ]
+
+
+def test_one_late_answer_is_no_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
+    answers = iter((503, 200, 503, 503))
+    address = serve(lambda method, path: (next(answers), ""))
+    assert recent_of({"storage": address}) == []
+    assert recent_of({"storage": address}) == ["storage"]
+
+
+def test_a_server_that_answers_again_was_away_and_is_not_now(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
+) -> None:
+    answers = iter((503, 503, 200))
+    address = serve(lambda method, path: (next(answers), ""))
+
+    async def scenario() -> list[tuple[list[str], list[str]]]:
+        outages = Outages({"storage": address})
+        seen = []
+        for _ in range(2):
+            await outages.probe()
+            seen.append((outages.now(), outages.recent()))
+        await outages.close()
+        return seen
+
+    assert asyncio.run(scenario()) == [(["storage"], ["storage"]), ([], ["storage"])]
+
+
+def test_an_outage_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def note(outages: Outages) -> None:
+        outages.note("storage")
+
+    assert recent_of({}, note) == ["storage"]
+    monkeypatch.setattr(control_outages, "LOOK_BACK_SECONDS", 0.0)
+    assert recent_of({}, note) == []

@@ -1,0 +1,466 @@
+"""The gateway's memory, over SQLite: what each step writes, and what it refuses."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, event, inspect
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs.details import job_details, listed
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import Outcome, State, Verdict
+from mlplatform.gateway.jobs.store import Ended, JobExistsError, JobIsOpenError, NoSuchJobError, Store
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.scheduling.resources import Node
+
+T = TypeVar("T")
+
+LOST = Verdict(Outcome.LOST, "the node of its driver has died", 1, "JOB_SUPERVISOR_ACTOR_DIED")
+FAILED = Verdict(Outcome.FAILED, "It broke.", 1, "JOB_ENTRYPOINT_COMMAND_ERROR")
+SUCCEEDED = Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0)
+STOPPED = Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
+
+
+def do(call: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(call)
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with all tables and no rows."""
+    path = tmp_path_factory.mktemp("migrated") / "gateway.db"
+    engine = create_engine(f"sqlite:///{path}")
+    do(upgrade(engine))
+    engine.dispose()
+    return path
+
+
+@pytest.fixture
+def store(migrated: Path, tmp_path: Path) -> Store:
+    store = Store(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
+    # Nothing here outlives its process: a busy disk need not be waited for.
+    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+    return store
+
+
+def add(store: Store, job_id: str = "mine", **metadata: str) -> JobRow:
+    job = submitted(submission_id=job_id, metadata=metadata)
+    do(store.add(job))
+    return job
+
+
+def submitted(**fields: Any) -> JobRow:
+    return Submission.model_validate({"entrypoint": "true", **fields}).job()
+
+
+def begin(store: Store, job_id: str = "mine") -> AttemptRow:
+    attempt = do(store.begin_attempt(job_id))
+    assert attempt is not None
+    return attempt
+
+
+def ray(status: str = "RUNNING", driver: str | None = "01000000") -> dict[str, Any]:
+    """What Ray says of a driver."""
+    info = {"id": driver, "node_ip_address": "10.0.0.1", "pid": "7"} if driver else None
+    where = {"driver_node_id": "n" * 56, "driver_agent_http_address": "http://10.0.0.1:52365"}
+    return {"status": status, "job_id": driver, "driver_info": info, **where}
+
+
+def end(store: Store, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False) -> Ended | None:
+    return do(store.end_attempt(job_id, number, verdict, None, resumes))
+
+
+def ids(jobs: Sequence[JobRow]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def listed_ids(store: Store) -> list[str]:
+    return [job.id for job, _ in do(store.list())]
+
+
+# --- What people ask for ---
+
+
+def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
+    fields = {"runtime_env": {"env_vars": {"Ä": "ü"}}, "metadata": {"workers": "2"}, "entrypoint_num_cpus": 0.5}
+    job = submitted(submission_id="mine", **fields)
+    do(store.add(job))
+    kept = do(Store(str(store.engine.url)).get("mine"))
+    for column in JobRow.__table__.columns:
+        assert getattr(kept, column.name) == getattr(job, column.name), column.name
+    assert kept.created.tzinfo is not None
+    assert (kept.attempts, kept.losses, kept.stop_requested, kept.ended) == ([], 0, False, None)
+
+
+def test_an_id_is_taken_once(store: Store) -> None:
+    first = add(store, user="ann")
+    with pytest.raises(JobExistsError, match="mine already exists"):
+        add(store, user="bob")
+    assert do(store.get("mine")).user == first.user
+
+
+def test_jobs_are_listed_in_the_order_of_arrival(store: Store) -> None:
+    for job_id in ("c", "a", "b"):
+        add(store, job_id)
+    begin(store, "a")
+    end(store, SUCCEEDED, "a")
+    assert listed_ids(store) == ["c", "a", "b"]
+    assert ids(do(store.open_jobs())) == ["c", "b"]
+
+
+def test_the_list_tells_of_each_job_what_it_tells_alone(store: Store) -> None:
+    for job_id in ("waits", "runs", "again"):
+        add(store, job_id)
+    for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
+        begin(store, job_id)
+        do(store.seen(job_id, number, ray(driver=f"0{number}000000"), "w0"))
+        if (job_id, number) == ("again", 1):
+            end(store, LOST, "again")
+    alone = [job_details(do(store.get(job_id))) for job_id in ("waits", "runs", "again")]
+    assert [listed(job, last) for job, last in do(store.list())] == alone
+    assert [one["job_id"] for one in alone] == [None, "01000000", "02000000"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.get("none"),
+        lambda store: store.request_stop("none"),
+        lambda store: store.delete("none"),
+        lambda store: store.begin_attempt("none"),
+        lambda store: store.say("none", "x", State.WAITING),
+        lambda store: store.end_attempt("none", 1, LOST, None, False),
+    ],
+    ids=["get", "stop", "delete", "begin", "say", "end"],
+)
+def test_a_job_that_is_not_there_is_named(store: Store, ask: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
+    add(store)
+    with pytest.raises(NoSuchJobError, match="Job none does not exist"):
+        do(ask(store))
+
+
+def test_a_waiting_job_stops_at_once(store: Store) -> None:
+    add(store)
+    stopped, job = do(store.request_stop("mine"))
+    assert (stopped, job.state, job.message) == (True, State.STOPPED, "Job was intentionally stopped.")
+    assert do(store.get("mine")).ended is not None
+    assert do(store.begin_attempt("mine")) is None
+    assert do(store.request_stop("mine"))[0] is False
+
+
+def test_a_started_job_stops_with_its_attempt(store: Store) -> None:
+    add(store)
+    begin(store)
+    stopped, job = do(store.request_stop("mine"))
+    assert (stopped, job.state, job.stop_requested, job.ended) == (True, State.STARTING, True, None)
+    end(store, LOST)
+    assert do(store.get("mine")).state == State.STOPPED
+
+
+def test_an_open_job_is_not_deleted(store: Store) -> None:
+    add(store)
+    with pytest.raises(JobIsOpenError, match="'mine', but it is in a non-terminal state PENDING"):
+        do(store.delete("mine"))
+    begin(store)
+    do(store.seen("mine", 1, ray(), "a"))
+    with pytest.raises(JobIsOpenError, match="RUNNING"):
+        do(store.delete("mine"))
+
+
+def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: Store) -> None:
+    add(store)
+    attempt = begin(store)
+    do(store.seen("mine", 1, ray(), "a"))
+    end(store, SUCCEEDED)
+    assert [one.ray_id for one in do(store.delete("mine")).attempts] == [attempt.ray_id]
+    assert do(store.list()) == []
+    assert do(store.job_of(ray_id=attempt.ray_id)) is None
+    add(store)
+    assert do(store.get("mine")).attempts == []
+    assert begin(store).number == 1
+
+
+# --- Attempts ---
+
+
+def test_an_attempt_begins_only_while_the_job_waits(store: Store) -> None:
+    add(store)
+    attempt = begin(store)
+    assert (attempt.number, attempt.accepted, attempt.in_ray) == (1, False, True)
+    assert attempt.ray_id.startswith("mine--1-")
+    assert do(store.begin_attempt("mine")) is None
+    job = do(store.get("mine"))
+    assert (job.state, [one.ray_id for one in job.attempts]) == (State.STARTING, [attempt.ray_id])
+    end(store, SUCCEEDED)
+    assert do(store.begin_attempt("mine")) is None
+
+
+def test_what_ray_says_of_an_attempt_is_kept(store: Store) -> None:
+    add(store)
+    begin(store)
+    do(store.accepted("mine", 1))
+    assert do(store.get("mine")).attempts[0].accepted
+    do(store.seen("mine", 1, ray("PENDING", None), None))
+    assert do(store.get("mine")).state == State.STARTING
+    do(store.seen("mine", 1, ray(), "worker-0"))
+    do(store.seen("mine", 1, ray(), None))
+    job = do(store.get("mine"))
+    attempt = job.attempts[0]
+    assert (job.state, job.message) == (State.RUNNING, "Job is currently running.")
+    assert (attempt.node, attempt.node_id, attempt.ray_job) == ("worker-0", "n" * 56, "01000000")
+    assert attempt.driver == ray()["driver_info"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [(SUCCEEDED, State.SUCCEEDED), (FAILED, State.FAILED), (STOPPED, State.STOPPED)],
+)
+def test_an_attempt_ends_once(store: Store, verdict: Verdict, state: State) -> None:
+    add(store)
+    begin(store)
+    ended = end(store, verdict)
+    assert ended is not None
+    assert (ended.attempt, ended.verdict, ended.next.state) == (1, verdict, state)
+    assert end(store, LOST) is None
+    job = do(store.get("mine"))
+    assert (job.state, job.message, job.exit_code, job.error_type) == (
+        *(state, verdict.reason),
+        *(verdict.exit_code, verdict.error_type),
+    )
+    assert (job.losses, job.attempts[0].outcome) == (0, verdict.outcome)
+    assert job.ended is not None
+
+
+def test_a_lost_job_waits_before_it_is_started_again(store: Store) -> None:
+    add(store, max_retries="2")
+    begin(store)
+    do(store.seen("mine", 1, ray(), "a"))
+    before = datetime.now(UTC)
+    end(store, LOST, resumes=True)
+    job = do(store.get("mine"))
+    assert (job.state, job.losses, job.failures, job.ended) == (State.WAITING, 1, 0, None)
+    assert before + timedelta(seconds=1) <= job.not_before <= datetime.now(UTC) + timedelta(seconds=1)
+    assert "Attempt 2 goes on from its last checkpoint; attempt 1 was lost" in job.message
+    assert begin(store).number == 2
+    do(store.seen("mine", 2, ray(driver="02000000"), "b"))
+    assert do(store.get("mine")).message == f"Job is running again. {job.message}"
+
+
+def test_a_job_is_started_as_often_as_was_allowed(store: Store) -> None:
+    add(store, max_retries="1", retry_failures="1")
+    for number, verdict in enumerate((LOST, FAILED, LOST), 1):
+        begin(store)
+        end(store, verdict, number=number)
+    job = do(store.get("mine"))
+    assert (job.state, job.losses, job.failures) == (State.FAILED, 2, 1)
+    assert "lost 2 times" in job.message
+    assert [attempt.outcome for attempt in job.attempts] == ["LOST", "FAILED", "LOST"]
+
+
+def test_people_read_their_own_id_in_rays_reasons(store: Store) -> None:
+    add(store)
+    attempt = begin(store)
+    end(store, Verdict(Outcome.FAILED, f"Job {attempt.ray_id} broke."))
+    assert do(store.get("mine")).message == "Job mine broke."
+
+
+def test_an_end_keeps_what_was_known_of_the_driver(store: Store) -> None:
+    add(store)
+    begin(store)
+    do(store.seen("mine", 1, ray(), "a"))
+    do(store.end_attempt("mine", 1, LOST, ray("FAILED", None), False))
+    attempt = do(store.get("mine")).attempts[0]
+    assert (attempt.ray_job, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
+
+
+def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: Store) -> None:
+    add(store, max_retries="3", retry_failures="3")
+    begin(store)
+    do(store.refuse("mine", 1, "Ray refuses the job."))
+    job = do(store.get("mine"))
+    assert (job.state, job.message, job.attempts[0].outcome) == (State.FAILED, "Ray refuses the job.", "FAILED")
+    assert do(store.left_in_ray(0)) == []
+
+
+def test_only_a_waiting_job_is_told_what_it_waits_for(store: Store) -> None:
+    add(store)
+    do(store.say("mine", "It waits.", State.WAITING))
+    assert do(store.get("mine")).message == "It waits."
+    begin(store)
+    do(store.say("mine", "It still waits.", State.WAITING))
+    assert "It still waits." not in do(store.get("mine")).message
+
+
+# --- Ray's ids ---
+
+
+def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: Store) -> None:
+    add(store)
+    first = begin(store)
+    do(store.seen("mine", 1, ray(), "a"))
+    end(store, LOST)
+    begin(store)
+    do(store.seen("mine", 2, ray(driver="02000000"), "a"))
+    assert [do(store.get(driver)).id for driver in ("01000000", "02000000")] == ["mine", "mine"]
+    assert do(store.job_of(ray_id=first.ray_id)) == do(store.job_of(ray_job="02000000")) == "mine"
+    assert do(store.job_of(ray_id="none")) is None
+    assert do(store.job_of(ray_job="03000000")) is None
+
+
+def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: Store) -> None:
+    for job_id in ("a", "b"):
+        add(store, job_id)
+    for job_id in ("b", "a"):
+        begin(store, job_id)
+        do(store.seen(job_id, 1, ray(), "n"))
+    assert do(store.get("01000000")).id == do(store.job_of(ray_job="01000000")) == "a"
+
+
+def test_a_persons_id_comes_before_rays(store: Store) -> None:
+    add(store, "other")
+    begin(store, "other")
+    do(store.seen("other", 1, ray(), "a"))
+    add(store, "01000000")
+    assert do(store.get("01000000")).id == "01000000"
+
+
+# --- What is done behind ---
+
+
+def test_runs_are_closed_after_each_attempt_and_after_the_job(store: Store) -> None:
+    number = add(store).number
+    add(store, "running")
+    for job_id in ("mine", "running"):
+        begin(store, job_id)
+    assert do(store.unclosed()) == []
+    end(store, LOST)
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [1], job_too=False))
+    assert do(store.unclosed()) == []
+    begin(store)
+    end(store, SUCCEEDED, number=2)
+    do(store.runs_closed(number, [1, 2], job_too=False))
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [1, 2], job_too=True))
+    assert do(store.unclosed()) == []
+
+
+def test_a_job_that_was_deleted_has_no_runs_to_close(store: Store) -> None:
+    number = add(store).number
+    do(store.request_stop("mine"))
+    do(store.delete("mine"))
+    assert do(store.numbered(number)) is None
+    do(store.runs_closed(number, [], job_too=True))
+
+
+def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: Store) -> None:
+    number = add(store).number
+    do(store.request_stop("mine"))
+    assert do(store.unclosed()) == [number]
+    do(store.runs_closed(number, [], job_too=True))
+    assert do(store.unclosed()) == []
+
+
+def test_what_a_script_printed_last_may_hold_zero_characters(store: Store) -> None:
+    """Ray puts the last lines into its message, and Postgres refuses a text with a zero."""
+    add(store)
+    begin(store)
+    end(store, Verdict(Outcome.FAILED, "Last lines: a\0b"))
+    job = do(store.get("mine"))
+    assert (job.message, job.attempts[0].reason) == ("Last lines: ab", "Last lines: ab")
+    add(store, "refused")
+    begin(store, "refused")
+    do(store.refuse("refused", 1, "Ray refuses a\0b"))
+    assert do(store.get("refused")).message == "Ray refuses ab"
+    with pytest.raises(NoSuchJobError):
+        do(store.get("a\0b"))
+
+
+def test_packages_of_all_jobs_are_needed(store: Store) -> None:
+    modules = {"py_modules": ["gcs://b.whl", "/local"]}
+    for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {})):
+        do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
+    assert do(store.packages()) == {"a.zip", "b.whl"}
+
+
+def test_ray_keeps_the_latest_ended_attempts_only(store: Store) -> None:
+    ray_ids = []
+    for job_id in ("a", "b", "c", "open"):
+        add(store, job_id)
+        ray_ids.append(begin(store, job_id).ray_id)
+    for job_id in ("a", "b", "c"):
+        end(store, SUCCEEDED, job_id)
+    assert do(store.left_in_ray(1)) == [ray_ids[1], ray_ids[0]]
+    do(store.gone_from_ray(ray_ids[0]))
+    do(store.gone_from_ray("none"))
+    assert do(store.left_in_ray(1)) == [ray_ids[1]]
+    assert do(store.left_in_ray(2)) == []
+
+
+def test_nodes_are_remembered_as_lost_ones_for_a_while(store: Store) -> None:
+    shape = {"CPU": 8.0, "GPU": 1.0}
+    do(store.remember_nodes([Node("a", True, {"CPU": 1.0}, {}, {}), Node("dead", False, shape, shape, {})]))
+    do(store.remember_nodes([Node("a", True, shape, {"CPU": 0.0}, {"role": "worker"})]))
+    assert do(store.remembered_nodes(60)) == [Node("a", False, shape, shape, {"role": "worker"})]
+    assert do(store.remembered_nodes(60))[0].room(now=True) == {}
+    assert do(store.remembered_nodes(0)) == []
+
+
+# --- The database ---
+
+
+def test_the_migration_gives_the_tables_of_the_schema(store: Store) -> None:
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_a_second_upgrade_changes_nothing(store: Store) -> None:
+    add(store)
+    do(upgrade(store.engine))
+    assert listed_ids(store) == ["mine"]
+    assert set(inspect(store.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.ping(),
+        lambda store: store.list(),
+        lambda store: store.request_stop("mine"),
+        lambda store: upgrade(store.engine),
+    ],
+    ids=["ping", "list", "stop", "upgrade"],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_that_is_away_is_named(
+    tmp_path: Path, closed_port: int, kind: str, ask: Callable[[Store], Coroutine[Any, Any, Any]]
+) -> None:
+    nowhere = {
+        "sqlite": f"sqlite:///{tmp_path}/none/gateway.db",
+        "postgres": f"postgresql+psycopg2://a:b@127.0.0.1:{closed_port}/gateway",
+    }
+    with pytest.raises(UnreachableError, match="The gateway's database does not answer") as error:
+        do(ask(Store(nowhere[kind])))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_database_that_answers_says_nothing(store: Store) -> None:
+    assert do(store.ping()) is None
+
+
+def test_nothing_changes_where_a_step_fails(store: Store) -> None:
+    add(store)
+    begin(store)
+    with pytest.raises(KeyError):
+        do(store.seen("mine", 1, {"driver_node_id": "n"}, "a"))
+    assert not do(store.get("mine")).attempts[0].accepted

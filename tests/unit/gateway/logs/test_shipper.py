@@ -1,0 +1,355 @@
+"""Logs on the way from nodes to a gateway: real files, a real carrier, a real server that is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from mlplatform.gateway.http import logs
+from mlplatform.gateway.logs.shipper import Carrier
+from mlplatform.gateway.logs.store import JobGoneError, JobLogs
+from mlplatform.settings import environment as settings_environment
+from mlplatform.storage.objects import FolderStore
+
+SESSION = "session_2026-11-21_08-52-55_745928_1"
+DRIVER = "job-driver-train--1-0a1b2c.log"
+WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
+EARLY_WORKER = f"worker-{'cd' * 28}-ffffffff-4712.out"
+
+
+class Gateway:
+    """A server of log requests over a folder; killed, it loses what it had in memory only."""
+
+    def __init__(self, folder: Path, port: int, **sizes: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.known = {"train--1-0a1b2c": "train", "01000000": "train"}
+        self.requests: list[str] = []
+        self.sizes = sizes
+        self._folder, self._port = folder, port
+
+    async def resolve(self, ray_id: str | None, ray_job: str | None) -> str | None:
+        job_id = self.known.get(ray_id or ray_job or "")
+        if job_id == "gone":
+            raise JobGoneError("The job was deleted.")
+        return job_id
+
+    async def start(self) -> None:
+        self.logs = JobLogs(FolderStore(str(self._folder)), self.resolve, **self.sizes)
+        self._writer = asyncio.create_task(self.logs.run())
+        app = Starlette(routes=logs.routes(self.logs))
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                self.requests.append(f"{scope['method']} {scope['path']}")
+            await app(scope, receive, send)
+
+        self._server = uvicorn.Server(
+            uvicorn.Config(counted, host="127.0.0.1", port=self._port, log_level="error", lifespan="off")
+        )
+        self._task = asyncio.create_task(self._server._serve())
+        await until(lambda: self._server.started)
+
+    async def kill(self) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        self._writer.cancel()
+        await asyncio.gather(self._task, self._writer, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 8) -> None:
+    """Wait for a condition, which may be a coroutine function."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            result = condition()
+            if result if isinstance(result, bool) else await result:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def until_log(gateway: Gateway, text: str) -> None:
+    async def is_it() -> bool:
+        return await gateway.logs.text("train") == text
+
+    try:
+        await until(is_it)
+    except TimeoutError:
+        assert await gateway.logs.text("train") == text
+        raise
+
+
+def logs_of(root: Path, node: str = "ray-worker-0", session: str = SESSION) -> Path:
+    folder = root / node / session / "logs"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def run(gateway: Gateway, root: Path, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a scenario beside a started gateway and a carrier."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(30), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+            await gateway.start()
+            carrier = asyncio.create_task(Carrier(root, client).run())
+            try:
+                await scenario()
+                assert not carrier.done(), carrier
+            finally:
+                carrier.cancel()
+                await asyncio.gather(carrier, return_exceptions=True)
+                await gateway.kill()
+
+    asyncio.run(bounded())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "nodes").mkdir()
+    return tmp_path / "nodes"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, closed_port: int) -> Gateway:
+    return Gateway(tmp_path / "store", closed_port, chunk_bytes=4096)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_lines_arrive_within_a_second_from_nodes_and_sessions_that_come_later(root: Path, gateway: Gateway) -> None:
+    async def scenario() -> None:
+        await until(lambda: gateway.requests == [])
+        folder = logs_of(root)
+        append(folder / DRIVER, b"starts\n")
+        append(folder / "raylet.out", b"not of a job\n")
+        await until_log(gateway, "starts\n")
+        follower = gateway.logs.follow("train")
+        assert await anext(follower) == "starts\n"
+        waits = []
+        for number in range(3):
+            started = time.monotonic()
+            append(folder / DRIVER, b"epoch %d\n" % number)
+            assert await anext(follower) == f"epoch {number}\n"
+            waits.append(time.monotonic() - started)
+        assert sorted(waits)[1] < 0.9, waits
+
+        (root / "ray-worker-1").mkdir()
+        append(logs_of(root / ".", "ray-worker-2") / WORKER, b":actor_name:Trainer\nhello\n")
+        assert await anext(follower) == "(Trainer pid=4711, ray-worker-2) hello\n"
+
+    run(gateway, root, scenario)
+
+
+def test_a_file_that_ray_puts_aside_is_read_to_its_end(root: Path, gateway: Gateway) -> None:
+    async def scenario() -> None:
+        folder = logs_of(root)
+        (folder / "old").mkdir()
+        append(folder / DRIVER, b"d\n")
+        append(folder / WORKER, b"one\n")
+        await until_log(gateway, "d\n(pid=4711, ray-worker-0) one\n")
+        append(folder / WORKER, b"two\n")
+        (folder / WORKER).rename(folder / "old" / WORKER)
+        await until_log(gateway, "d\n(pid=4711, ray-worker-0) one\n(pid=4711, ray-worker-0) two\n")
+
+    run(gateway, root, scenario)
+
+
+def test_rotated_and_rewritten_files_are_read_whole_and_once(root: Path, gateway: Gateway) -> None:
+    async def scenario() -> None:
+        folder = logs_of(root)
+        append(folder / DRIVER, b"d\n")
+        await until_log(gateway, "d\n")
+        for number in range(6):
+            append(folder / WORKER, b"line %d\n" % number)
+            if number % 2:
+                for age in (3, 2, 1, 0):
+                    source = folder / (WORKER.replace(".out", f".{age}.out") if age else WORKER)
+                    if source.exists():
+                        source.rename(folder / WORKER.replace(".out", f".{age + 1}.out"))
+        append(folder / WORKER, b"line 6\n")
+        expected = "d\n" + "".join(f"(pid=4711, ray-worker-0) line {number}\n" for number in range(7))
+        await until_log(gateway, expected)
+        (folder / WORKER).write_bytes(b"7\n")
+        await until_log(gateway, f"{expected}(pid=4711, ray-worker-0) 7\n")
+
+    run(gateway, root, scenario)
+
+
+def test_a_gateway_killed_again_and_again_has_every_line_once_and_in_order(root: Path, gateway: Gateway) -> None:
+    rng = random.Random(5)  # noqa: S311 - the same moments in each run
+    counts = {DRIVER: 3000, WORKER: 2000, EARLY_WORKER: 1000}
+
+    async def write(path: Path, count: int) -> None:
+        data = (b"" if path.name == DRIVER else b":job_id:01000000\n:actor_name:A\n") + b"".join(
+            b"\x1b[32m%s %05d \xc3\xa9\x1b[0m\n" % (path.name[-8:-4].encode(), number) for number in range(count)
+        )
+        while data:
+            size = rng.randrange(1, 4000)
+            append(path, data[:size])
+            data = data[size:]
+            await asyncio.sleep(rng.random() * 0.04)
+
+    async def scenario() -> None:
+        folder = logs_of(root)
+        writers = asyncio.gather(*(write(folder / name, count) for name, count in counts.items()))
+        for _ in range(3):
+            await asyncio.sleep(rng.uniform(0.2, 0.4))
+            await gateway.kill()
+            await asyncio.sleep(rng.uniform(0, 0.2))
+            await gateway.start()
+        await writers
+
+        async def complete() -> bool:
+            return (await gateway.logs.text("train")).count("\n") >= sum(counts.values())
+
+        await until(complete, 15)
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        lines = (await gateway.logs.text("train")).rstrip("\n").split("\n")
+        for name, prefix in ((DRIVER, ""), (WORKER, "(A pid=4711, "), (EARLY_WORKER, "(A pid=4712, ")):
+            mine = [line for line in lines if line.startswith(prefix) and (prefix or line[0] != "(")]
+            assert [int(line.split()[-2]) for line in mine] == list(range(counts[name])), name
+            assert all(line.endswith(" é") for line in mine)
+        assert len(lines) == sum(counts.values())
+
+    run(gateway, root, scenario)
+
+
+def test_all_that_a_node_had_is_there_once_its_attempt_is_settled(root: Path, gateway: Gateway) -> None:
+    """Also what belongs to a Ray job that has become known only just now, and a line without its end."""
+    del gateway.known["01000000"]
+
+    async def scenario() -> None:
+        folder = logs_of(root)
+        append(folder / DRIVER, b"d\n")
+        append(folder / WORKER, b"of a job that is not known yet\n")
+        await until(lambda: any(WORKER in request for request in gateway.requests))
+        await until_log(gateway, "d\n")
+        gateway.known["01000000"] = "train"
+        append(folder / DRIVER, b"exit")
+        started = time.monotonic()
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        assert time.monotonic() - started < 1.8
+        text = await gateway.logs.text("train")
+        assert sorted(text.split("\n")) == ["", "(pid=4711, ray-worker-0) of a job that is not known yet", "d", "exit"]
+
+    run(gateway, root, scenario)
+
+
+def test_files_of_no_job_are_asked_for_rarely_and_old_or_gone_ones_never_again(root: Path, gateway: Gateway) -> None:
+    gateway.known["gone--1-000000"] = "gone"
+
+    async def scenario() -> None:
+        folder = logs_of(root)
+        names = {kind: f"job-driver-{kind}--1-000000.log" for kind in ("unknown", "gone", "still", "ancient")}
+        for name in names.values():
+            append(folder / name, b"x\n")
+        os.utime(folder / names["still"], (time.time() - 700,) * 2)
+        os.utime(folder / names["ancient"], (time.time() - 25 * 3600,) * 2)
+
+        def asked(kind: str) -> int:
+            return sum(names[kind] in request for request in gateway.requests)
+
+        await until(lambda: asked("unknown") == 2)
+        for number in range(10):
+            append(folder / DRIVER, b"%d\n" % number)
+            await until_log(gateway, "".join(f"{line}\n" for line in range(number + 1)))
+        assert [asked(kind) for kind in ("gone", "still", "ancient")] == [1, 1, 0]
+        assert asked("unknown") <= 3
+        append(folder / names["still"], b"it speaks again\n")
+        await until(lambda: asked("still") == 2)
+
+    run(gateway, root, scenario)
+
+
+def test_a_carrier_started_anew_sends_no_log_twice(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    data = b"".join(b"line %d\n" % number for number in range(60_000))
+
+    async def first() -> None:
+        append(folder / DRIVER, data)
+        await until_log(gateway, data.decode())
+        await gateway.logs.flush()
+
+    async def second() -> None:
+        gateway.requests.clear()
+        await until(lambda: any(request.startswith("POST") for request in gateway.requests))
+        assert sum(request.startswith("PUT") for request in gateway.requests) <= 2  # it asks, and asks who is there
+        assert await gateway.logs.text("train") == data.decode()
+
+    run(gateway, root, first)
+    run(gateway, root, second)
+
+
+def test_while_the_store_is_away_the_nodes_keep_the_lines(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+    store, aside = tmp_path / "store", tmp_path / "aside"
+    lines = b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(10_000))
+    gateway.sizes = {}
+
+    async def scenario() -> None:
+        folder = logs_of(root)
+        append(folder / DRIVER, b"before\n")
+        await until_log(gateway, "before\n")
+        await gateway.logs.flush()
+        store.rename(aside)
+        store.write_text("a file is no folder")
+        append(folder / DRIVER, lines)
+        job = gateway.logs._jobs["train"]
+        await until(lambda: job.unwritten > 8 << 20)
+        assert not await gateway.logs.settle("train", "ray-worker-0", time.time(), timeout_s=0.5)
+        assert job.unwritten < 9 << 20
+        store.unlink()
+        aside.rename(store)
+        await until_log(gateway, "before\n" + lines.decode())
+
+    run(gateway, root, scenario)
+
+
+def test_the_carriers_own_process_is_small_and_sends_the_token(root: Path, closed_port: int, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    seen: list[str | None] = []
+
+    async def scenario() -> None:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(dict(scope["headers"]).get(b"authorization", b"").decode())
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"x-gateway-instance", b"a")]})
+            await send({"type": "http.response.body", "body": b'{"expected": 0, "again": false}'})
+
+        config = uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve())
+        environment = dict(settings_environment.environment()) | {
+            "MLPLATFORM_GATEWAY": f"http://127.0.0.1:{closed_port}",
+            "MLPLATFORM_NODE_LOGS": str(root),
+            "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+        }
+        logs_of(root)
+        command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
+        carrier = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+        said = asyncio.create_task(carrier.communicate())
+        try:
+            await until(lambda: len(seen) > 1)
+            memory = Path(f"/proc/{carrier.pid}/status").read_text()
+            assert int(memory.split("VmRSS:")[1].split()[0]) < 60 << 10
+        finally:
+            carrier.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(carrier.wait(), 5) == 0
+            server.should_exit = True
+            await task
+        assert set(seen) == {"Bearer secret"}
+        imported = {line.rpartition("|")[2].strip() for line in (await said)[1].decode().split("\n")}
+        assert "watchfiles" in imported
+        assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

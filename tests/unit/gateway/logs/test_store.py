@@ -1,0 +1,391 @@
+"""What a job's log keeps, how it is stored, and what those who read it see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from mlplatform.errors import StorageError
+from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.logs.lines import PART_BYTES, Speaker, is_noise, log_name, plain, split
+from mlplatform.gateway.logs.store import JobGoneError, JobLogs, LogsBusyError, UnknownJobError
+from mlplatform.storage.objects import FolderStore
+
+NODE, SESSION = "ray-worker-0", "session_2026-11-21_08-52-55_745928_1"
+DRIVER = "job-driver-train--1-0a1b2c.log"
+WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
+EARLY_WORKER = f"worker-{'cd' * 28}-ffffffff-4712.err"
+
+
+async def resolve(ray_id: str | None, ray_job: str | None) -> str | None:
+    if ray_id == "gone--1-000000":
+        raise JobGoneError("The job was deleted.")
+    return "train" if ray_id == "train--1-0a1b2c" or ray_job == "01000000" else None
+
+
+@asynccontextmanager
+async def running(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
+    """Logs over a folder, with their writer; at the end it stops as at a crash."""
+    logs = JobLogs(FolderStore(str(folder)), resolve, **sizes)
+    writer = asyncio.create_task(logs.run())
+    try:
+        yield logs
+    finally:
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def printed(logs: JobLogs, text: str, offset: int = 0, file: str = DRIVER, inode: int = 7) -> int:
+    return await logs.accept(NODE, SESSION, file, offset, inode, text.encode())
+
+
+def stored(folder: Path) -> str:
+    """The texts of all chunks, as they lie in the folder."""
+    return "".join(path.read_text().split("\n", 1)[1] for path in sorted(folder.rglob("*.log")))
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b[1;31mloss\x1b[0m 0.5", "loss 0.5"),
+        ("\x1b]0;title\x07epoch\x1b]8;;http://x\x1b\\ 1", "epoch 1"),
+        ("\x9b31mred\x1b[K", "red"),
+        (" 10%|#    |\r 50%|###  |\r100%|#####|", "100%|#####|"),
+        ("from a DOS file\r", "from a DOS file"),
+        ("a bar that cleans up\r                    \r", None),
+        ("bell\x07 and\x00 tab\t.", "bell and tab\t."),
+        ("", ""),
+        ("unfinished \x1b[", "unfinished "),
+        ("\x1b]" * 30_000, ""),
+    ],
+)
+def test_a_line_is_kept_as_a_terminal_shows_it(raw: str, shown: str | None) -> None:
+    started = time.monotonic()
+    assert plain(raw) == shown
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-21 08:44:00,123 E 1 2] (raylet) gcs_rpc_client.h:179: Failed to connect to GCS within 5 seconds.",
+        "[2026-11-21 08:44:00,123 W 4321 4399] core_worker.cc:512: Failed to report worker.",
+        "[2026-11-21 08:44:00,123 I 1 2 (gcs_server)] gcs_node_manager.cc:1: Node died.",
+        "(raylet, ip=172.18.0.4) Spilled 3 MiB.",
+        "(pid=gcs_server) Health check failed.",
+    ],
+)
+def test_lines_of_the_control_plane_are_left_out(line: str) -> None:
+    assert is_noise(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-21 08:44:00,123 C 1 2] core_worker.cc:512: Check failed: false",
+        "2026-11-21 08:44:00,123\tINFO worker.py:2038 -- Connected to Ray cluster.",
+        "[2026-11-21 08:44:00] epoch 1",
+        "my own (raylet) line",
+    ],
+)
+def test_lines_of_the_job_are_kept(line: str) -> None:
+    assert not is_noise(line)
+
+
+def test_names_of_logs_say_whose_they_are_and_others_are_none() -> None:
+    rotated = [WORKER, WORKER.replace(".out", ".2.out"), f"{WORKER}.3"]
+    assert [(name.file, name.age, name.ray_job) for name in map(log_name, rotated) if name] == [
+        (WORKER, 0, "01000000"),
+        (WORKER, 2, "01000000"),
+        (WORKER, 3, "01000000"),
+    ]
+    assert log_name("job-driver-a.b--2-ffffff.log").ray_id == "a.b--2-ffffff"  # type: ignore[union-attr]
+    assert log_name("job-driver-a:b@c+d--2-ffffff.log").ray_id == "a:b@c+d--2-ffffff"  # type: ignore[union-attr]
+    others = ["raylet.out", "job-driver-../x.log", "worker-00-01000000-1.out", "python-core-worker-1_2.log", "x.log"]
+    assert [name for name in others if log_name(name)] == []
+
+
+def test_a_long_line_is_cut_between_characters_and_behind_a_carriage_return() -> None:
+    body = ("é" * PART_BYTES).encode()
+    pieces = split(body)
+    assert all("\ufffd" not in raw.decode() for raw, _ in pieces)
+    assert len(body) - pieces[-1][1] <= PART_BYTES
+
+    bar = b"".join(b"\r%6d%%" % step for step in range(20_000))
+    assert all(raw.endswith(b"\r") for raw, _ in split(bar))
+
+
+def test_workers_say_who_they_are_as_under_ray() -> None:
+    name = log_name(WORKER)
+    assert name
+    speaker = Speaker(NODE, name, "train")
+    lines = [b":job_id:01000000", b"early", b":actor_name:RayTrainWorker", b"hi\r", b":task_name:load", b"x", b"\xff"]
+    assert [line for raw in lines if (line := speaker.say(raw))] == [
+        "(pid=4711, ray-worker-0) early",
+        "(RayTrainWorker pid=4711, ray-worker-0) hi",
+        "(RayTrainWorker pid=4711, ray-worker-0) x",
+        "(RayTrainWorker pid=4711, ray-worker-0) \ufffd",
+    ]
+
+
+def test_driver_and_worker_lines_are_one_log_under_the_jobs_own_id(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as logs:
+            with pytest.raises(UnknownJobError, match="driver"):
+                await printed(logs, ":job_id:01000000\nhello\n", file=WORKER)
+            line = "2026-11-21 08:44:00,123\tINFO Running entrypoint for job train--1-0a1b2c: python train.py\n"
+            assert await printed(logs, line) == len(line)
+            with pytest.raises(UnknownJobError, match="named"):
+                await printed(logs, "nothing yet\n", file=EARLY_WORKER)
+            await printed(logs, ":job_id:01000000\n:task_name:f\nhello\n", file=EARLY_WORKER)
+            await printed(logs, "hello\n", file=WORKER)
+            assert await logs.text("train") == (
+                "2026-11-21 08:44:00,123\tINFO Running entrypoint for job train: python train.py\n"
+                "(f pid=4712, ray-worker-0) hello\n(pid=4711, ray-worker-0) hello\n"
+            )
+
+    run(scenario)
+
+
+def test_a_restarted_gateway_goes_on_at_what_the_store_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, chunk_bytes=100) as logs:
+            end = await printed(logs, "".join(f"line {number}\n" for number in range(100)))
+            await printed(logs, ":actor_name:A\n", file=WORKER)
+            await logs.flush()
+            await logs.accept(NODE, SESSION, DRIVER, end, 7, b"lost with the gateway\n")
+        async with running(tmp_path, chunk_bytes=100) as logs:
+            expected = await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")
+            assert expected in (end, end + len("lost with the gateway\n"))
+            assert await printed(logs, "line 100\n", offset=3) == expected
+            await printed(logs, "hi\n", 14, file=WORKER)
+            text = await logs.text("train")
+        assert [line for line in text.split("\n") if line.startswith("line")] == [f"line {n}" for n in range(100)]
+        assert "(A pid=4711, ray-worker-0) hi\n" in text
+
+    run(scenario)
+
+
+def test_every_stored_chunk_states_the_offset_behind_its_last_line(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, chunk_bytes=1000) as logs:
+            await printed(logs, "".join(f"{number:09d}\n" for number in range(1000)))
+            await logs.flush()
+        size = 0
+        paths = sorted(tmp_path.rglob("*.log"))
+        for path in paths:
+            header, text = path.read_text().split("\n", 1)
+            size += len(text)
+            assert json.loads(header)["sources"][f"{NODE}/{SESSION}/{DRIVER}"]["offsets"] == [[7, size]]
+        assert size == 10_000
+        assert len(paths) == 11
+
+    run(scenario)
+
+
+def test_half_a_line_waits_for_its_end_or_for_the_end_of_the_attempt(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as logs:
+            assert await printed(logs, "one\ntw") == 4
+            assert await logs.text("train") == "one\n"
+            assert await printed(logs, "two\nlast words", 4) == 8
+            settled = asyncio.create_task(logs.settle("train", NODE, since=100.0))
+            while not await logs.passed(NODE, 99.0):
+                await asyncio.sleep(0)
+            assert not await logs.passed(NODE, 100.0)
+            assert await settled
+            assert await logs.text("train") == "one\ntwo\nlast words\n"
+            assert await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"") == 18
+            assert await logs.settle("train", None, since=101.0, timeout_s=0.05)  # a node that is long silent
+            await logs.passed(NODE, time.time())
+            assert not await logs.settle("train", None, since=time.time() + 5, timeout_s=0.05)
+
+    run(scenario)
+
+
+def test_a_rotated_file_and_one_written_anew_begin_at_zero(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as logs:
+            await printed(logs, "one\n")
+            assert await printed(logs, "two\n", inode=8) == 4
+            assert await printed(logs, "three\n", 4, inode=7) == 10
+            assert await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=99) == 4
+            assert await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=4) == 0
+            await printed(logs, "4\n", inode=8)
+            assert await logs.text("train") == "one\ntwo\nthree\n4\n"
+
+    run(scenario)
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+    lines = [f"{number:09d}" for number in range(10_000)]
+
+    async def scenario() -> None:
+        async with running(tmp_path, limit_bytes=20_000, chunk_bytes=1000) as logs:
+            offset = 0
+            for start in range(0, len(lines), 100):
+                offset = await printed(logs, "".join(f"{line}\n" for line in lines[start : start + 100]), offset)
+            await logs.close("train")
+            while len(list(tmp_path.rglob("*.log"))) > 21:  # the ones left out are deleted
+                await asyncio.sleep(0.01)
+        async with running(tmp_path, limit_bytes=20_000, chunk_bytes=1000) as logs:
+            text = await logs.text("train")
+            later = "".join([part async for part in logs.follow("train", 9_999, ended=True)])
+        kept = text.rstrip("\n").split("\n")
+        assert kept[:500] == lines[:500]
+        assert kept[501:] == lines[-(len(kept) - 501) :]
+        assert kept[500] == "mlplatform: 0.1 MiB of this log are left out here."
+        assert 19_000 <= len(text) <= 21_100
+        assert later == f"{lines[-1]}\n"
+
+    run(scenario)
+
+
+def test_those_who_follow_see_lines_at_once_each_at_its_own_pace_until_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, chunk_bytes=500) as logs:
+            await logs.note("train", "mlplatform: waits")
+            fast, slow = logs.follow("train"), logs.follow("train", skip_lines=1)
+            assert await anext(fast) == "mlplatform: waits\n"
+            offset = await printed(logs, "first\n")
+            started = time.monotonic()
+            assert await anext(fast) == "first\n"
+            assert time.monotonic() - started < 0.5
+            assert await anext(slow) == "first\n"
+            more = "".join(f"line {number}\n" for number in range(500))
+            await printed(logs, more, offset)
+            seen = ""
+            while seen != more:
+                seen += await anext(fast)
+            await logs.close("train")
+            assert [part async for part in fast] == []
+            assert "".join([part async for part in slow]) == more
+
+    run(scenario)
+
+
+def test_a_store_that_is_away_loses_nothing_and_fills_no_memory(tmp_path: Path) -> None:
+    folder, aside = tmp_path / "store", tmp_path / "aside"
+
+    async def scenario() -> None:
+        async with running(folder) as logs:
+            offset = await printed(logs, "before\n")
+            await logs.flush()
+            folder.rename(aside)
+            folder.write_text("a file is no folder")
+            block = ("x" * 1023 + "\n") * 256
+            blocks = 0
+            while offset < 8 << 20:
+                offset = await printed(logs, block, offset)
+                blocks += 1
+            with pytest.raises(LogsBusyError):
+                await printed(logs, block, offset)
+            folder.unlink()
+            aside.rename(folder)
+            await logs.close("train")
+            assert stored(folder) == "before\n" + block * blocks == await logs.text("train")
+            assert await printed(logs, "after\n", offset) == offset + 6
+
+    run(scenario)
+
+
+def test_a_deleted_log_is_gone_and_ends_for_those_who_follow(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as logs:
+            await printed(logs, "one\n")
+            await logs.flush()
+            follower = logs.follow("train")
+            assert await anext(follower) == "one\n"
+            await logs.delete("train")
+            assert [part async for part in follower] == []
+            assert list(tmp_path.rglob("*.log")) == []
+            assert await logs.text("train") == ""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("job_id", ["..", "a/../../b", "ü x", "%2e%2e"])
+def test_no_job_id_leads_out_of_the_folder_of_logs(tmp_path: Path, job_id: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path / "store") as logs:
+            await logs.note(job_id, "hello")
+            await logs.flush()
+            assert await logs.text(job_id) == "hello\n"
+        (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert path.parent.parent == tmp_path / "store" / "logs"
+
+    run(scenario)
+
+
+def test_requests_are_refused_with_a_sentence_and_carry_the_gateways_instance(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as logs:
+            transport = httpx.ASGITransport(Starlette(routes=http_logs.routes(logs)))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+
+                async def put(path: str, body: bytes = b"one\n", **query: Any) -> httpx.Response:
+                    query = {"session": SESSION, "offset": 0, "inode": 7, **query}
+                    answer = await client.put(f"/platform/logs/{path}", params=query, content=body)
+                    assert answer.headers["X-Gateway-Instance"] == logs.instance
+                    return answer
+
+                file = f"{NODE}/{DRIVER}"
+                assert (await put(file)).json() == {"expected": 4}
+                assert ((answer := await put(file, offset=9)).status_code, answer.json()) == (409, {"expected": 4})
+                for path, query in [
+                    (f"%2e%2e/{DRIVER}", {}),
+                    (f"a%20b/{DRIVER}", {}),
+                    (file, {"session": "../x"}),
+                    (file, {"session": ""}),
+                    (file, {"offset": -1}),
+                    (file, {"inode": "x"}),
+                    (file, {"offset": 1 << 63}),
+                    (file, {"restart": "1e3"}),
+                ]:
+                    answer = await put(path, **query)
+                    assert answer.status_code == 400, (path, query)
+                    assert answer.text.endswith("correct it.\n")
+                assert (await put(file, b"x" * ((1 << 20) + 1), offset=4)).status_code == 413
+                assert (await put(f"{NODE}/job-driver-other--1-000000.log")).status_code == 404
+                assert (await put(f"{NODE}/raylet.out")).status_code == 404
+                assert (await put(f"{NODE}/job-driver-gone--1-000000.log")).status_code == 410
+
+                node = f"/platform/logs/{NODE}"
+                for body in ("", "[]", "{}", '{"pass_started": "x"}', '{"pass_started": NaN}', "[" * 100_000):
+                    assert (await client.post(node, content=body)).status_code == 400, body[:20]
+                before = {"pass_started": 1.0, "instance": "another one"}
+                assert (await client.post(node, json=before)).json() == {"again": True}
+                now = {"pass_started": 1.0, "instance": logs.instance}
+                assert (await client.post(node, json=now)).json() == {"again": False}
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, chunk_bytes=10) as logs:
+            await printed(logs, "one line of text\nand another one\n")
+            await logs.flush()
+            for path in tmp_path.rglob("*.log"):
+                path.unlink()
+            with pytest.raises(StorageError):
+                await logs.text("train")
+
+    run(scenario)

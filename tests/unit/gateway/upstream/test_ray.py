@@ -1,0 +1,96 @@
+"""What the gateway makes of the answers of Ray's head and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import pytest
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.upstream import ray
+from mlplatform.gateway.upstream.ray import Head, RefusedError
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+
+
+def well(agent: str) -> bool:
+    async def ask() -> bool:
+        head = Head("http://127.0.0.1:1", "http://127.0.0.1:1", "token")
+        try:
+            return await head.node_answers(agent)
+        finally:
+            await head.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [([(0, 200)], True), ([(0.5, 200), (0, 200)], True), ([(0, 503), (0, 200)], True), ([(0, 503), (0, 503)], False)],
+    ids=["answers", "late once", "unwell once", "unwell"],
+)
+def test_a_node_is_asked_twice_before_it_counts_as_gone(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, answers: Iterable[tuple[float, int]], expected: bool
+) -> None:
+    monkeypatch.setattr(ray, "_HEALTH_TIMEOUTS", (0.2, 10.0))
+    coming = iter(answers)
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        pause, status = next(coming)
+        time.sleep(pause)
+        return status, ""
+
+    assert well(serve(answer)) is expected
+
+
+def test_a_node_that_refuses_connections_is_gone(closed_port: int) -> None:
+    assert not well(f"http://127.0.0.1:{closed_port}")
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, "no such field"),
+        (413, "too large"),
+        (500, "RuntimeError: Request failed with status code 400: bad"),
+        (500, "aiohttp.web_exceptions.HTTPRequestEntityTooLarge: Maximum request body size 1048576 exceeded."),
+    ],
+)
+def test_what_ray_will_never_take_is_refused_once(serve: Serve, status: int, text: str) -> None:
+    async def submit() -> None:
+        head = Head(serve(lambda method, path: (status, text)), "http://127.0.0.1:1", "token")
+        try:
+            await head.submit({"entrypoint": "true"})
+        finally:
+            await head.close()
+
+    with pytest.raises(RefusedError):
+        asyncio.run(submit())
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        (413, "", RefusedError),
+        (500, "Maximum request body size 104857600 exceeded, actual body size 104857601", RefusedError),
+        (500, "the head starts", UnreachableError),
+    ],
+)
+def test_a_package_that_is_too_large_for_ray_is_not_brought_again(
+    serve: Serve, status: int, text: str, expected: type[Exception]
+) -> None:
+    async def bring() -> None:
+        head = Head(serve(lambda method, path: (status, text)), "http://127.0.0.1:1", "token")
+        try:
+            await head.put_package("a.zip", 0, nothing())
+        finally:
+            await head.close()
+
+    with pytest.raises(expected):
+        asyncio.run(bring())

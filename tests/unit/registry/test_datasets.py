@@ -1,0 +1,272 @@
+"""Data sets in a folder: what their digest means, and that half of one is none. tests/stack has them in a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mlplatform.errors import SettingsError, StorageError
+from mlplatform.files import checksums
+from mlplatform.registry import datasets
+
+PUT = "from mlplatform.registry import datasets; import sys; datasets.put(sys.argv[1], 'many')"
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the data sets of the test lie."""
+    monkeypatch.setenv("MLPLATFORM_DATASETS", str(tmp_path / "datasets"))
+    return tmp_path / "datasets"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    (folder / "cats").mkdir(parents=True)
+    (folder / "cats" / "1.png").write_bytes(b"a cat")
+    (folder / "labels.csv").write_text("1,cat\n")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_comes_back_as_it_was_put(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    assert kept.size == len(b"a cat") + len("1,cat\n")
+    assert contents(Path(kept.uri)) == contents(images), "it can be read in place"
+    assert datasets.find("pets").download(tmp_path / "back") == tmp_path / "back"
+    assert contents(tmp_path / "back") == contents(images)
+
+
+def test_what_is_linked_is_put_too(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "2.png").write_bytes(b"a dog")
+    (images / "dogs").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "back").symlink_to(images)
+    kept = datasets.put(images, "pets")
+    assert set(kept.sums) == {"cats/1.png", "dogs/2.png", "labels.csv"}
+    back = kept.download(tmp_path / "back")
+    assert contents(back)["dogs/2.png"] == b"a dog"
+    (back / "dogs").rename(tmp_path / "elsewhere")
+    (back / "dogs").symlink_to(tmp_path / "elsewhere")
+    assert checksums.holds(back, kept.sums)
+
+
+def test_a_single_file_keeps_its_name(images: Path, tmp_path: Path) -> None:
+    datasets.put(images / "labels.csv", "labels")
+    datasets.find("labels").download(tmp_path / "back")
+    assert contents(tmp_path / "back") == {"labels.csv": b"1,cat\n"}
+
+
+def test_the_digest_is_that_of_names_and_contents_alone(images: Path, tmp_path: Path) -> None:
+    first = datasets.put(images, "pets").digest
+    images.rename(tmp_path / "elsewhere")
+    assert datasets.put(tmp_path / "elsewhere", "other").digest == first
+    (tmp_path / "elsewhere" / "labels.csv").write_text("1,dog\n")
+    changed = datasets.put(tmp_path / "elsewhere", "pets").digest
+    (tmp_path / "elsewhere" / "labels.csv").rename(tmp_path / "elsewhere" / "names.csv")
+    renamed = datasets.put(tmp_path / "elsewhere", "pets").digest
+    assert len({first, changed, renamed}) == 3
+
+
+def test_put_twice_writes_nothing(images: Path, root: Path) -> None:
+    first = datasets.put(images, "pets")
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert datasets.put(images, "pets") == first
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_the_bare_name_means_what_was_put_last(images: Path) -> None:
+    old = datasets.put(images, "pets")
+    (images / "labels.csv").write_text("1,dog\n")
+    new = datasets.put(images, "pets")
+    assert datasets.find("pets").digest == new.digest
+    assert datasets.find(f"pets@{old.digest[:6]}").digest == old.digest
+    assert [found.digest for found in datasets.list_datasets()] == [old.digest, new.digest]
+    (images / "labels.csv").write_text("1,cat\n")
+    assert datasets.put(images, "pets").digest == old.digest
+    assert datasets.find("pets").digest == old.digest
+
+
+def test_a_put_that_was_killed_leaves_nothing_to_see_and_the_next_one_completes_it(root: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(3000):
+        (many / f"{number}.txt").write_text(str(number))
+    process = subprocess.Popen([sys.executable, "-c", PUT, str(many)])
+    deadline = time.monotonic() + 30
+    while not (root / "many").exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert (root / "many").exists()
+    assert datasets.list_datasets() == []
+    with pytest.raises(StorageError, match="no data set 'many'"):
+        datasets.find("many")
+
+    datasets.put(many, "many").download(tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(many)
+
+
+def test_a_download_is_whole_or_not_there(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    (Path(kept.uri) / "cats" / "1.png").write_bytes(b"a dog")
+    (tmp_path / "back").mkdir()
+    with pytest.raises(StorageError, match=r"cats/1\.png in .* is not what was put there") as error:
+        kept.download(tmp_path / "back" / "pets")
+    assert "\n" not in str(error.value)
+    assert list((tmp_path / "back").iterdir()) == []
+
+
+def test_what_was_deleted_from_the_storage_comes_back_with_the_next_put(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    (Path(kept.uri) / "cats" / "1.png").unlink()
+    with pytest.raises(StorageError, match=r"cats/1\.png in .* cannot be read; put the data set again"):
+        kept.download(tmp_path / "back")
+    assert datasets.put(images, "pets") == kept
+    assert contents(kept.download(tmp_path / "back")) == contents(images)
+
+
+def test_a_file_that_is_written_while_it_is_put_is_refused(images: Path, root: Path) -> None:
+    before = datasets._state(images / "labels.csv")
+    (images / "labels.csv").write_text("1,dog\n")
+    os.utime(images / "labels.csv", ns=(0, 0))
+    files = {"labels.csv": images / "labels.csv"}
+    with pytest.raises(StorageError, match=r"labels\.csv was changed while it was put"):
+        datasets._send(datasets._store(), "pets/abc", files, {"labels.csv": before})
+    assert not (root / "pets" / "abc" / "labels.csv").exists()
+
+
+def test_a_second_download_moves_nothing(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    before = {path: path.stat().st_ino for path in kept.download(tmp_path / "back").rglob("*")}
+    kept.download(tmp_path / "back")
+    assert {path: path.stat().st_ino for path in (tmp_path / "back").rglob("*")} == before
+
+
+def test_ranks_that_ask_at_once_share_one_download(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    with ThreadPoolExecutor(8) as ranks:
+        folders = list(ranks.map(lambda rank: kept.download(tmp_path / "node" / "pets"), range(8)))
+    assert set(folders) == {tmp_path / "node" / "pets"}
+    assert contents(folders[0]) == contents(images)
+    assert [path.name for path in (tmp_path / "node").iterdir()] == ["pets"]
+
+
+def test_other_files_are_never_overwritten(images: Path, tmp_path: Path) -> None:
+    kept = datasets.put(images, "pets")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(StorageError, match="mine holds other files; name one that is new or empty"):
+        kept.download(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_manifest_cannot_write_outside_of_the_folder(images: Path, root: Path) -> None:
+    kept = datasets.put(images, "pets")
+    manifest = root / ".manifests" / "pets" / kept.digest
+    record = json.loads(manifest.read_text())
+    record["files"]["../../escaped"] = record["files"].pop("labels.csv")
+    manifest.write_text(json.dumps(record))
+    with pytest.raises(StorageError, match="not below the folder"):
+        datasets.find("pets")
+
+
+def test_a_changed_manifest_is_seen(images: Path, root: Path) -> None:
+    kept = datasets.put(images, "pets")
+    manifest = root / ".manifests" / "pets" / kept.digest
+    manifest.write_text(manifest.read_text().replace("labels.csv", "other.csv"))
+    with pytest.raises(StorageError, match=r"manifest .* is damaged"):
+        datasets.find("pets")
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(images: Path) -> None:
+    with pytest.raises(StorageError, match="no data set 'pets'; there is none yet: `mlplatform data put"):
+        datasets.find("pets")
+    kept = datasets.put(images, "pets")
+    with pytest.raises(StorageError, match="no data set 'pet'; there are: pets"):
+        datasets.find("pet")
+    with pytest.raises(StorageError, match=f"no data set 'pets@ffffff'; there are: pets@{kept.digest[:12]}"):
+        datasets.find("pets@ffffff")
+    with pytest.raises(StorageError, match="at least 6 characters"):
+        datasets.find(f"pets@{kept.digest[:3]}")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "two words", "a" * 101])
+def test_a_name_that_could_be_a_path_is_refused(name: str, images: Path) -> None:
+    with pytest.raises(StorageError, match="is no name for a data set"):
+        datasets.put(images, name)
+
+
+def test_what_cannot_be_put_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=f"no file at {tmp_path / 'none'}"):
+        datasets.put(tmp_path / "none", "pets")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "two\nlines").touch()
+    with pytest.raises(StorageError, match="line break"):
+        datasets.put(tmp_path / "odd", "pets")
+
+
+def test_a_wrong_address_names_its_setting(monkeypatch: pytest.MonkeyPatch, images: Path) -> None:
+    monkeypatch.setenv("MLPLATFORM_DATASETS", "gs://bucket")
+    with pytest.raises(SettingsError, match="MLPLATFORM_DATASETS='gs://bucket' is neither"):
+        datasets.put(images, "pets")
+
+
+def test_checksums_are_those_of_sha256sum(images: Path) -> None:
+    sums = {name: checksums.sha256(path) for name, path in checksums.files_of(images).items()}
+    (images / checksums.FILE).write_text(checksums.render(sums))
+    subprocess.run(["sha256sum", "--check", "--strict", checksums.FILE], cwd=images, check=True, capture_output=True)
+    assert checksums.parse(checksums.render(sums)) == sums
+
+
+def test_progress_shows_on_a_terminal_and_nowhere_else(images: Path) -> None:
+    command = [sys.executable, "-m", "mlplatform", "data", "put", str(images), "pets"]
+    watcher, terminal = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as process:
+        printed, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    seen = os.read(watcher, 65536).decode()
+    os.close(watcher)
+    assert "Uploading" in seen
+    assert "11/11 bytes" in seen
+    assert printed.startswith("pets@")
+
+    (images / "labels.csv").write_text("1,dog\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_person_is_listed_by_whatever_name(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_USER", "ada [/lab] :cat:")
+    datasets.put(images, "pets")
+    command = [sys.executable, "-m", "mlplatform", "data", "list"]
+    done = subprocess.run(command, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "ada [/lab] :cat:" in done.stdout
+
+
+def test_the_command_line_puts_lists_and_gets(images: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mlplatform", "data", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    kept = run("put", str(images), "pets").stdout.split()[0]
+    assert run("list").stdout.splitlines()[1].split()[:2] == [kept, "2"]
+    assert run("get", kept, str(tmp_path / "back")).stdout.strip() == str(tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(images)
+    refused = run("get", "cars", str(tmp_path / "cars"))
+    assert refused.returncode == 1
+    assert refused.stderr == "There is no data set 'cars'; there are: pets.\n"

@@ -1,0 +1,142 @@
+"""The registry's parts that need no server: names of models, and what a receiver believes of a webhook."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mlflow.store.entities import PagedList
+
+from mlplatform.errors import AccessError, RegistryError, SettingsError, UnreachableError
+from mlplatform.registry import models, webhooks
+
+SECRET = "of both sides"
+MESSAGE = {
+    "entity": "model_version_alias",
+    "action": "created",
+    "timestamp": "2026-11-21T05:00:00+00:00",
+    "data": {"name": "digits", "alias": "champion", "version": "3"},
+}
+
+
+def posted(message: object = MESSAGE, secret: str = SECRET, sent: float | None = None) -> tuple[dict[str, str], bytes]:
+    """Headers and body as standardwebhooks.com lays them down, under MLflow's names."""
+    body = json.dumps(message).encode()
+    stamp = str(int(time.time() if sent is None else sent))
+    signature = hmac.new(secret.encode(), f"delivery-1.{stamp}.".encode() + body, hashlib.sha256).digest()
+    headers = {
+        "X-MLflow-Delivery-Id": "delivery-1",
+        "X-MLflow-Timestamp": stamp,
+        "X-MLflow-Signature": f"v1,{base64.b64encode(signature).decode()}",
+    }
+    return headers, body
+
+
+def test_a_signed_promotion_is_read() -> None:
+    assert webhooks.promotion(*posted(), SECRET) == webhooks.Promotion("digits", "champion", "3")
+
+
+def test_header_names_may_have_any_case() -> None:
+    headers, body = posted()
+    lower = {name.lower(): value for name, value in headers.items()}
+    assert webhooks.promotion(lower, body, SECRET).version == "3"
+
+
+def test_another_secret_a_changed_body_or_no_signature_is_refused() -> None:
+    headers, body = posted()
+    for given, content in ((posted(secret="guessed")[0], body), (headers, body.replace(b"3", b"4")), ({}, body)):
+        with pytest.raises(AccessError, match="does not bear the webhook's signature"):
+            webhooks.promotion(given, content, SECRET)
+
+
+def test_a_replayed_message_is_refused() -> None:
+    with pytest.raises(AccessError, match="more than 5 minutes off"):
+        webhooks.promotion(*posted(sent=time.time() - 301), SECRET)
+
+
+def test_another_event_is_no_promotion() -> None:
+    with pytest.raises(RegistryError, match="about model_version created, not a promotion"):
+        webhooks.promotion(*posted({**MESSAGE, "entity": "model_version"}), SECRET)
+
+
+@pytest.mark.parametrize(
+    "model", ["digits", "digits@", "@champion", "digits/3/4", "digits/latest", "models:/m-123", ""]
+)
+def test_a_model_is_named_with_alias_or_version(model: str) -> None:
+    with pytest.raises(RegistryError, match="neither name@alias nor name/version"):
+        models._parts(model)
+
+
+def test_the_address_of_a_model_is_as_good_as_its_name() -> None:
+    assert models._parts("models:/digits@champion") == models._parts("digits@champion")
+    assert models._parts("models:/digits/3") == ("digits", "/", "3")
+
+
+class Pages:
+    """A registry with more models than its server gives at once."""
+
+    def __init__(self, names: list[str], size: int) -> None:
+        self.names, self.size = names, size
+
+    def search_registered_models(self, filter_string: str = "", page_token: str | None = None) -> PagedList[Any]:
+        if filter_string:
+            return PagedList([], None)
+        first = int(page_token or 0)
+        last = first + self.size
+        page = [SimpleNamespace(name=name, aliases={}) for name in self.names[first:last]]
+        return PagedList(page, str(last) if last < len(self.names) else None)
+
+    def search_model_versions(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+
+def test_every_model_is_listed_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"model-{number}" for number in range(5)]
+    monkeypatch.setattr(models, "_client", lambda: Pages(names, 2))
+    assert [name for name, _, _ in models.models()] == names
+    with pytest.raises(RegistryError, match=f"no model 'digits'; there are: {', '.join(names)}"):
+        models.resolve("digits@champion")
+
+
+def test_webhooks_are_the_administrators(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", serve(lambda method, path: (403, "no")))
+    with pytest.raises(AccessError, match=r"lets only its administrator handle webhooks .*--account"):
+        webhooks.webhooks()
+
+
+def test_a_refused_address_comes_with_the_servers_reason(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = json.dumps({"error_code": "INVALID_PARAMETER_VALUE", "message": "Invalid webhook URL scheme: 'http'."})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", serve(lambda method, path: (400, reason)))
+    with pytest.raises(RegistryError, match="refuses: Invalid webhook URL scheme: 'http'"):
+        webhooks.add("http://receiver", SECRET)
+
+
+def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{closed_port}")
+    with pytest.raises(UnreachableError, match=f"http://127.0.0.1:{closed_port} .* does not answer"):
+        webhooks.webhooks()
+
+
+def test_no_secret_is_no_webhook() -> None:
+    with pytest.raises(SettingsError, match="openssl rand -hex 32"):
+        webhooks.add("https://receiver", "")
+
+
+def test_the_secrets_file_is_asked_for(tmp_path: Path) -> None:
+    words = ("models", "add-webhook", "https://receiver", "--secret-file", str(tmp_path / "none"))
+    done = subprocess.run([sys.executable, "-m", "mlplatform", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"There is no file {tmp_path / 'none'}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,201 @@
+"""What is refused and what has to wait, on listings that Ray 2.60 gave (`ray_listings.json`: with other host names)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform.errors import CapacityError
+from mlplatform.scheduling.capacity import Wait, check
+from mlplatform.scheduling.listings import nodes_in, users_of
+from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
+
+LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
+LOST_AT = 1795238851.427
+"""When the worker of listing `lost` was found dead."""
+
+
+def listed(name: str, now: float = LOST_AT) -> list[Node]:
+    return nodes_in(LISTINGS[name]["shapes"], LISTINGS[name]["summary"], now)
+
+
+def node(name: str, *, alive: bool = True, used: float = 0, label: str = "worker", **total: float) -> Node:
+    """A node with some of each of its resources in use."""
+    return Node(name, alive, total, {key: value - used for key, value in total.items()}, {"role": label})
+
+
+STACK = [
+    node("ray-head", label="head"),
+    node("ray-worker-0", CPU=8, GPU=1),
+    node("ray-worker-1", CPU=8, GPU=1),
+]
+
+
+def refusal(nodes: list[Node], *asked: Any) -> str:
+    with pytest.raises(CapacityError) as error:
+        check(nodes, *asked)
+    return str(error.value)
+
+
+def test_a_listing_gives_shape_use_and_labels() -> None:
+    head, worker = listed("busy")
+    assert (head.name, worker.name) == ("ray-head", "ray-worker-0")
+    assert worker.labels["role"] == "worker"
+    assert (worker.total["CPU"], worker.total["GPU"]) == (4, 1)
+    assert (worker.free["CPU"], worker.free["GPU"]) == (3, 0)
+    assert head.free["CPU"] == 1
+
+
+def test_a_node_lost_lately_counts_with_the_shape_that_it_had() -> None:
+    worker = listed("lost", LOST_AT + 599)[1]
+    assert (worker.name, worker.alive, worker.total["GPU"], worker.room(now=True)) == ("ray-worker-0", False, 1, {})
+    assert [node.name for node in listed("lost", LOST_AT + 601)] == ["ray-head"]
+
+
+def test_a_node_that_came_back_counts_once() -> None:
+    listing = LISTINGS["lost"]
+    lost = listing["shapes"][1]
+    back = {
+        **lost,
+        "node_id": "b" * 56,
+        "state": "ALIVE",
+        "start_time_ms": lost["end_time_ms"] - 5000,
+        "end_time_ms": 0,
+    }
+    nodes = nodes_in([*listing["shapes"], back], listing["summary"], LOST_AT)
+    assert sorted(node.alive for node in nodes) == [True, True]
+
+
+def test_a_node_that_came_back_under_another_address_counts_once() -> None:
+    """The dashboard of a head that was restarted knows host names of the living only; a node's own name stays."""
+    listing = LISTINGS["lost"]
+    lost = {**listing["shapes"][1], "node_name": "ray-worker-1"}
+    new = {"node_id": "b" * 56, "node_ip": "192.0.2.9", "state": "ALIVE", "start_time_ms": lost["end_time_ms"] + 5000}
+    known = [summary for summary in listing["summary"]["summary"] if summary["raylet"]["nodeId"] != lost["node_id"]]
+    nodes = nodes_in([lost, {**lost, **new}], {**listing["summary"], "summary": known}, LOST_AT)
+    assert [(node.name, node.alive) for node in nodes] == [("ray-worker-1", True)]
+
+
+def test_jobs_are_found_by_what_their_entry_points_and_actors_hold() -> None:
+    assert users_of(["GPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ("j2",)
+    assert users_of(["CPU"], LISTINGS["actors"][:1], LISTINGS["jobs"]) == ("j2",)
+    assert users_of(["TPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ()
+
+
+def test_who_holds_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -> None:
+    name = "_ray_internal_job_actor_train-1--2-0a1b2c"
+    actor = {"class_name": "JobSupervisor", "name": name, "job_id": "05000000", "required_resources": {"GPU": 1.0}}
+    assert users_of(["GPU"], [actor], []) == ("train-1",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            (Resources(gpus=4),),
+            "The entry point asks for 4 GPUs; no node has more than 1 GPU "
+            "(ray-worker-0, ray-worker-1: 8 CPUs and 1 GPU); ask for at most 1 GPU.",
+        ),
+        (
+            (Resources(), WorkerGroup(1, gpus=2)),
+            "One worker asks for 1 CPU and 2 GPUs; no node has more than 1 GPU "
+            "(ray-worker-0, ray-worker-1: 8 CPUs and 1 GPU); ask for at most 1 GPU.",
+        ),
+        (
+            (Resources(), WorkerGroup(3, cpus=1, gpus=1)),
+            "The job asks for 3 workers with 1 CPU and 1 GPU each; all nodes together hold 2 "
+            "(ray-worker-0, ray-worker-1: 8 CPUs and 1 GPU); ask for at most 2.",
+        ),
+        (
+            (Resources(gpus=1), WorkerGroup(2, cpus=1, gpus=1)),
+            "The job asks for 2 workers with 1 CPU and 1 GPU each beside 1 GPU for the entry point; all nodes together "
+            "hold 1 (ray-worker-0, ray-worker-1: 8 CPUs and 1 GPU); ask for at most 1.",
+        ),
+        (
+            (Resources(custom={"TPU": 1}),),
+            "The entry point asks for 1 TPU; no node has a TPU (ray-worker-0, ray-worker-1: 8 CPUs, 1 GPU and 0 TPU; "
+            "ray-head: 0 CPUs, 0 GPUs and 0 TPU); ask for no TPU.",
+        ),
+        (
+            (Resources(gpus=1.5),),
+            "The entry point asks for 1.5 GPUs, and above 1 Ray gives whole ones only; ask for 1 or 2.",
+        ),
+        ((Resources(cpus=-1),), "The entry point asks for -1 CPUs; ask for 0 or more."),
+        (
+            (Resources(cpus=1), None, {"role": "trainer"}),
+            "The entry point asks for 1 CPU; Ray knows no node with label role=trainer, start a worker.",
+        ),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_shape_that_fits(asked: tuple[Any, ...], said: str) -> None:
+    assert refusal(STACK, *asked) == said
+
+
+def test_no_single_node_that_has_everything_is_told_from_too_little() -> None:
+    nodes = [node("many-cpus", CPU=64), node("one-gpu", CPU=4, GPU=1)]
+    assert refusal(nodes, Resources(cpus=8, gpus=1)) == (
+        "The entry point asks for 8 CPUs and 1 GPU on one node; no node has all of that at once "
+        "(many-cpus: 64 CPUs and 0 GPUs; one-gpu: 4 CPUs and 1 GPU); ask for what one of these has."
+    )
+
+
+def test_memory_is_said_in_units_that_people_use() -> None:
+    asked = Resources(custom={"memory": 8 << 30})
+    assert refusal([node("small", CPU=8, memory=7462343475)], asked) == (
+        "The entry point asks for 8 GiB of memory; no node has more than 6.94 GiB of memory "
+        "(small: 8 CPUs, 0 GPUs and 6.94 GiB of memory); ask for at most 6.94 GiB of memory."
+    )
+    assert "has more than 512 MiB of memory" in refusal([node("tiny", CPU=1, memory=512 << 20)], asked)
+
+
+def test_a_part_of_a_gpu_lies_on_one_gpu() -> None:
+    """Of two GPUs, two workers leave 0.4 each: room for 0.8 in sum, and for no third worker with 0.6."""
+    nodes = [node("two-gpus", CPU=8, GPU=2)]
+    assert check(nodes, Resources(), WorkerGroup(6, cpus=1, gpus=0.3)) is None
+    assert "all nodes together hold 2" in refusal(nodes, Resources(), WorkerGroup(3, cpus=1, gpus=0.6))
+
+
+def test_a_group_without_room_beside_the_entry_point_is_refused() -> None:
+    said = refusal([node("only", CPU=2)], Resources(cpus=1), WorkerGroup(1, cpus=2))
+    assert "all nodes together hold none (only: 2 CPUs and 0 GPUs); ask for less for each" in said
+
+
+@pytest.mark.parametrize(
+    ("entry", "workers"),
+    [
+        (Resources(), None),
+        (Resources(gpus=0.5), WorkerGroup(3, cpus=1, gpus=0.5)),
+        (Resources(cpus=8), WorkerGroup(8, cpus=1)),
+        # The entry point fits beside either, and only beside the smaller one is there room for all workers.
+        (Resources(cpus=2), WorkerGroup(4, cpus=2, gpus=0)),
+        (Resources(cpus=0.3), WorkerGroup(7, cpus=0.1)),
+        (Resources(), WorkerGroup(100, cpus=0)),
+        (Resources(), WorkerGroup(2, cpus=0, gpus=0.6)),
+    ],
+)
+def test_what_fits_passes(entry: Resources, workers: WorkerGroup | None) -> None:
+    assert check(STACK, entry, workers, {"role": "worker"}) is None
+
+
+def test_the_entry_point_goes_where_it_costs_least_workers() -> None:
+    nodes = [node("even", CPU=4), node("odd", CPU=5)]
+    assert check(nodes, Resources(cpus=1), WorkerGroup(4, cpus=2)) is None
+    assert "hold 4" in refusal(nodes, Resources(cpus=1), WorkerGroup(5, cpus=2))
+
+
+def test_what_is_in_use_is_waited_for() -> None:
+    nodes = [node("a", CPU=2, GPU=2, used=1), node("b", CPU=2, GPU=2, used=2)]
+    assert str(check(nodes, Resources(gpus=2))) == "The job waits for 1 GPU."
+    assert check(nodes, Resources(gpus=1)) is None
+    wait = check(nodes, Resources(), WorkerGroup(3, cpus=1, gpus=1))
+    assert str(wait) == "The job waits for room for 2 of its 3 workers with 1 CPU and 1 GPU each."
+
+
+def test_a_node_that_is_away_is_waited_for_by_name() -> None:
+    nodes = [node("here", CPU=2), node("ray-worker-1", alive=False, CPU=2, GPU=1)]
+    assert str(check(nodes, Resources(gpus=1))) == "The job waits for 1 GPU; ray-worker-1 is away."
+
+
+def test_a_wait_names_who_is_in_the_way() -> None:
+    assert str(Wait("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."

@@ -1,0 +1,139 @@
+"""Who fits, and what labels select."""
+
+from typing import Any
+
+import pytest
+
+from mlplatform.errors import CapacityError
+from mlplatform.gateway.jobs.submission import Submission, request_of
+from mlplatform.scheduling.free_capacity import FreeCapacity
+from mlplatform.scheduling.resources import Node, Request
+
+WORKER = {"role": "worker"}
+
+
+def node(name: str = "a", *, alive: bool = True, labels: dict[str, str] = WORKER, **total: float) -> Node:
+    return Node(name, alive, total, total, labels)
+
+
+def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
+    fields = {f"entrypoint_{name}": value for name, value in entry.items()}
+    submission = Submission.model_validate({"entrypoint": "true", "metadata": metadata or {}, **fields})
+    return request_of(submission.job())
+
+
+def let_in(room: FreeCapacity, asked: Request, at_most: int = 100) -> int:
+    """How many jobs of a kind are let in, one after another."""
+    for number in range(at_most):
+        if room.check(asked):
+            return number
+        room.take(asked)
+    return at_most
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ("b", [True, False, False]),
+        ("!b", [False, True, True]),
+        ("in(a, b)", [True, False, False]),
+        ("in(b,c)", [True, True, False]),
+        ("in(c)", [False, True, False]),
+        ("!in(a, b)", [False, True, True]),
+        ("!in(b, c)", [False, False, True]),
+        ("", [False, False, False]),
+    ],
+)
+def test_a_label_is_selected_as_ray_selects_it(selector: str, selected: list[bool]) -> None:
+    nodes = [node(labels={"zone": "b"}), node(labels={"zone": "c"}), node(labels={})]
+    assert [one.has({"zone": selector}) for one in nodes] == selected
+
+
+def test_all_labels_have_to_fit() -> None:
+    assert node(labels={"zone": "b", "role": "worker"}).has({"zone": "b", "role": "!head"})
+    assert not node(labels={"zone": "b", "role": "head"}).has({"zone": "b", "role": "!head"})
+    assert node(labels={}).has({})
+
+
+def test_an_entry_point_goes_to_nodes_of_the_label_only_whatever_it_asks_for() -> None:
+    room = FreeCapacity([node("head", labels={"role": "head"}, CPU=8), node(CPU=1)], WORKER)
+    with pytest.raises(CapacityError):
+        room.check(job(num_cpus=2))
+    with pytest.raises(CapacityError):
+        room.check(job(num_cpus=2, label_selector={"role": "head"}))
+    assert let_in(room, job(num_cpus=1)) == 1
+
+
+def test_an_entry_point_goes_to_the_nodes_that_it_selects() -> None:
+    nodes = [node("a", labels={**WORKER, "zone": "a"}, CPU=4), node("b", labels={**WORKER, "zone": "b"}, CPU=1)]
+    room = FreeCapacity(nodes, WORKER)
+    assert let_in(room, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
+    assert let_in(room, job(num_cpus=1)) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        (job(num_cpus=2), 4),
+        (job(num_gpus=1), 2),
+        (job(num_gpus=0.5), 4),
+        (job(num_cpus=0.1), 80),
+        (job(memory=3 << 30), 4),
+        (job(resources={"special": 1}), 1),
+        (job(num_cpus=3, memory=1 << 30), 2),
+        (job({"workers": "2"}, num_cpus=1), 2),
+        (job({"workers": "2", "worker_cpus": "0", "worker_gpus": "1"}), 1),
+        (job(), 100),
+    ],
+    ids=[
+        *("cpus", "gpus", "half gpus", "tenths of a cpu", "memory", "custom", "cpus and memory"),
+        *("workers beside an entry point", "workers with gpus", "nothing"),
+    ],
+)
+def test_what_was_taken_is_not_given_twice(asked: Request, count: int) -> None:
+    nodes = [node("a", CPU=4, GPU=1, memory=8 << 30), node("b", CPU=4, GPU=1, memory=8 << 30, special=1)]
+    assert let_in(FreeCapacity(nodes, WORKER), asked) == count
+    assert nodes[0].free == nodes[0].total, "a room changed what it was made of"
+
+
+def test_workers_that_reserve_nothing_take_nothing() -> None:
+    room = FreeCapacity([node(CPU=1)], WORKER)
+    assert let_in(room, job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
+    assert room.check(job(num_cpus=1)) is None
+
+
+def test_different_jobs_share_what_there_is() -> None:
+    room = FreeCapacity([node(CPU=4, GPU=1)], WORKER)
+    room.take(job({"workers": "1", "worker_gpus": "1"}, num_cpus=1))
+    assert str(room.check(job(num_gpus=1))) == "The job waits for 1 GPU."
+    assert room.check(job(num_cpus=2)) is None
+    assert room.check(job(num_cpus=3)) is not None
+
+
+def test_a_lost_node_makes_jobs_wait_and_takes_none_in() -> None:
+    room = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
+    assert "lost is away" in str(room.check(job(num_cpus=4)))
+    assert let_in(room, job(num_cpus=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"memory": 9 << 30},
+        {"resources": {"special": 2}},
+        {"resources": {"unheard-of": 1}},
+        {"num_cpus": 5},
+        {"num_cpus": 1e-320},
+        {"resources": {"special": 0.00001}},
+    ],
+    ids=str,
+)
+def test_what_no_node_can_ever_give_is_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(CapacityError):
+        FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
+
+
+def test_nothing_is_taken_where_nothing_fits() -> None:
+    room = FreeCapacity([node(CPU=1)], WORKER)
+    room.take(job(num_cpus=2))
+    assert room.check(job(num_cpus=1)) is None

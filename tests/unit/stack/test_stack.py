@@ -1,0 +1,181 @@
+"""The stack's files on a host: `.env`, secrets, workers for any number of GPUs, and the checks before a start."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import bcrypt
+import pytest
+import yaml
+
+from mlplatform import credentials
+from mlplatform.errors import SettingsError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import doctor, secrets_folder, workers
+from mlplatform.stack import env as stack_env
+from mlplatform.stack import pages as stack_pages
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout in which nothing was set up yet."""
+    shutil.copy(CHECKOUT / ".env.example", tmp_path)
+    shutil.copytree(CHECKOUT / "compose", tmp_path / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
+    return tmp_path
+
+
+def test_env_and_secrets_are_written_once(root: Path) -> None:
+    assert stack_env.write_env(root)
+    before = {path: path.read_bytes() for path in [root / ".env", *(root / "secrets").iterdir()]}
+    assert len(before) == 1 + len(secrets_folder.FILES)
+    assert stack_env.write_env(root) == []
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_missing_and_empty_secrets_alone_are_made_again(root: Path) -> None:
+    stack_env.write_env(root)
+    kept = (root / "secrets/ray_token").read_text()
+    (root / "secrets/grafana_password").unlink()
+    (root / "secrets/minio_root_password").chmod(0o644)
+    (root / "secrets/minio_root_password").write_text("")
+    assert stack_env.write_env(root) == ["secrets/minio_root_password", "secrets/grafana_password"]
+    assert len((root / "secrets/minio_root_password").read_text()) >= 32
+    assert (root / "secrets/ray_token").read_text() == kept
+
+
+def test_secrets_are_readable_by_services_and_closed_to_others(root: Path) -> None:
+    stack_env.write_env(root)
+    assert stat.S_IMODE((root / "secrets").stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root / "secrets").iterdir()}
+    assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in secrets_folder.FILES}
+
+
+def test_two_hosts_never_share_a_secret(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        secrets_folder.write_missing(tmp_path / name / "secrets")
+    for name in secrets_folder.FILES.keys() - secrets_folder.TO_FILL_IN - {"minio_root_user"}:
+        assert (tmp_path / "one/secrets" / name).read_text() != (tmp_path / "two/secrets" / name).read_text(), name
+
+
+def test_accounts_read_back_as_written(tmp_path: Path) -> None:
+    credentials.mlflow_account("job", tmp_path / "mlflow")
+    credentials.s3_account("job", tmp_path / "s3")
+    credentials.postgres_service("mlflow", tmp_path / "postgres")
+    for user, secret in (
+        credentials.read_mlflow_account(tmp_path / "mlflow"),
+        credentials.read_s3_account(tmp_path / "s3"),
+        credentials.read_postgres_service(tmp_path / "postgres"),
+    ):
+        assert user in ("job", "mlflow")
+        assert len(secret) >= 32
+
+
+def test_missing_account_names_the_file_and_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"There is no secret .*/nobody; run `make env`"):
+        credentials.read_s3_account(tmp_path / "nobody")
+
+
+def test_metrics_token_is_signed_with_the_accounts_key(tmp_path: Path) -> None:
+    credentials.s3_account("prometheus", tmp_path / "account")
+    credentials.minio_metrics_token(tmp_path / "account", tmp_path / "token")
+    signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
+    key = credentials.read_s3_account(tmp_path / "account")[1]
+    expected = hmac.new(key.encode(), signed.encode(), hashlib.sha512).digest()
+    assert base64.urlsafe_b64encode(expected).rstrip(b"=").decode() == signature
+    claims = json.loads(base64.urlsafe_b64decode(signed.split(".")[1] + "=="))
+    assert claims["sub"] == "prometheus"
+
+
+def test_prometheus_keeps_a_hash_of_its_password(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("correct")
+    credentials.prometheus_web(tmp_path / "password", tmp_path / "web")
+    hashed = yaml.safe_load((tmp_path / "web").read_text())["basic_auth_users"]["prometheus"]
+    assert bcrypt.checkpw(b"correct", hashed.encode())
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
+def test_generated_workers_have_the_form_of_the_shipped_ones(accelerator: str) -> None:
+    shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
+    assert yaml.safe_load(workers.render_workers(accelerator, 2)) == shipped
+    assert len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 6  # with the log carrier
+
+
+def test_generated_layout_is_written_for_the_host(root: Path) -> None:
+    stack_env.write_env(root)
+    env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
+    (root / ".env").write_text(env)
+    assert stack_env.write_env(root) == ["compose/workers.cpu.generated.yaml"]
+
+
+def test_every_setting_of_the_code_and_of_compose_is_explained_in_the_example() -> None:
+    text = (CHECKOUT / ".env.example").read_text()
+    explained = {line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")}
+    in_code = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
+    assert in_code <= explained
+    in_compose = set()
+    for path in (CHECKOUT / "compose").glob("*.yaml"):
+        in_compose |= {part.split(":")[0].split("-")[0].split("}")[0] for part in path.read_text().split("${")[1:]}
+    # What `make up ONLY=...` passes by itself; not for people.
+    assert in_compose - {"TRACKING_ADDRESS", "JOBS_ADDRESS"} <= explained
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ACCELERATOR=tpu", "ACCELERATOR='tpu'.*'cpu', 'cuda' or 'rocm'"),
+        ("WORKER_LAYOUT=node", "WORKER_LAYOUT='node'.*'host', 'gpu' or 'generated'"),
+        ("BIND_ADDRESS=0.0.0.0", "BIND_ADDRESS='0.0.0.0'.*loopback only.*ssh -L"),
+        ("MLFLOW_PORT=70000", "MLFLOW_PORT='70000'.*65535"),
+        ("STACK_PREFIX=Ä", "STACK_PREFIX='Ä'"),
+    ],
+)
+def test_bad_settings_name_variable_value_and_what_is_valid(root: Path, line: str, said: str) -> None:
+    stack_env.write_env(root)
+    with (root / ".env").open("a") as env:
+        env.write(line + "\n")
+    with pytest.raises(SettingsError, match=said):
+        StackSettings.load(root / ".env")
+
+
+def test_missing_env_says_how_to_write_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"There is no .*\.env; run `make env`"):
+        StackSettings.load(tmp_path / ".env")
+
+
+def test_unknown_half_of_the_stack_is_refused(root: Path) -> None:
+    stack_env.write_env(root)
+    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; it is one of tracking, ray"):
+        stack_pages.only_variables(StackSettings.load(root / ".env"), "grafana")
+
+
+def test_halves_leave_the_other_half_out(root: Path) -> None:
+    stack_env.write_env(root)
+    settings = StackSettings.load(root / ".env")
+    tracking, ray = (stack_pages.only_variables(settings, half) for half in ("tracking", "ray"))
+    assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
+    assert tracking["JOBS_ADDRESS"] == ""
+    assert "tracking" not in ray["COMPOSE_PROFILES"].split(",")
+    assert ray["TRACKING_ADDRESS"] == ""
+
+
+def test_ssh_line_forwards_every_page_to_its_own_port(root: Path) -> None:
+    stack_env.write_env(root)
+    pages = stack_pages.pages(StackSettings.load(root / ".env"))
+    line = stack_pages.ssh_line(pages, "ana@gpu-host")
+    assert line.endswith(" ana@gpu-host")
+    assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
+
+
+def test_full_disk_is_named_with_what_is_needed(tmp_path: Path) -> None:
+    (problem,) = doctor._disk_problems(tmp_path / "not" / "visible", 10**6)
+    assert "DISK_NEEDED_GB=1000000" in problem
+    assert list(doctor._disk_problems(tmp_path, 0)) == []

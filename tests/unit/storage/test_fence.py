@@ -1,0 +1,418 @@
+"""A job's replaced attempt writes no checkpoint, no report and no metric; in a real folder and a real SQLite."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from mlplatform import contract
+from mlplatform.errors import FencedError, StorageError, UnreachableError
+from mlplatform.settings import job
+from mlplatform.storage import addresses, fence, filesystem, upload
+from mlplatform.storage.filesystem import _SMALL_BYTES
+from mlplatform.tracking import run as tracking_run
+from mlplatform.tracking.metrics import MetricWriter, Point, RunSink
+from mlplatform.tracking.outbox import Outbox
+from mlplatform.training.history import HistorySink, history
+from mlplatform.tuning.trial_runs import TrialRuns
+
+Become = Callable[[int], None]
+REPLACED = "Attempt 1 of job steps was replaced by attempt 2; it writes nothing any more."
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
+    """Make this process one of a numbered attempt; of the first one, to begin with."""
+    # MLflow keeps the artifacts of a SQLite beside the current folder.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "steps")
+
+    def change(attempt: int) -> None:
+        monkeypatch.setenv("MLPLATFORM_ATTEMPT", str(attempt))
+        job.settings.cache_clear()
+
+    change(1)
+    return change
+
+
+@pytest.fixture
+def folder(become: Become, tmp_path: Path) -> Path:
+    """The job's checkpoints."""
+    made = tmp_path / "storage" / "steps"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def replace(become: Become) -> Callable[[], None]:
+    """Let attempt 2 replace the first, which is heard of as soon as the last answer is too old."""
+
+    def allow_the_second() -> None:
+        fence.allow("steps", 2)
+        time.sleep(fence._VALID_SECONDS)
+
+    return allow_the_second
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """A run in SQLite, and a client of it."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    return client, client.create_run("0").info.run_id
+
+
+def steps(run: Any, key: str = "loss") -> list[int]:
+    client, run_id = run
+    return [point.step for point in client.get_metric_history(run_id, key)]
+
+
+def test_only_the_latest_attempt_may_write(become: Become, replace: Callable[[], None]) -> None:
+    fence.check()
+    replace()
+    with pytest.raises(FencedError) as error:
+        fence.check()
+    assert str(error.value) == REPLACED
+    become(2)
+    fence.check()
+    become(3)
+    fence.check()
+
+
+def test_a_replaced_attempt_stays_so(replace: Callable[[], None]) -> None:
+    replace()
+    with pytest.raises(FencedError):
+        fence.check()
+    fence.allow("steps", 1)
+    with pytest.raises(FencedError):
+        fence.check()
+
+
+def test_outside_of_an_attempt_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    fence.check()
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "steps")
+    job.settings.cache_clear()
+    fence.check()
+
+
+def test_what_is_no_number_is_named(folder: Path) -> None:
+    (folder / "attempt").write_text("two")
+    with pytest.raises(StorageError, match="steps/attempt holds 'two'"):
+        fence.check()
+
+
+def test_a_process_that_was_stopped_asks_again_when_it_wakes_up(folder: Path) -> None:
+    program = """
+import time
+from mlplatform.storage import fence
+fence.check()
+print("may write", flush=True)
+while True:
+    try:
+        fence.check()
+    except Exception as error:
+        print(error, flush=True)
+        break
+    time.sleep(0.001)
+"""
+    import signal
+
+    with subprocess.Popen([sys.executable, "-c", program], stdout=-1, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "may write\n"
+        process.send_signal(signal.SIGSTOP)
+        fence.allow("steps", 2)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.readline().strip() == REPLACED
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda files, at: files.open_output_stream(f"{at}/new"),
+        lambda files, at: files.open_append_stream(f"{at}/old"),
+        lambda files, at: files.create_dir(f"{at}/sub/folder"),
+        lambda files, at: files.delete_file(f"{at}/old"),
+        lambda files, at: files.delete_dir(at),
+        lambda files, at: files.delete_dir_contents(at),
+        lambda files, at: files.move(f"{at}/old", f"{at}/new"),
+        lambda files, at: files.copy_file(f"{at}/old", f"{at}/new"),
+    ],
+)
+def test_each_write_to_the_checkpoints_is_refused(
+    write: Callable[[Any, str], Any], folder: Path, replace: Callable[[], None]
+) -> None:
+    (folder / "fit").mkdir()
+    (folder / "fit" / "old").write_text("1")
+    files, path = filesystem.filesystem(str(folder / "fit"))
+    replace()
+    with pytest.raises(FencedError, match="was replaced by attempt 2"):
+        write(files, path)
+    assert [file.name for file in (folder / "fit").iterdir()] == ["old"]
+    assert files.open_input_stream(f"{path}/old").read() == b"1", "reading stays allowed"
+
+
+def test_a_file_that_was_begun_before_is_not_finished_after(folder: Path, replace: Callable[[], None]) -> None:
+    (folder / "snapshot.json").write_text("the second attempt's")
+    files, path = filesystem.filesystem(str(folder))
+    stream = files.open_output_stream(f"{path}/snapshot.json")
+    stream.write(b"the first attempt's")
+    replace()
+    with pytest.raises(FencedError):
+        stream.close()
+    assert (folder / "snapshot.json").read_text() == "the second attempt's"
+
+
+@pytest.mark.parametrize("size", [0, 1, _SMALL_BYTES, _SMALL_BYTES + 1, 3 * _SMALL_BYTES])
+def test_a_file_of_any_size_arrives_whole(size: int, folder: Path) -> None:
+    files, path = filesystem.filesystem(str(folder))
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    with pickle.loads(pickle.dumps(files)).open_output_stream(f"{path}/file") as stream:  # noqa: S301 - our own
+        for start in range(0, size, 1 << 20):
+            stream.write(data[start : start + (1 << 20)])
+        assert stream.tell() == size
+    assert (folder / "file").read_bytes() == data
+
+
+def test_a_folder_of_many_files_is_copied_there(folder: Path, tmp_path: Path) -> None:
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    source = tmp_path / "source"
+    (source / "below").mkdir(parents=True)
+    for number in range(20):
+        (source / "below" / str(number)).write_bytes(bytes([number]) * (number << 18))
+    files, path = filesystem.filesystem(str(folder))
+    copy_files(str(source), path, LocalFileSystem(), files)
+    for number in range(20):
+        assert (folder / "below" / str(number)).read_bytes() == bytes([number]) * (number << 18)
+
+
+def test_a_woken_attempt_overwrites_no_reports(
+    folder: Path, replace: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    reports: Outbox = Outbox(HistorySink(f"{folder}/0"))
+    first = {"step": 0, "training_iteration": 1, "loss": 1.0}
+    reports.put([first])
+    until(lambda: not reports.pending())
+    replace()
+    for step in (1, 2):
+        reports.put([{"step": step, "loss": 0.5}])
+    late: Outbox = Outbox(HistorySink(f"{folder}/0"))
+    late.put([{"step": 3}])
+    until(lambda: caplog.text.count("gets nothing more from here: Attempt 1 of job steps") == 2)
+    reports.put([{"step": 4}])
+    for outbox in (reports, late):
+        outbox.close()
+    assert history() == [first]
+
+
+def test_a_woken_attempt_adds_no_metrics(become: Become, replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    first = RunSink(run[1], address)
+    first.open()
+    first.send([Point("loss", 1.0, 0, 1)])
+    replace()
+    become(2)
+    second = RunSink(run[1], address)
+    second.open()
+    become(1)
+    for step in (1, 2):
+        with pytest.raises(FencedError):
+            first.send([Point("loss", 9.0, step, 2)])
+    become(2)
+    second.send([Point("loss", 0.9, 0, 3), Point("loss", 0.5, 1, 3)])
+    assert steps(run) == [0, 1]
+    assert run[0].get_metric_history(run[1], "loss")[1].value == 0.5
+
+
+def test_what_waits_for_a_replaced_attempt_is_dropped_without_delay(
+    replace: Callable[[], None], run: Any, tmp_path: Path
+) -> None:
+    replace()
+    writer = MetricWriter(run[1], f"sqlite:///{tmp_path}/mlflow.db")
+    writer.log({"loss": 1.0}, 0)
+    reports: Outbox = Outbox(HistorySink(str(tmp_path / "storage" / "steps" / "0")))
+    reports.put([{"step": 0}])
+    started = time.monotonic()
+    writer.close()
+    reports.close()
+    assert time.monotonic() - started < 20
+    assert steps(run) == []
+
+
+def test_a_woken_attempt_touches_no_trial(replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
+    parent = run[1]
+    trials = TrialRuns(parent, "tune", f"sqlite:///{tmp_path}/mlflow.db")
+    trials.open()
+    trials.send([lambda runs: runs.start("a", "a", {})])
+    replace()
+    with pytest.raises(FencedError):
+        trials.send([lambda runs: runs.finish("a", "failed", None), lambda runs: runs.start("b", "b", {})])
+    assert trials.find("b") is None
+    found = trials.find("a")
+    assert found
+    assert found.info.status == "RUNNING"
+
+
+@pytest.fixture
+def tracked(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow's client, of the SQLite that this process tracks in."""
+    import mlflow
+
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    job.settings.cache_clear()
+    mlflow.set_tracking_uri(address)
+    yield mlflow.MlflowClient()
+    mlflow.set_tracking_uri(None)
+
+
+def test_a_woken_attempt_leaves_the_run_to_its_successor(tracked: Any) -> None:
+    import mlflow
+
+    before: list[Any] = []
+
+    def wake_up_and_fail() -> None:
+        with tracking_run.job_run() as run:
+            assert run
+            # What its successor does to the run.
+            tracked.set_tag(run.info.run_id, contract.TAG_ATTEMPT, "2")
+            before.append(tracked.get_run(run.info.run_id))
+            raise ValueError("woken up")
+
+    with pytest.raises(ValueError, match="woken up"):
+        wake_up_and_fail()
+    after = tracked.get_run(before[0].info.run_id)
+    assert (after.info.status, after.info.end_time) == ("RUNNING", None)
+    assert after.data.tags == before[0].data.tags
+    assert mlflow.active_run() is None, "MLflow would end it when the process exits"
+
+
+def test_a_replaced_attempt_does_not_rejoin_the_run(tracked: Any, become: Become, replace: Callable[[], None]) -> None:
+    replace()
+    become(2)
+    with tracking_run.job_run() as run:
+        assert run
+    become(1)
+    with pytest.raises(FencedError, match="was replaced by attempt 2"), tracking_run.job_run():
+        pass
+    after = tracked.get_run(run.info.run_id)
+    assert (after.info.status, after.data.tags[contract.TAG_ATTEMPT]) == ("FINISHED", "2")
+
+
+class Bucket:
+    """As much of S3 over HTTP as boto3's uploads and pyarrow's reads need; objects by key, in the order of writing."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.refusals = 0
+        self.after_part: Callable[[], None] = lambda: None
+        bucket = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def respond(self) -> None:
+                url = urlsplit(self.path)
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, answer = bucket.answer(self.command, url.path.removeprefix("/ray/"), url.query, body)
+                self.send_response(status)
+                self.send_header("ETag", '"1"')
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(answer)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = respond  # noqa: N815 - the names are http.server's
+
+            def log_message(self, *arguments: object) -> None:
+                """Keep the tests' output clean."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, method: str, key: str, query: str, body: bytes) -> tuple[int, bytes]:
+        if self.refusals:
+            self.refusals -= 1
+            return 503, b"<Error><Code>ServiceUnavailable</Code></Error>"
+        if method == "POST" and "uploadId" not in query:
+            return 200, b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+        if "partNumber" in query:
+            self.after_part()
+            return 200, b""
+        if method == "DELETE":
+            return 204, b""
+        if method in ("PUT", "POST"):
+            self.objects[key] = body
+            return 200, b"<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
+        if key not in self.objects:
+            return 404, b"<Error><Code>NoSuchKey</Code></Error>"
+        return 200, self.objects[key]
+
+
+@pytest.fixture
+def bucket(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """The platform's storage is in S3."""
+    made = Bucket()
+    (tmp_path / "aws").write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws"))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_port}")
+    # Below another prefix for each test: pyarrow's connections are kept by address.
+    monkeypatch.setenv("MLPLATFORM_STORAGE", f"s3://ray/{tmp_path.name}")
+    become(1)
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_in_s3_the_number_is_read_as_it_was_written(bucket: Bucket) -> None:
+    assert fence.allowed("steps") is None
+    fence.allow("steps", 12)
+    assert fence.allowed("steps") == 12
+
+
+def test_an_upload_that_was_begun_before_is_not_completed_after(bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "a").write_bytes(b"whole")
+    (tmp_path / "checkpoint" / "b").write_bytes(bytes(20 << 20))
+
+    def replaced_meanwhile() -> None:
+        bucket.objects[urlsplit(fence.uri("steps")).path.removeprefix("/")] = b"2"
+        time.sleep(fence._VALID_SECONDS)
+
+    bucket.after_part = replaced_meanwhile
+    with pytest.raises(FencedError):
+        upload.upload(tmp_path / "checkpoint", addresses.checkpoint_uri("fit"))
+    assert [key.rpartition("/")[2] for key in bucket.objects] == ["a", "attempt"]
+
+
+def test_an_outage_of_the_storage_is_waited_out_where_a_write_would(
+    bucket: Bucket, replace: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlplatform.storage.retry._PAUSE_SECONDS", 0.01)
+    replace()
+    bucket.refusals = 1000
+    with pytest.raises(UnreachableError, match="does not say which attempt may write"):
+        fence.check(wait=False)
+    bucket.refusals = 8
+    with pytest.raises(FencedError):
+        fence.check()

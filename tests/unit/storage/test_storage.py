@@ -1,0 +1,138 @@
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import boto3
+import pytest
+
+from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
+from mlplatform.storage import addresses, objects, upload
+from mlplatform.storage.objects import S3Store
+
+REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+
+
+@pytest.fixture
+def s3_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A key in a file, as containers have it."""
+    credentials = tmp_path / "aws"
+    credentials.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "expected"),
+    [
+        ("s3://ray", "fit", "s3://ray/digits-1/fit"),
+        ("s3://ray/team/", "fit", "s3://ray/team/digits-1/fit"),
+        ("/data", "", "/data/digits-1"),
+    ],
+)
+def test_checkpoints_lie_below_the_jobs_id(
+    root: str, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", root)
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "digits-1")
+    assert addresses.checkpoint_uri(name) == expected
+
+
+def test_a_process_outside_of_jobs_has_one_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", "/data")
+    monkeypatch.setenv("MLPLATFORM_USER", "ada")
+    assert addresses.checkpoint_uri("a").startswith("/data/ada-")
+    assert addresses.checkpoint_uri("a").removesuffix("/a") == addresses.checkpoint_uri("b").removesuffix("/b")
+
+
+@pytest.mark.parametrize("root", ["data", "s3://", "gs://bucket", "./data"])
+def test_other_addresses_are_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", root)
+    with pytest.raises(SettingsError, match=r"MLPLATFORM_STORAGE='.*' is neither"):
+        addresses.checkpoint_uri()
+
+
+def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    objects.check_writable(str(tmp_path / "new"))
+    assert (tmp_path / "new").is_dir()
+    assert objects.list_files(str(tmp_path / "new")) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/below cannot be written .*MLPLATFORM_STORAGE"):
+        objects.check_writable(str(tmp_path / "file" / "below"))
+
+
+def test_files_of_a_folder_are_listed_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "model").touch()
+    assert objects.list_files(str(tmp_path)) == [str(tmp_path / "a" / "b" / "model")]
+
+
+@pytest.mark.usefixtures("s3_key")
+def test_a_checkpoint_is_uploaded_with_its_linked_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, sent.append(path) or "")))
+    for name in ("checkpoint", "disk"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.pt").write_bytes(b"weights")
+    (tmp_path / "checkpoint" / "linked").symlink_to(tmp_path / "disk")
+    upload.upload(tmp_path / "checkpoint", "s3://ray/x")
+    assert sorted(path.partition("?")[0] for path in sent) == ["/ray/x/checkpoint.pt", "/ray/x/linked/disk.pt"]
+
+
+@pytest.mark.usefixtures("s3_key")
+def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    with pytest.raises(UnreachableError, match=rf"http://127.0.0.1:{closed_port} does not answer"):
+        objects.check_writable("s3://ray/x")
+
+
+@pytest.mark.usefixtures("s3_key")
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(403, "InvalidAccessKeyId", AccessError), (404, "NoSuchBucket", StorageError), (400, "Odd", StorageError)],
+)
+def test_a_servers_refusal_becomes_one_sentence(
+    status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (status, REFUSAL.format(code=code))))
+    with pytest.raises(kind) as error:
+        objects.check_writable("s3://ray/x")
+    assert "s3://ray/x" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_credentials_are_told_from_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: int
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(AccessError, match="There are no credentials for s3://ray"):
+        objects.check_writable("s3://ray/x")
+
+
+@pytest.mark.usefixtures("s3_key")
+def test_threads_that_begin_at_once_share_one_connection(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, "")))
+    made = []
+    connect = boto3.session.Session.client
+    monkeypatch.setattr(
+        boto3.session.Session, "client", lambda *args, **options: made.append(1) or connect(*args, **options)
+    )
+    store, together = S3Store("s3://jobs/logs"), threading.Barrier(8)
+
+    def write(number: int) -> None:
+        together.wait()
+        store.write(str(number), "text")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert len(made) == 1

@@ -1,0 +1,154 @@
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mlplatform.tracking.metric_names import name_among, valid_name
+from mlplatform.tracking.metrics import LocalRun, MetricWriter, Point, RunSink, not_yet_sent
+
+
+class Picky:
+    """A run that refuses a batch with a bad metric in it, and everything once it is deleted."""
+
+    def __init__(self, bad: str = "", deleted: bool = False) -> None:
+        self.bad, self.deleted, self.requests = bad, deleted, 0
+        self.points: list[Point] = []
+
+    def log(self, points: Sequence[Point]) -> str | None:
+        self.requests += 1
+        if self.deleted or self.bad in [point.key for point in points]:
+            return "400, no"
+        self.points.extend(points)
+        return None
+
+
+def sink_of(run: Any) -> RunSink:
+    sink = RunSink("run", None)
+    sink._run = run
+    return sink
+
+
+def points_of(*keys: str, step: int = 1) -> list[Point]:
+    return [Point(key, float(number), step, 1) for number, key in enumerate(keys)]
+
+
+def test_a_replayed_step_makes_no_second_point() -> None:
+    first, second, replayed, third = (Point("loss", step / 10, step, step) for step in (1, 2, 2, 3))
+    sent: dict[str, int] = {}
+    assert not_yet_sent([first, second], sent) == [first, second]
+    assert not_yet_sent([replayed, third], sent) == [third]
+    assert not_yet_sent([Point("accuracy", 0.5, 1, 9)], sent) == [Point("accuracy", 0.5, 1, 9)]
+
+
+def test_a_writer_travels_to_another_process_without_queue_and_thread() -> None:
+    writer = MetricWriter("run", "http://127.0.0.1:9")
+    assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == writer.__dict__.keys()  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ("val/loss", "val/loss"),
+        ("größe", "größe"),
+        ("損失", "損失"),
+        (" loss.", " loss."),
+        ("...a/..b", "a/..b"),
+        ("loss[train]", "loss_train_"),
+        ("loss\n", "loss_"),
+        ("/top/", "top"),
+        ("val//loss", "val/loss"),
+        ("a/./b", "a/b"),
+        ("a/../b", "a/b"),
+        (".../x", "x"),
+        ("..", "_"),
+        ("...", "_"),
+        ("/", "_"),
+        ("", "_"),
+        ("x" * 300, "x" * 250),
+        ("ü" * 300, "ü" * 250),
+        ("x" * 249 + "/y", "x" * 249),
+    ],
+)
+def test_a_name_that_mlflow_refuses_becomes_the_nearest_that_it_takes(asked: str, given: str) -> None:
+    from mlflow.utils.validation import _validate_metric
+
+    assert valid_name(asked) == given
+    _validate_metric(given, 0.5, 1, 1)
+
+
+@pytest.mark.parametrize("keys", [("a[0]", "a(0)", "a{0}"), ("x" * 300, "x" * 301), ("val//loss", "val/loss")])
+def test_two_names_never_become_one(keys: tuple[str, ...]) -> None:
+    names: dict[str, str] = {}
+    given = [name_among(key, names) for key in keys]
+    assert len(set(given)) == len(keys)
+    assert given == [name_among(key, names) for key in keys], "a name stays what it has become"
+    assert all(valid_name(name) == name for name in given)
+
+
+def test_metrics_whose_names_become_one_all_arrive() -> None:
+    run = Picky()
+    sink = sink_of(run)
+    for step in (1, 2):
+        sink.send(points_of("a[0]", "a(0)", step=step))
+    assert [(point.key, point.value, point.step) for point in run.points] == [
+        ("a_0_", 0.0, 1),
+        ("a_0__2", 1.0, 1),
+        ("a_0_", 0.0, 2),
+        ("a_0__2", 1.0, 2),
+    ]
+
+
+def test_a_metric_that_mlflow_refuses_costs_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    run = Picky(bad="bad")
+    sink_of(run).send(points_of("a", "b", "bad", "c", "d"))
+    assert [point.key for point in run.points] == ["a", "b", "c", "d"]
+    assert "'bad'" in caplog.text
+    assert "400, no" in caplog.text
+
+
+@pytest.mark.parametrize(("away", "arrives"), [(3, True), (10, False)])
+def test_points_come_again_where_mlflow_may_mean_its_database(away: int, arrives: bool) -> None:
+    class Troubled(Picky):
+        def log(self, points: Sequence[Point]) -> str | None:
+            if self.requests < away:
+                self.requests += 1
+                return "400, BAD_REQUEST: connection already closed"
+            return super().log(points)
+
+    run = Troubled()
+    sink, failed = sink_of(run), 0
+    while True:
+        try:
+            sink.send(points_of("loss"))
+            break
+        except ConnectionError:
+            failed += 1
+    assert failed <= 5
+    assert bool(run.points) is arrives
+
+
+def test_a_run_that_takes_nothing_is_asked_but_twice() -> None:
+    run = Picky(deleted=True)
+    sink_of(run).send(points_of(*(f"metric {number}" for number in range(900))))
+    assert run.requests == 2
+
+
+@pytest.mark.parametrize(("code", "final"), [("INVALID_PARAMETER_VALUE", True), ("TEMPORARILY_UNAVAILABLE", False)])
+def test_what_a_database_refuses_for_good_is_not_sent_again(
+    code: str, final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient, MlflowException
+    from mlflow.protos import databricks_pb2
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MlflowException("no", error_code=getattr(databricks_pb2, code))
+
+    monkeypatch.setattr(MlflowClient, "__init__", lambda *_: None)
+    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
+    run = LocalRun("sqlite://", "run")
+    if final:
+        assert run.log(points_of("loss")) == f"{code}: no"
+    else:
+        with pytest.raises(MlflowException):
+            run.log(points_of("loss"))

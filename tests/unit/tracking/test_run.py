@@ -1,0 +1,104 @@
+import shutil
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from mlplatform.errors import AccessError, UnreachableError
+from mlplatform.settings.environment import changed_environment, environment
+from mlplatform.tracking import exit_status, gpu_info, identity, server
+from mlplatform.tracking import run as tracking_run
+
+
+def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    server.report_untracked.cache_clear()
+    with tracking_run.job_run(params={"lr": 1}) as run:
+        assert run is None
+        assert tracking_run.process_run() is None
+    said = capsys.readouterr().err
+    assert said.strip() == server.NOT_TRACKED
+    assert "MLFLOW_TRACKING_URI" in said
+
+
+def _within_ray() -> SystemExit:
+    """What a signal's handler that exits becomes while Ray waits for a result."""
+    error = SystemExit(1)
+    error.ray_terminate_msg = "SystemExit is raised (sys.exit is called). Exit code: 15."  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(128 + signal.SIGTERM), "KILLED"),
+        (SystemExit(int(signal.SIGTERM)), "KILLED"),
+        (_within_ray(), "KILLED"),
+        (SystemExit(0), "FINISHED"),
+        (SystemExit(None), "FINISHED"),
+        (SystemExit("no data"), "FAILED"),
+        (ValueError("no data"), "FAILED"),
+    ],
+)
+def test_how_a_run_ends_follows_from_what_ended_its_job(error: BaseException, status: str) -> None:
+    assert exit_status.status_after(error) == status
+
+
+def test_a_silent_server_is_named_at_once(closed_port: int) -> None:
+    address = f"http://127.0.0.1:{closed_port}"
+    with pytest.raises(UnreachableError, match=f"MLflow at {address} .* does not answer"):
+        server.check(address)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (404, UnreachableError)])
+def test_a_refusal_is_told_from_a_wrong_address(status: int, kind: type[Exception], serve: Callable[..., str]) -> None:
+    address = serve(lambda method, path: (status, "no"))
+    with pytest.raises(kind, match=str(status)):
+        server.check(address)
+
+
+def test_a_store_that_is_no_server_needs_no_check() -> None:
+    server.check("sqlite:///runs.db")
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({}, (0, 0)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "GROUP_RANK": "2"}, (5, 1)),
+        ({"LOCAL_RANK": "1"}, (1, 1)),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, (0, 0)),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, (1, 0)),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "2", "LOCAL_WORLD_SIZE": "4"}, (9, 1)),
+        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}, (3, 1)),
+        ({"SLURM_PROCID": "3", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, (0, 0)),
+        ({"RANK": "first"}, (0, 0)),
+    ],
+)
+def test_a_processs_rank_is_what_its_launcher_says(
+    variables: dict[str, str], ranks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert identity.process_ranks() == ranks
+
+
+def test_a_changed_environment_is_restored_whatever_was_done_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "before")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
+    with changed_environment({"MLFLOW_RUN_ID": None, "MLFLOW_EXPERIMENT_ID": "1"}):
+        assert environment().get("MLFLOW_RUN_ID") is None
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "2")
+    assert environment()["MLFLOW_RUN_ID"] == "before"
+    assert "MLFLOW_EXPERIMENT_ID" not in environment()
+
+
+def test_what_is_said_of_gpus_names_them_or_says_that_there_are_none() -> None:
+    import socket
+
+    said = gpu_info.describe()
+    assert said.endswith("\n")
+    if not shutil.which("nvidia-smi") and not shutil.which("rocm-smi"):
+        assert socket.gethostname() in said or "GPU 0" in said

@@ -1,0 +1,197 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from mlplatform.contract import REPORT
+from mlplatform.local.platform import Instance, Local
+from mlplatform.settings.job import settings
+from mlplatform.tracking.metrics import MetricWriter
+from mlplatform.tracking.outbox import Outbox
+from mlplatform.training.history import HistorySink, history
+from mlplatform.training.reports import Reports, aggregated, numbers, step_of
+from mlplatform.training.workers import plain
+
+NO_CHECKPOINT = SimpleNamespace(checkpoint=None)
+
+
+@pytest.fixture
+def storage_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path))
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "job")
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+def reports(storage_folder: Any) -> Iterator[Reports]:
+    uri = f"{storage_folder}/job/fit"
+    reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None)
+    yield reports
+    # Its thread reads the settings, which the next test changes.
+    reports._close()
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        *[({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({"loss": 1}, 7), ({}, 7)],
+        *[({"step": None, "epoch": 2}, 2), ({"epoch": float("nan")}, 7), ({"step": "third"}, 7)],
+    ],
+)
+def test_a_report_is_plotted_at_its_step_else_epoch_else_count(values: dict[str, float], step: int) -> None:
+    assert step_of(values, reports=7) == step
+
+
+def test_only_numbers_are_plotted() -> None:
+    reported = {"loss": 0.5, "epoch": 1, "f32": np.float32(2), "name": "a", "done": True, "list": [1], "step": 3}
+    assert numbers(reported) == {"loss": 0.5, "epoch": 1.0, "f32": 2.0}
+
+
+@pytest.mark.parametrize(("how", "loss"), [("rank0", 1.0), ("mean", 2.0), ("max", 3.0)])
+def test_ranks_are_aggregated_as_asked(how: Any, loss: float) -> None:
+    ranks = [{"loss": 1.0, "epoch": 4, "name": "a"}, {"loss": 3.0, "epoch": 4, "name": "b"}]
+    assert aggregated(ranks, how) == {"loss": loss, "epoch": 4, "name": "a"}
+
+
+def test_a_metric_that_rank_0_does_not_report_is_aggregated_too() -> None:
+    assert aggregated([{"loss": 1.0}, {"loss": 2.0, "seen": 5}], "mean") == {"loss": 1.5, "seen": 5.0}
+
+
+def test_each_report_is_one_line_of_the_log(reports: Reports, capsys: pytest.CaptureFixture[str]) -> None:
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5}, {"loss": 9.0}])
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.25}, {"loss": 9.0}])
+    lines = [line.partition("mlplatform report ")[2] for line in capsys.readouterr().out.splitlines()]
+    said = [json.loads(line) for line in lines]
+    assert [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in said] == [
+        ("fit", 0.5, 0, 1),
+        ("fit", 0.25, 1, 2),
+    ]
+
+
+def allowed_by_the_stack() -> str:
+    base = yaml.safe_load((Path(__file__).parents[3] / "compose" / "base.yaml").read_text())
+    return str(base["services"]["ray"]["environment"]["RAY_DEDUP_LOGS_ALLOW_REGEX"])
+
+
+def test_reports_of_two_trainings_that_differ_in_numbers_alone_are_all_shown(tmp_path: Path) -> None:
+    from ray._private import ray_constants, ray_logging
+
+    embedded = Local(tmp_path)._environment(Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray"))
+    allowed = embedded["RAY_DEDUP_LOGS_ALLOW_REGEX"]
+    assert allowed == allowed_by_the_stack()
+    assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's own default stays"
+
+    deduplicator = ray_logging.LogDeduplicator(5, allowed, None)
+    lines = [f'{REPORT} {{"run": "fit", "loss": 0.{pid}}}' for pid in (1, 2, 3)]
+    batches = [{"ip": "127.0.0.1", "pid": pid, "lines": [line]} for pid, line in enumerate(lines)]
+    shown = [line for batch in batches for out in deduplicator.deduplicate(batch) for line in out["lines"]]
+    assert shown == lines
+
+
+def test_all_reports_can_be_read_back_without_a_checkpoint(reports: Reports, storage_folder: Any) -> None:
+    for loss in (0.5, 0.25):
+        reports.after_report(NO_CHECKPOINT, [{"loss": loss, "note": "text stays"}])
+    reports._close()
+    assert [(line["loss"], line["note"]) for line in history("fit")] == [(0.5, "text stays"), (0.25, "text stays")]
+
+
+def test_the_detailed_fields_tell_each_rank_and_the_last_report(storage_folder: Any) -> None:
+    import asyncio
+
+    uri = f"{storage_folder}/job/fit"
+    reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None, aggregate="mean", detailed=True)
+    places = [SimpleNamespace(metadata=SimpleNamespace(hostname=f"node-{rank}", pid=rank)) for rank in (0, 1)]
+    reports.before_worker_group_start(None)
+    reports.after_worker_group_start(SimpleNamespace(get_workers=lambda: places))
+    for loss in (1.0, 2.0):
+        reports.after_report(NO_CHECKPOINT, [{"loss": loss}, {"loss": loss + 2}])
+    asyncio.run(reports.before_controller_shutdown())
+    first, last = history("fit")
+    assert (first["loss"], last["loss"]) == (2.0, 3.0)
+    assert first["ranks"] == [
+        {"hostname": "node-0", "pid": 0, "loss": 1.0},
+        {"hostname": "node-1", "pid": 1, "loss": 3.0},
+    ]
+    assert (first["job_id"], first["iterations_since_restore"], last["iterations_since_restore"]) == ("job", 1, 2)
+    assert "done" not in first
+    assert last["done"] is True
+
+
+def test_a_replayed_report_stands_once_in_the_history(reports: Reports, storage_folder: Any) -> None:
+    for losses in ((0.5, 0.4), (0.3, 0.2, 0.1)):
+        reports.before_worker_group_start(None)
+        for loss in losses:
+            reports.after_report(NO_CHECKPOINT, [{"loss": loss}])
+    reports._close()
+    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.1]
+
+
+def test_every_report_of_an_epoch_is_in_the_history_and_a_step_that_comes_again_is_said_once(
+    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch, loss in ((0, 0.5), (0, 0.4), (1, 0.3), (1, 0.2)):
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "loss": loss}])
+    reports._close()
+    assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.3, 0.2]
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("loss is reported for step 0 after step 0, and MLflow keeps the first")
+
+
+def test_two_reports_of_a_step_with_other_metrics_are_fine(
+    reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(2):
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "train_loss": 1}])
+        reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "val_loss": 2}])
+    assert not caplog.records
+
+
+def test_what_json_does_not_know_is_kept_as_text(reports: Reports, storage_folder: Any) -> None:
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5, "where": Path("/data")}])
+    reports._close()
+    assert [line["where"] for line in history("fit")] == ["/data"]
+
+
+def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_attempt(storage_folder: Any) -> None:
+    from ray.train import Checkpoint
+
+    def new() -> tuple[Reports, MetricWriter]:
+        uri = f"{storage_folder}/job/fit"
+        # Nothing listens there, as while MLflow is away.
+        metrics = MetricWriter("run", "http://127.0.0.1:1")
+        return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
+
+    reports, metrics = new()
+    checkpoint = Checkpoint(str(storage_folder))
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.5}])
+    reports.after_report(SimpleNamespace(checkpoint=checkpoint), [{"loss": 0.25}])
+    reports.after_report(NO_CHECKPOINT, [{"loss": 0.125}])
+    sent = [(point.key, point.value, point.step) for point in metrics.pending()]
+    assert sent == [("loss", 0.5, 0), ("loss", 0.25, 1), ("loss", 0.125, 2)]
+
+    again, rest = new()
+    again._send_again(checkpoint.get_metadata()["mlplatform.unsent"])
+    assert rest.pending() == metrics.pending()[:2], "the same points with the same stamps; what follows is replayed"
+    for each in (reports, again):
+        each._close(timeout_s=0.1)
+
+
+def test_a_report_that_cannot_be_tracked_does_not_end_the_training(
+    reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports.after_report(NO_CHECKPOINT, [])
+    assert "training goes on" in caplog.text
+
+
+def test_metrics_of_numpy_and_torch_become_python_values() -> None:
+    metrics = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array([1, 2]), "d": 1.5, "e": "text"}
+    values = plain(metrics)
+    assert values == {"a": 0.5, "b": 3, "c": [1, 2], "d": 1.5, "e": "text"}
+    json.dumps(values)

@@ -1,0 +1,22 @@
+"""What training workers are told about calls that reach nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlplatform.errors import JobError
+
+
+def test_a_report_to_tune_is_refused_with_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray import tune
+    from ray.tune.trainable import trainable_fn_utils
+
+    from mlplatform.training import workers
+
+    for module in (tune, trainable_fn_utils):
+        monkeypatch.setattr(module, "report", module.report)  # so that it is restored after the test
+    with pytest.warns(UserWarning, match="is meant to only be called"):
+        tune.report({"loss": 1.0})
+    workers._refuse_reports_to_tune.__wrapped__()
+    with pytest.raises(JobError, match=r"call ray\.train\.report\(\) there"):
+        tune.report({"loss": 1.0})
