@@ -37,7 +37,7 @@ WORDS = [
     Word("away (of a service)", "unavailable, down", r"(?<!right\x20)\baway\b"),
     Word("anew", "again", r"\banew\b"),
     Word("for ever", "forever, indefinitely", r"\bfor ever\b"),
-    Word("is no X, are no X", "is not an X", r"(?<![Tt]here\x20)\b(is|are) no (?!longer\b|more\b|fewer\b|less\b)[a-z]+"),
+    Word("is no X, are no X", "is not an X", r"(?<![Tt]here\x20)\b(is|are) no (?!longer\b|more\b|fewer\b)[a-z]+"),
     Word("said, told", "reported, logged, set", r"\b(said|told)\b"),
     Word("brings, brought", "uploads, installs, ships", r"\b(brings|brought)\b"),
     Word("lies, lie, lay", "is stored", r"\b(lies|lie|lay)\b"),
