@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Python packages of the ray image for $ACCELERATOR; runs in the image's build only.
+# Install the Python packages of the ray image for $ACCELERATOR; runs only while the image is built.
 set -eu
 
 install() {
@@ -12,26 +12,27 @@ case "$ACCELERATOR" in
         ;;
     rocm)
         if [ -z "${TORCH_INDEX_URL:-}" ]; then
-            echo "ACCELERATOR=rocm needs the ROCm builds of torch: set TORCH_INDEX_URL in .env to an index that holds them." >&2
+            echo "ACCELERATOR=rocm needs ROCm builds of torch: set TORCH_INDEX_URL in .env to an index that has them." >&2
             exit 2
         fi
-        # rocm-smi is Debian's; the Python index has none.
+        # rocm-smi comes from Debian; the Python index does not have it.
         apt-get update && apt-get install -y --no-install-recommends rocm-smi && rm -rf /var/lib/apt/lists/*
-        # The hashes in requirements.txt are those of the CUDA builds, so here the versions pin alone. amdsmi stays out:
-        # without its library it stops Ray, and with it Train V2 numbers the devices of a node wrongly.
+        # The hashes in requirements.txt belong to the CUDA builds, so only the versions are pinned here. amdsmi is left
+        # out: without its library it stops Ray, and with it Train V2 numbers the devices of a node wrongly.
         sed -n 's/^\([A-Za-z0-9_.-]*==[^ \\]*\).*/\1/p' /tmp/requirements.txt | grep -v -i '^nvidia-\|^cuda\|^triton' >/tmp/versions.txt
         UV_INDEX="$TORCH_INDEX_URL" install --index-strategy unsafe-best-match --constraint /tmp/versions.txt \
             --requirement /tmp/rocm-requirements.txt
         ;;
     *)
-        echo "ACCELERATOR=$ACCELERATOR is unknown; it is one of cpu, cuda, rocm." >&2
+        echo "Invalid ACCELERATOR='$ACCELERATOR': use cpu, cuda or rocm." >&2
         exit 2
         ;;
 esac
 
-# What a team added; empty as shipped.
+# Packages that a team added; shipped empty.
 install --constraint /tmp/requirements.txt --requirement /tmp/extra-requirements.txt
 
-# Compiled once, here: the user of the image cannot write the caches, and without them every process compiles what it
-# imports anew (31 s of a core for torch, Lightning and Ray Train, 11 s with them). Templates that are no Python stay.
+# Compiled once, here. The user of the image cannot write the caches, and without them every process compiles all that it
+# imports: torch, Lightning and Ray Train take 31 s of a core, 11 s with caches. Templates that are not valid Python are
+# skipped.
 python -m compileall -q -j 0 /opt/venv/lib >/dev/null || true

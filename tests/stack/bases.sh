@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds, where they are missing, the base images that a host without an image registry cannot pull, under the very tags
-# that the Dockerfiles and compose files name. See bases/README.md.
-#   bases.sh [IMAGE...]   for these images instead of those of the compose files
+# Build the base images that a host without an image registry cannot pull, if they are missing, under the tags that the
+# Dockerfiles and compose files name. See bases/README.md.
+#   bases.sh [IMAGE...]   build these images instead of those of the compose files
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/debian.sh"
@@ -15,7 +15,7 @@ compose_images() {
   docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
 }
 
-# An image's folder in bases/ has the last part of its name; images without one are not ours to build.
+# The folder in bases/ is named after the last part of the image's name. Images without a folder are skipped.
 build() {
   local image=$1 name tag
   name=${image%:*}

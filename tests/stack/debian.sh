@@ -1,4 +1,4 @@
-# Sourced by engine.sh and bases.sh: Debian packages of another release, from the mirror that this host already uses.
+# Functions of engine.sh and bases.sh: Debian packages of another release, from the mirror that this host already uses.
 # shellcheck shell=bash
 
 export DEBIAN_FRONTEND=noninteractive
@@ -18,8 +18,8 @@ host_release() {
   (. /etc/os-release && echo "${VERSION_CODENAME:-unknown}")
 }
 
-# Sources (deb822) of the Debian release $1, with its updates and security where the host has those. Asking apt, rather
-# than reading its files, covers both formats of the host's own list; --print-uris downloads nothing.
+# Print the sources (deb822) of the Debian release $1, with updates and security if the host has them. apt's own output
+# covers both formats of source lists; --print-uris downloads nothing.
 debian_sources() {
   local host uri suite
   host=$(host_release)
@@ -34,7 +34,7 @@ debian_sources() {
     done | grep '' || fail "found no Debian source for '$host' in apt's configuration; add one to /etc/apt/sources.list"
 }
 
-# What apt was told about reaching its mirror (proxies, clocks that are off): package builds in containers need it too.
+# Print apt's options for reaching its mirror (proxies, wrong clocks): builds in containers need them too.
 debian_apt_options() {
   apt-config dump | grep -E '^Acquire::(Check-[A-Za-z-]+|https?::Proxy) ' || true
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that this host has a Docker engine with Compose v2 and buildx; where it has, nothing is touched.
-#   engine.sh           install from Debian's packages and start, as far as either is missing
+# Make sure that this host has a running Docker engine with Compose v2 and buildx; one that is there is left alone.
+#   engine.sh           install from Debian's packages and start it, if either is missing
 #   engine.sh restart   stop and start the engine, as a reboot of the host would
 set -euo pipefail
 . "$(dirname "$0")/debian.sh"
@@ -8,7 +8,7 @@ set -euo pipefail
 LOG=/var/log/dockerd-mlplatform.log
 PIDFILE=/run/docker.pid
 START_BOUND_S=60
-# Above the longest grace period of the stack: the engine waits for its containers when it stops.
+# Longer than the longest grace period of the stack: the engine stops its containers first.
 STOP_BOUND_S=180
 PLUGINS=/usr/local/lib/docker/cli-plugins
 
@@ -24,7 +24,7 @@ install_packages() {
   require_debian_root "install Docker"
   local packages=(docker.io docker-cli docker-compose docker-buildx containerd)
   if [ "$(host_release)" = bookworm ]; then
-    # Bookworm has neither Compose v2 nor buildx. Priority 100 keeps every other package of the host as it is.
+    # Bookworm has neither Compose v2 nor buildx. Priority 100 leaves all other packages of the host unchanged.
     debian_sources trixie >/etc/apt/sources.list.d/mlplatform-trixie.sources
     printf 'Package: *\nPin: release n=trixie*\nPin-Priority: 100\n' >/etc/apt/preferences.d/mlplatform-trixie
     packages=("${packages[@]/%//trixie}")
@@ -33,7 +33,7 @@ install_packages() {
   apt-get install -y -qq --no-install-recommends "${packages[@]}" iptables tini >/dev/null
 }
 
-# A client that did not come from Debian may not look where Debian's plugins are; this folder every client looks at.
+# A client that is not Debian's may not search Debian's folder of plugins; every client searches this one.
 link_plugins() {
   local plugin
   require_debian_root "install Docker"
@@ -56,7 +56,7 @@ wait_until() {
 start() {
   local pid=
   if on_systemd; then
-    systemctl start docker || fail "docker.service does not start; see 'journalctl -u docker'"
+    systemctl start docker || fail "docker.service did not start; see 'journalctl -u docker'"
   elif ! running_pid >/dev/null; then
     require_debian_root "start dockerd"
     rm -f "$PIDFILE"
@@ -93,11 +93,11 @@ case "${1:-ensure}" in
     ;;
   restart)
     if on_systemd; then
-      systemctl restart docker || fail "docker.service does not restart; see 'journalctl -u docker'"
+      systemctl restart docker || fail "docker.service did not restart; see 'journalctl -u docker'"
     else
       stop
     fi
     start
     ;;
-  *) fail "knows only 'restart', not '$1'" ;;
+  *) fail "invalid argument '$1': use 'restart', or none" ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh debian:SUITE-slim: that image, from the Debian mirror that this host uses.
+# build.sh debian:SUITE-slim: build that image from the Debian mirror that this host uses.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 . "$here/../../debian.sh"
@@ -27,8 +27,8 @@ cp -r "$here/files/." "$root"
 rm -f "$root/etc/apt/sources.list"
 echo "$sources" >"$root/etc/apt/sources.list.d/debian.sources"
 debian_apt_options >"$root/etc/apt/apt.conf.d/host"
-# Whatever certificates this host trusts (a proxy's own, say), builds trust too: the bundle for now, the folder for the
-# day when a package has the bundle made anew.
+# Builds trust the certificates that this host trusts, such as a proxy's: the bundle as it is now, and the folder for
+# packages that regenerate the bundle.
 cp -r /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
 cp "$bundle" "$root$bundle"
 
@@ -38,7 +38,7 @@ find "$root/usr/share/doc" -mindepth 1 ! -type d ! -name copyright -delete
 find "$root/usr/share/doc" -mindepth 1 -type d -empty -delete
 rm -f "$root/etc/resolv.conf" "$root/etc/hostname" "$root/etc/machine-id"
 
-# pip, uv and node bring certificates of their own unless told otherwise.
+# pip, uv and node use certificates of their own unless these variables are set.
 tar -C "$root" --numeric-owner -c . | docker import \
   --change 'CMD ["bash"]' \
   --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the official image documents for its first start: a cluster in $PGDATA with the user, password and database that
-# the environment names, then the files of /docker-entrypoint-initdb.d, once. Later starts only start the server.
+# The documented first start of the official image: create a cluster in $PGDATA with the user, password and database from
+# the environment, then run the files of /docker-entrypoint-initdb.d once. Later starts only start the server.
 set -euo pipefail
 shopt -s nullglob
 
@@ -9,7 +9,7 @@ fail() {
   exit 1
 }
 
-# $1 from the environment, or from the file that ${1}_FILE names, or $2.
+# Set and export $1: from the environment, from the file in ${1}_FILE, or to $2.
 setting() {
   local file=${1}_FILE
   [ -z "${!1:-}" ] || [ -z "${!file:-}" ] || fail "both $1 and $file are set; set one of them"
@@ -22,7 +22,7 @@ setting() {
   unset "$file"
 }
 
-# Init scripts connect by the socket only, so nobody reaches the server before they are done.
+# It listens on its socket only, so nobody reaches the server before the init scripts have finished.
 temporary_server() {
   PGUSER=$POSTGRES_USER pg_ctl --pgdata "$PGDATA" --wait --options "-c listen_addresses=''" "$@" >/dev/null
 }
@@ -41,8 +41,8 @@ initialise() {
   [ -n "$POSTGRES_PASSWORD" ] || [ "$POSTGRES_HOST_AUTH_METHOD" = trust ] ||
     fail "no password for the superuser: set POSTGRES_PASSWORD_FILE (or POSTGRES_PASSWORD) to a non-empty value"
 
-  # initdb reads the password from a file, which a pipe is too, so it is neither on disk nor on a command line.
-  # eval, because the official image lets POSTGRES_INITDB_ARGS hold several, quoted arguments.
+  # initdb reads the password from a file. A pipe keeps it off the disk and the command line.
+  # eval, because POSTGRES_INITDB_ARGS of the official image may hold several quoted arguments.
   eval 'initdb --username="$POSTGRES_USER" --pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")' "$POSTGRES_INITDB_ARGS"
   printf '\nhost all all all %s\n' "$POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
 
@@ -51,7 +51,7 @@ initialise() {
     sql --dbname postgres --set db="$POSTGRES_DB" <<<'CREATE DATABASE :"db";'
   for file in /docker-entrypoint-initdb.d/*; do
     echo "postgres: $file"
-    # shellcheck disable=SC1090 # which files there are is known at run time only
+    # shellcheck disable=SC1090 # the files are known at run time only
     case "$file" in
       *.sh) if [ -x "$file" ]; then "$file"; else . "$file"; fi ;;
       *.sql) sql --file "$file" ;;

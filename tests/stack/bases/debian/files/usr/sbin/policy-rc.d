@@ -1,3 +1,3 @@
 #!/bin/sh
-# No package may start its service while an image is built.
+# Packages must not start services while an image is built.
 exit 101
