@@ -1,0 +1,90 @@
+"""Accounts and switches of other libraries, which a job brings in its own environment.
+
+Unlike `job.settings()`, these are not cached: a program may set the variables while it runs, so each reader loads them
+where it needs them. The names are those of the libraries; the platform adds none of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from mlplatform.settings.load import EnvironmentSettings
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+"""Booleans as MLflow reads them (`mlflow.environment_variables._BooleanEnvironmentVariable` of 3.17)."""
+
+
+class TrackingAccount(EnvironmentSettings):
+    """The account at MLflow, or at Databricks, that this process has in its environment."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
+
+    username: str | None = Field(None, validation_alias="MLFLOW_TRACKING_USERNAME")
+    password: str | None = Field(None, validation_alias="MLFLOW_TRACKING_PASSWORD", repr=False)
+
+    token: str | None = Field(None, validation_alias="MLFLOW_TRACKING_TOKEN", repr=False)
+    """Bearer token; MLflow uses it only without user and password."""
+
+    insecure_tls: bool = Field(False, validation_alias="MLFLOW_TRACKING_INSECURE_TLS")
+    """Accept any certificate."""
+
+    server_certificate: Path | None = Field(None, validation_alias="MLFLOW_TRACKING_SERVER_CERT_PATH")
+    """File with the certificate authority of the server."""
+
+    databricks_host: str | None = Field(None, validation_alias="DATABRICKS_HOST")
+
+    databricks_config: Path = Field(Path("~/.databrickscfg"), validation_alias="DATABRICKS_CONFIG_FILE")
+    """File that `databricks configure` writes."""
+
+    @field_validator("insecure_tls", mode="before")
+    @classmethod
+    def _as_mlflow_reads_it(cls, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() not in _BOOLEANS:
+            raise ValueError("use true, false, 1 or 0")
+        return _BOOLEANS[str(value).lower()]
+
+    @field_validator("databricks_config")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @property
+    def login(self) -> tuple[str, str] | None:
+        """User and password; None unless both are set."""
+        return (self.username, self.password) if self.username and self.password else None
+
+    def environment(self) -> dict[str, str]:
+        """The variables of MLflow that are set, for a process to which Ray does not pass them by itself."""
+        values = {
+            "MLFLOW_TRACKING_USERNAME": self.username,
+            "MLFLOW_TRACKING_PASSWORD": self.password,
+            "MLFLOW_TRACKING_TOKEN": self.token,
+            "MLFLOW_TRACKING_INSECURE_TLS": "true" if self.insecure_tls else None,
+            "MLFLOW_TRACKING_SERVER_CERT_PATH": self.server_certificate,
+        }
+        return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+class OtherTrackers(EnvironmentSettings):
+    """Switches and keys of Weights & Biases and Comet that the platform heeds before it sets its own defaults."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
+
+    wandb_mode: str | None = Field(None, validation_alias="WANDB_MODE")
+    """`online`, `offline` or another mode of W&B; None lets the key decide."""
+
+    wandb_api_key: str | None = Field(None, validation_alias="WANDB_API_KEY", repr=False)
+
+    wandb_identity_token: Path | None = Field(None, validation_alias="WANDB_IDENTITY_TOKEN_FILE")
+    """File with a token that W&B exchanges for a key."""
+
+    wandb_server: str | None = Field(None, validation_alias="WANDB_BASE_URL")
+    """W&B server when it is not the public one."""
+
+    comet_online: bool | None = Field(None, validation_alias="COMET_START_ONLINE")
+    """Whether Comet sends to its server; None lets the key decide."""
