@@ -1,0 +1,139 @@
+"""A database of version 0.1.0 under the present code: upgraded, read, and continued where it was left."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from upgraded import upgraded
+
+from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs.states import Outcome, State, Verdict
+from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.submission import Submission
+
+FIXTURES = next(folder for folder in Path(__file__).parents if folder.name == "tests") / "fixtures" / "0.1.0"
+YEARS_S = 100 * 365 * 86400
+
+T = TypeVar("T")
+
+
+def do(call: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(call)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[Store]:
+    """The store over the dump of 0.1.0, not yet upgraded."""
+    with sqlite3.connect(tmp_path / "gateway.db") as database:
+        database.executescript((FIXTURES / "gateway.sqlite.sql").read_text())
+    database.close()
+    store = Store(f"sqlite:///{tmp_path / 'gateway.db'}")
+    yield store
+    store.engine.dispose()
+
+
+@pytest.fixture
+def store(old: Store) -> Store:
+    """The same, upgraded."""
+    do(upgraded(old))
+    return old
+
+
+def test_every_job_and_attempt_reads_as_before(old: Store) -> None:
+    assert do(upgraded(old)) == json.loads((FIXTURES / "jobs.json").read_text())
+
+
+def test_a_second_upgrade_changes_nothing(store: Store) -> None:
+    assert do(upgraded(store)) == json.loads((FIXTURES / "jobs.json").read_text())
+
+
+def test_the_upgraded_tables_are_those_of_the_code(store: Store) -> None:
+    with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_restart_limits_are_kept(old: Store) -> None:
+    """Loss and failure are not swapped, and neither gets its default."""
+    limits = {job["id"]: (job["max_restarts_on_loss"], job["max_restarts_on_failure"]) for job in do(upgraded(old))}
+    assert limits == {
+        "succeeded": (3, 0),
+        "succeeded-after-losses": (7, 2),
+        "failed": (3, 0),
+        "failed-by-losses": (0, 0),
+        "refused": (3, 0),
+        "stopped": (3, 1),
+        "stopped-while-waiting": (3, 0),
+        "running": (1000, 4),
+        "running-to-be-stopped": (3, 0),
+        "starting": (0, 0),
+        "waiting-again": (3, 3),
+        "waiting": (5, 0),
+    }
+
+
+def test_open_jobs_are_still_open(store: Store) -> None:
+    states = {job.id: (job.state, len(job.attempts)) for job in do(store.open_jobs())}
+    assert states == {
+        "running": (State.RUNNING, 3),
+        "running-to-be-stopped": (State.RUNNING, 1),
+        "starting": (State.STARTING, 1),
+        "waiting-again": (State.WAITING, 1),
+        "waiting": (State.WAITING, 0),
+    }
+
+
+def test_a_running_job_is_restarted_within_its_limit(store: Store) -> None:
+    ended = do(store.end_attempt("running", 3, Verdict(Outcome.FAILED, "It broke.", 1), None, False))
+    assert ended
+    assert ended.next.state is State.WAITING
+    again = do(store.begin_attempt("running"))
+    assert again
+    assert again.number == 4
+
+
+def test_a_job_without_restarts_left_fails(store: Store) -> None:
+    ended = do(store.end_attempt("starting", 1, Verdict(Outcome.LOST, "the node of its driver has died"), None, False))
+    assert ended
+    assert ended.next.state is State.FAILED
+
+
+def test_a_requested_stop_is_remembered(store: Store) -> None:
+    verdict = Verdict(Outcome.LOST, "the node of its driver has died")
+    ended = do(store.end_attempt("running-to-be-stopped", 1, verdict, None, False))
+    assert ended
+    assert ended.next.state is State.STOPPED
+
+
+def test_a_new_job_arrives_last(store: Store) -> None:
+    do(store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "new"}).job()))
+    assert [job.id for job, _ in do(store.list())][-2:] == ["waiting", "new"]
+
+
+def test_jobs_are_found_by_what_ray_calls_them(store: Store) -> None:
+    running = do(store.get("running"))
+    last = running.attempts[-1]
+    assert do(store.job_of(last.ray_id)) == "running"
+    assert do(store.job_of(ray_job=last.ray_job)) == "running"
+    assert do(store.get(last.ray_job)).id == "running"
+
+
+def test_packages_and_nodes_are_remembered(store: Store) -> None:
+    assert do(store.packages()) == {"_ray_pkg_3f1c0a5d8e2b4a67.zip", "_ray_pkg_77aa0a5d8e2b4a67.zip"}
+    nodes = {node.name: (node.total, node.labels) for node in do(store.remembered_nodes(YEARS_S))}
+    assert nodes == {
+        "worker-0": ({"CPU": 8.0, "GPU": 1.0, "memory": 6442450944.0}, {"gpu": "true"}),
+        "ray-head": ({"memory": 3221225472.0}, {}),
+    }
+
+
+def test_ended_jobs_without_closed_runs_are_closed_later(store: Store) -> None:
+    unclosed = [do(store.numbered(number)) for number in do(store.unclosed())]
+    assert {job.id for job in unclosed if job} == {
+        *("failed", "failed-by-losses", "refused", "stopped", "stopped-while-waiting", "running", "waiting-again"),
+    }
