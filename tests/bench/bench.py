@@ -1,7 +1,7 @@
-"""Measures a running stack against what it is built on, and prints a table: `make bench`.
+"""Measure a running stack against what it is built on, and print a table: `make bench`.
 
-What runs inside of the stack lies in `scripts/`. Jobs print what they measured; commands of the notebook are timed in
-its container, so that nothing of this program counts.
+Programs that run inside the stack are in `scripts/`. Jobs print what they measured; commands of the notebook are timed
+in its container, so that nothing of this program counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NotMeasuredError(Exception):
 
 
 class Bench:
-    """What the measurements share."""
+    """The running stack, and helpers that the measurements share."""
 
     def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int) -> None:
         self.stack = Stack(root)
@@ -212,7 +212,7 @@ def door(bench: Bench) -> list[Row]:
 
 
 def recovery(bench: Bench) -> list[Row]:
-    """What a crash costs a training, up to the first step beyond the last one that was reported."""
+    """Time that a crash costs a training, up to the first step beyond the last reported one."""
     if bench.quick:
         print("recovery is left out: the tests of the stack do the same.")
         return []

@@ -29,7 +29,7 @@ class Row:
 
     target: float
     better: Literal["lower", "higher"] = "lower"
-    """Whether the ratio has to stay at or below the target, or at or above it."""
+    """`lower`: the ratio must not exceed the target; `higher`: it must not fall below it."""
 
     times_sooner: bool = False
     """The ratio is the baseline's seconds by ours, instead of ours by the baseline's."""
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What is kept of a row."""
+    """Fields of a row in the results file."""
 
     name: str
     ratio: float

@@ -18,7 +18,7 @@ pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """What a test starts hears Ctrl-C, also where a shell ran these tests in the background and so ignores it."""
+    """Let child processes receive Ctrl-C, which a shell ignores for tests that it runs in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the embedded platform share."""
+"""Helpers of the tests of the embedded platform."""
 
 from __future__ import annotations
 

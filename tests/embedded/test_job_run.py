@@ -1,4 +1,4 @@
-"""How a run is opened, rejoined and ended, by processes that know nothing but their environment."""
+"""Runs that processes open, rejoin and end, with nothing but their environment."""
 
 import os
 import re

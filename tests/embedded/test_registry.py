@@ -73,7 +73,7 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
-    """What a process prints, line by line, so that waiting for one can have a bound."""
+    """Output of a process, line by line, so that waiting for a line can have a bound."""
     found: queue.Queue[str] = queue.Queue()
 
     def read() -> None:

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "tracked.py", "--size=32"]
 
 @pytest.fixture
 def terminal(environment: Settings, tmp_path: Path) -> dict[str, str]:
-    """What the notebook's shell has: MLflow's address and the photos, and nothing of Ray or of a job."""
+    """Environment of the notebook's shell: MLflow's address and the photos, without Ray or a job."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLPLATFORM_JOB"))}
     return {**variables, "FOOD11_DATA_DIR": str(stand_in.write(tmp_path))}
 

@@ -52,7 +52,7 @@ def points(job_id: str, key: str) -> list[tuple[int, float]]:
 
 
 def read_back(log: list[str], name: str) -> list[dict[str, Any]]:
-    """What the job got from `mlplatform.history`."""
+    """The reports that the job read with `mlplatform.history`."""
     marker = f"{name}: history "
     return json.loads(next(line for line in log if marker in line).partition(marker)[2])
 

@@ -91,7 +91,7 @@ def jobs(local: Local, reached: Settings) -> Iterator[Jobs]:
 
 @pytest.fixture(scope="module")
 def module_environment(reached: Settings) -> Iterator[None]:
-    """What `environment` is for a test: a fixture of the module looks into MLflow as well."""
+    """The same as `environment`, for a fixture of the module that reads MLflow too."""
     import mlflow
 
     mlflow.set_tracking_uri(reached.tracking_uri)

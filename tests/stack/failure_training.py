@@ -121,13 +121,13 @@ def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = Fal
 
 
 def made_since(jobs: Jobs, job_id: str, moment: float) -> list[dict[str, Any]]:
-    """What the newest start of the workers reported after `moment` (Unix), whenever it came into the log."""
+    """Reports of the newest start of the workers after `moment` (Unix), whenever they reached the log."""
     made = reports(jobs, job_id)
     return [report for report in made if report["timestamp"] > moment and report["start"] == made[-1]["start"]]
 
 
 def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
-    """What a recovery went through, in seconds after `moment` (Unix), up to a step beyond `last`."""
+    """Stages of a recovery, in seconds after `moment` (Unix), up to a step beyond `last`."""
     marks: dict[str, float] = {}
     for attempt in jobs.attempts(job_id):
         marks["handed to Ray again"] = attempt.created.timestamp()

@@ -1,4 +1,4 @@
-"""The stack under test: a fresh copy of the checkout, brought up by the verbs that a person types."""
+"""The stack under test: a fresh copy of the checkout, started by the verbs that a person types."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Stack:
 
     @classmethod
     def checked_out(cls, root: Path) -> Stack:
-        """What `git clone` would give, with this working tree's changes, and the tests' `.env`."""
+        """Copy this checkout, with the changes of its working tree, and write the tests' `.env`."""
         files = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=CHECKOUT).stdout
         for name in filter(None, files.split("\0")):
             if (CHECKOUT / name).is_file():
@@ -135,7 +135,7 @@ class Stack:
         )
 
     def containers(self) -> list[dict[str, Any]]:
-        """What `docker inspect` says of each container of the stack."""
+        """Output of `docker inspect` for each container of the stack."""
         ids = self.compose("ps", "--all", "--quiet").stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
@@ -188,7 +188,7 @@ class Stack:
         return self._prometheus("query", query=query)["result"]
 
     def prometheus_targets(self) -> list[dict[str, Any]]:
-        """What Prometheus scrapes now."""
+        """Targets that Prometheus scrapes now."""
         return self._prometheus("targets", state="active")["activeTargets"]
 
     def _prometheus(self, path: str, **params: str) -> dict[str, Any]:

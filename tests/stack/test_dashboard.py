@@ -49,7 +49,7 @@ class Page:
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def status(self, path: str, method: str = "GET", token: str = "") -> int:
-        """How a request of the page itself is answered."""
+        """Status of a request that the page itself makes."""
         options = {"method": method, "headers": {"Authorization": f"Bearer {token}"} if token else {}}
         return int(self.evaluate(f"fetch({json.dumps(path)}, {json.dumps(options)}).then(answer => answer.status)"))
 

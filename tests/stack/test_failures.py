@@ -1,4 +1,4 @@
-"""What a training lives through: a worker that crashes or is stopped; a minute without MLflow, Postgres or MinIO."""
+"""Failures that a training survives: a worker crashes or is stopped; MLflow, Postgres or MinIO is down a minute."""
 
 from __future__ import annotations
 

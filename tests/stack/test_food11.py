@@ -1,4 +1,4 @@
-"""What the tutorial shows of Food-11 on several workers: shared GPUs, a stopped worker, a job's own packages.
+"""The tutorial's lessons on Food-11 with several workers: shared GPUs, a stopped worker, a job's own packages.
 
 A job that no node can run, refused with the shape that fits or seen waiting until a worker joins, is shown by
 `test_gateway_load.py`.
@@ -54,7 +54,7 @@ def total(found: Sequence[Job]) -> float:
 
 
 def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
-    """What each worker of the job has been given, as the lesson prints it."""
+    """Resources that each worker of the job received, as the lesson prints them."""
     (*_, line) = [line for line in jobs.logs(job_id).splitlines() if "Resources: " in line]
     return json.loads(line.partition("Resources: ")[2])
 

@@ -200,7 +200,7 @@ print(json.dumps(seen))
 
 
 def driven(stack: Stack, script: str) -> dict[str, dict[str, Any]]:
-    """What a script says of each door, by name of the call, without what must differ."""
+    """Output of a script at each address, by name of the call, without the parts that must differ."""
 
     def through(door: str) -> dict[str, Any]:
         # Ids of the same length, so that no line of a printed list is wrapped elsewhere; packages of each door's own.

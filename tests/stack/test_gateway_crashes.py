@@ -29,7 +29,7 @@ SCRIPT = f"{NOTE.format(what='start')}; sleep {{seconds:.1f}}; {NOTE.format(what
 
 @dataclass(frozen=True)
 class Kind:
-    """How a job ends, and after how many attempts."""
+    """Final state of a job and the number of its attempts."""
 
     end: str
     status: str

@@ -280,7 +280,7 @@ def test_a_job_cannot_call_itself_another(stack: Stack, gateway: httpx.Client, w
 
 
 def operations() -> dict[str, schemathesis.APIOperation]:
-    """What the description says, without its security: every made-up request carries the token."""
+    """Operations of the API description, without its security: every generated request carries the token."""
     described = yaml.safe_load(DESCRIPTION)
     del described["security"], described["components"]["securitySchemes"]
     schema = schemathesis.openapi.from_dict(described)

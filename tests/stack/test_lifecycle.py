@@ -1,4 +1,4 @@
-"""What a stack goes through: workers that come and go, halves of it, a new start, a restart of the engine."""
+"""Life cycle of a stack: workers leave and rejoin, one half of it, a new start, a restart of the engine."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Terminal:
         self._socket.send(json.dumps(["stdin", keys]))
 
     def shown_until(self, text: str, seconds: float = 60) -> str:
-        """What it shows from now on, up to a text."""
+        """New output, up to a text."""
         shown, deadline = "", time.monotonic() + seconds
         while text not in shown:
             assert time.monotonic() < deadline, f"{text!r} is not shown within {seconds:.0f} s:\n{shown}"
@@ -42,7 +42,7 @@ class Terminal:
         return shown
 
     def typed(self, command: str) -> str:
-        """What it shows of a command, up to its end."""
+        """Type a command and return its output, once it has ended."""
         # In two parts, so that the echo of what is typed does not end it.
         self.press(f"{command}; echo en''ded\r")
         return self.shown_until("ended")

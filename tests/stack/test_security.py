@@ -1,4 +1,4 @@
-"""What the stack keeps to itself: addresses, pages and secrets."""
+"""Addresses, pages and secrets that the stack protects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How people submit: from a notebook's cell, and in the tutorial's own form, with nothing set by hand."""
+"""Submissions from a notebook's cell and in the tutorial's form, with nothing set by hand."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What a machine with a way to the hub has in its cache, brought by `make cache`; its numbers are random."""
+    """Model cache of a machine that reaches the hub, copied by `make cache`; the weights are random."""
     import torch
     from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
@@ -51,7 +51,7 @@ def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
-    """What `make tutorial` does, with this checkout's program on the stack under test."""
+    """Run `make tutorial`'s program of this checkout on the stack under test."""
     command = [sys.executable, str(TUTORIAL / "tutorial.py"), str(source), "--root", str(stack.root)]
     done = run(
         *command,

@@ -28,7 +28,7 @@ TUTORIAL = Path(__file__).parent
 WORK = "/tmp/tutorial"
 REPOSITORY = "gourmetgram-train"
 BUCKET = "ray"
-"""Where the scripts write their checkpoints."""
+"""Bucket of the scripts' checkpoints."""
 
 TRAIN_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
 """`Tuner(trainer)` is an API of Ray Train V1; jobs/OLDER-GUIDES.md names the switch."""

@@ -1,4 +1,4 @@
-"""What the jobs of the benchmark share."""
+"""Helpers of the benchmark's jobs."""
 
 import argparse
 import json
