@@ -220,6 +220,67 @@ def test_a_job_that_asks_ray_for_what_no_node_has_is_told_so(
     assert "To end the job: mlplatform stop mine" in log
 
 
+def test_an_open_job_without_an_attempt_does_not_keep_the_others_from_starting(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with gateway.at_work():
+            broken = Submission.model_validate({"entrypoint": "true", "submission_id": "broken"}).job()
+            broken.state = State.STARTING
+            await gateway.store.add(broken)
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            (ray_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            await gateway.until_state(State.SUCCEEDED)
+            stopped, job = await gateway.store.request_stop("broken")
+            assert (stopped, job.state) == (True, State.STOPPED)
+            await gateway.conductor.stop(job)
+
+    asyncio.run(scenario())
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert (
+        line == "Job broken is STARTING without an attempt; end it with `mlplatform stop broken` and submit it again."
+    )
+
+
+def test_a_job_whose_step_fails_does_not_keep_the_others_from_starting(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = gateway.store.seen
+
+    async def failing(job_id: str, *more: Any) -> None:
+        if job_id == "broken":
+            raise KeyError("what nobody has thought of")
+        await seen(job_id, *more)
+
+    monkeypatch.setattr(gateway.store, "seen", failing)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit(submission_id="broken")
+            await gateway.until(lambda: _true(gateway.head.jobs))
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            assert (await gateway.store.get("broken")).state == State.STARTING
+
+    asyncio.run(scenario())
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert line == "A step of job broken failed and is repeated."
+
+
+def test_a_waiting_job_that_cannot_be_judged_does_not_keep_the_others_from_starting(gateway: Gateway) -> None:
+    async def scenario() -> None:
+        async with gateway.at_work():
+            odd = Submission.model_validate({"entrypoint": "true", "submission_id": "odd"}).job()
+            odd.workers = {"unknown": 1}
+            await gateway.store.add(odd)
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+
+    asyncio.run(scenario())
+
+
 def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 

@@ -30,6 +30,13 @@ def count(losses: int = 0, max_losses: int = 3, failures: int = 0, max_failures:
     return Count(losses, max_losses, failures, max_failures)
 
 
+@pytest.mark.parametrize("state", State)
+def test_a_job_waits_or_has_an_attempt_or_has_ended(state: State) -> None:
+    assert state.waits + state.has_attempt + state.final == 1
+    assert state.has_attempt or not state.runs
+    assert state.of_ray in {status.value for status in JobStatus}
+
+
 # --- judge ---
 
 

@@ -46,7 +46,7 @@ class Unplaced:
         """Why a request of a job has no place, by the ids of the jobs that have made such a one."""
         if not any(never(nodes, bundles) for bundles in await self._head.demands()):
             return {}
-        ids = {job.attempts[-1].ray_job: job.id for job in running}
+        ids = {attempt.ray_job: job.id for job in running if (attempt := job.open_attempt)}
         requests = [(ids[ray_job], bundles) for ray_job, bundles in await self._head.unplaced() if ray_job in ids]
         return {job_id: reason for job_id, bundles in requests if (reason := never(nodes, bundles))}
 

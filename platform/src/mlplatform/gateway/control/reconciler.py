@@ -18,12 +18,13 @@ import httpx
 
 from mlplatform import advice as advice_module
 from mlplatform.errors import CapacityError, PlatformError, UnreachableError
+from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.infeasible import Unplaced
 from mlplatform.gateway.control.outages import HEAD, LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.jobs.packages import PackageError, Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, Sight, State, Verdict, judge
-from mlplatform.gateway.jobs.store import NoSuchJobError, Store, now
+from mlplatform.gateway.jobs.store import Store, now
 from mlplatform.gateway.jobs.submission import request_of, resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.mlflow import close_runs
@@ -96,6 +97,7 @@ class Conductor:
         self._outages = outages
         self._unplaced = Unplaced(store, head, logs)
         self._tracking = tracking
+        self._errors = JobErrors()
         self._wake = asyncio.Event()
         self._some_open = asyncio.Event()
         self._some_ended = asyncio.Event()
@@ -147,12 +149,12 @@ class Conductor:
 
     async def stop(self, job: JobRow) -> None:
         """Ask the attempt of a job that shall stop to end; repeated by the steps until it has."""
-        if job.state == State.STOPPED:
+        if State(job.state).final:
             await _if_kept(self._logs.close(job.id))
             self._some_ended.set()
-        else:
+        elif attempt := job.open_attempt:
             self._stopped[job.id] = time.monotonic()
-            await self._head.stop(job.attempts[-1].ray_id)
+            await self._head.stop(attempt.ray_id)
 
     async def settle(self, job: JobRow) -> None:
         """Wait for what follows a job's end, and give its runs theirs: once it is deleted, nobody knows of them."""
@@ -204,11 +206,31 @@ class Conductor:
             with suppress(UnreachableError):  # the agent starts after the dashboard
                 await self._head.poke()
                 self._head_was_away = False
-        active = [job for job in jobs if job.state != State.WAITING]
-        for job in active:
-            await self._watch(job, job.attempts[-1], cluster)
-        await self._start([job for job in jobs if job.state == State.WAITING], active, cluster)
+        waiting, active = self._sorted(jobs)
+        for job, attempt in active:
+            with self._errors.contained(job.id):
+                await self._watch(job, attempt, cluster)
+        await self._start(waiting, active, cluster)
         return bool(jobs)
+
+    def _sorted(self, jobs: Sequence[JobRow]) -> tuple[list[JobRow], list[tuple[JobRow, AttemptRow]]]:
+        """Jobs that wait, and those that have an attempt, with it."""
+        waiting, active = [], []
+        for job in jobs:
+            with self._errors.contained(job.id):
+                state = State(job.state)
+                if state.waits:
+                    waiting.append(job)
+                elif state.has_attempt and (attempt := job.open_attempt):
+                    active.append((job, attempt))
+                elif state.has_attempt:
+                    # Nothing writes such a row; a hand that corrects the database may.
+                    self._errors.log(
+                        job.id,
+                        f"Job {job.id} is {state} without an attempt; end it with `mlplatform stop {job.id}` and "
+                        "submit it again.",
+                    )
+        return waiting, active
 
     async def _part_with(self, still_open: set[str]) -> None:
         """End what hangs on jobs that have ended: a database that went away may have written an end and not said so."""
@@ -277,7 +299,7 @@ class Conductor:
     def _spawn(self, job: JobRow, attempt: AttemptRow, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes longer beside the steps, one thing at a time for each attempt."""
         key = (job.id, attempt.number)
-        task = asyncio.create_task(self._guarded(work))
+        task = asyncio.create_task(self._guarded(job.id, work))
         self._busy[key] = task
 
         def done(_: asyncio.Task[None]) -> None:
@@ -288,33 +310,36 @@ class Conductor:
 
         task.add_done_callback(done)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
-        except (UnreachableError, NoSuchJobError) as error:
+            with self._errors.contained(job_id):
+                await work
+                return
+        except UnreachableError as error:
             self._warn(error)
-            await asyncio.sleep(_STEP_SECONDS)
-        except Exception:
-            _log.exception("A step of a job failed and is repeated.")
-            await asyncio.sleep(_STEP_SECONDS)
+        await asyncio.sleep(_STEP_SECONDS)
 
     # --- The start ---
 
-    async def _start(self, waiting: Sequence[JobRow], active: Sequence[JobRow], cluster: Cluster) -> None:
+    async def _start(
+        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], cluster: Cluster
+    ) -> None:
         if not waiting:
             return
         room = FreeCapacity(cluster.nodes, self._config.driver_labels)
-        for job in active:
-            if (now() - job.attempts[-1].created).total_seconds() < YOUNG_SECONDS:
-                room.take(request_of(job))
+        for job, attempt in active:
+            if (now() - attempt.created).total_seconds() < YOUNG_SECONDS:
+                with self._errors.contained(job.id):
+                    room.take(request_of(job))
         # One that has ended before it was seen to run waits for its log only.
-        starting = [job for job in active if job.state == State.STARTING and job.id not in self._ending]
+        starting = [job for job, _ in active if not State(job.state).runs and job.id not in self._ending]
         places = self._config.starts - len(starting)
         if any(map(_lost_lately, waiting)):
             await self._outages.probe()
         for job in waiting:
-            if places > 0 and job.not_before <= now() and await self._begin(job, room):
-                places -= 1
+            with self._errors.contained(job.id):
+                if places > 0 and job.not_before <= now() and await self._begin(job, room):
+                    places -= 1
 
     async def _begin(self, job: JobRow, room: FreeCapacity) -> bool:
         """Start a job that fits; else its message says what it waits for."""
@@ -425,7 +450,8 @@ class Conductor:
             # Looked up again, as one pass may be long: another job may have taken the id of a deleted one.
             if job := await self._store.numbered(number):
                 try:
-                    await self._close_runs_of(job)
+                    with self._errors.contained(job.id):
+                        await self._close_runs_of(job)
                 except UnreachableError:
                     await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
                     raise

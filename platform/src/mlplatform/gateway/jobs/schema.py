@@ -55,6 +55,11 @@ class JobRow(Base):
         lazy="selectin", order_by="AttemptRow.number", cascade="all, delete-orphan", passive_deletes=True
     )
 
+    @property
+    def open_attempt(self) -> AttemptRow | None:
+        """The attempt that Ray has, or is about to get; None where there is none, or the last one has ended."""
+        return next((attempt for attempt in self.attempts[-1:] if attempt.ended is None), None)
+
 
 class AttemptRow(Base):
     """A start of a job: a submission of Ray's under an id of its own."""

@@ -28,16 +28,29 @@ class State(StrEnum):
     STOPPED = "STOPPED"
 
     @property
+    def waits(self) -> bool:
+        """Nothing of the job runs; it is started as soon as it fits."""
+        return self is State.WAITING
+
+    @property
+    def has_attempt(self) -> bool:
+        """The job's last attempt was handed to Ray, or is about to be, and has not ended."""
+        return self in (State.STARTING, State.RUNNING)
+
+    @property
+    def runs(self) -> bool:
+        """Ray runs the entry point."""
+        return self is State.RUNNING
+
+    @property
     def final(self) -> bool:
-        return self in FINAL
+        """The job has ended."""
+        return self in (State.SUCCEEDED, State.FAILED, State.STOPPED)
 
     @property
     def of_ray(self) -> str:
         """The one of Ray's five states that clients see."""
-        return "PENDING" if self in (State.WAITING, State.STARTING) else str(self)
-
-
-FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
+        return str(self) if self.final or self.runs else "PENDING"
 
 
 class Outcome(StrEnum):

@@ -165,7 +165,7 @@ class Store:
         if State(job.state).final:
             return False, job
         job.stop_requested = True
-        if job.state == State.WAITING:
+        if job.open_attempt is None:
             self._end(job, Next(State.STOPPED, "Job was intentionally stopped."))
         return True, job
 
@@ -193,7 +193,7 @@ class Store:
     def begin_attempt(self, session: Session, job_id: str) -> AttemptRow | None:
         """Write down that a waiting job is started, before Ray hears of it; None where it no longer waits."""
         job = self._get(session, job_id, lock=True)
-        if job.state != State.WAITING:
+        if not State(job.state).waits:
             return None
         number = len(job.attempts) + 1
         attempt = AttemptRow(

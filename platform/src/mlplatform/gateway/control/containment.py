@@ -1,0 +1,47 @@
+"""Containment of errors: what the step of one job raises is logged, and the other jobs go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.jobs.store import NoSuchJobError
+
+_LOG_AGAIN_SECONDS = 30.0
+"""Steps are repeated twice per second."""
+
+_log = logging.getLogger(__name__)
+
+
+class JobErrors:
+    """Log of what goes wrong with single jobs, at most once per job in 30 s."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+
+    @contextmanager
+    def contained(self, job_id: str) -> Iterator[None]:
+        """Log and drop an error of one job's step.
+
+        Raises:
+            UnreachableError: a service is unavailable, which concerns every job.
+        """
+        try:
+            yield
+        except UnreachableError:
+            raise
+        except NoSuchJobError:
+            pass  # deleted meanwhile
+        except Exception:
+            self.log(job_id, f"A step of job {job_id} failed and is repeated.", with_traceback=True)
+
+    def log(self, job_id: str, message: str, with_traceback: bool = False) -> None:
+        """Log an error of a job, unless one was logged for it within the last 30 s."""
+        present = time.monotonic()
+        self._logged = {key: at for key, at in self._logged.items() if present - at < _LOG_AGAIN_SECONDS}
+        if job_id not in self._logged:
+            self._logged[job_id] = present
+            _log.error("%s", message, exc_info=with_traceback)
