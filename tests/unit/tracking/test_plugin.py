@@ -1,17 +1,15 @@
-"""What MLflow loads from the package: tags of every run of a job, whose key goes where, and how models are written."""
+"""Plugins that MLflow loads from the package: tags of every run of a job, and which key each server gets."""
 
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 
-import numpy as np
 import pytest
 from requests import PreparedRequest, Request
 
-from mlplatform.tracking.plugin import JobContext, JobsOwnKey, pickle_by_default
+from mlplatform.tracking import plugin
+from mlplatform.tracking.plugin import JobContext, JobsOwnKey
 
 OWN = "http://mlflow:800"
 ACCOUNT = {"Authorization": "Basic of-the-platform"}
@@ -37,10 +35,14 @@ def test_a_process_of_a_job_tags_its_runs(monkeypatch: pytest.MonkeyPatch) -> No
     }
 
 
-def test_settings_that_are_not_valid_cost_the_tags_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_cost_the_tags_and_not_the_run_and_are_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin, "_reported", set())
     monkeypatch.setenv("MLPLATFORM_ATTEMPT", "none")
     assert JobContext().in_context() is False
     assert JobContext().tags() == {}
+    assert caplog.text.count("Runs are not tagged with their job: MLPLATFORM_ATTEMPT='none'") == 1
 
 
 def test_it_loads_nothing_heavy() -> None:
@@ -58,20 +60,6 @@ def test_mlflow_finds_both_plugins() -> None:
     assert key.load() is JobsOwnKey
 
 
-def test_a_model_is_pickled_unless_its_caller_says_how_to_write_it() -> None:
-    def save_model(model, input_example=None, export_model=False, serialization_format=None, **others):  # type: ignore
-        return serialization_format
-
-    pytorch = ModuleType("mlflow.pytorch")
-    pytorch.save_model = save_model  # type: ignore[attr-defined]
-    pickle_by_default(pytorch)
-    save: Callable[..., str | None] = pytorch.save_model  # type: ignore[attr-defined]
-    assert save("model") == save("model", path="here") == save("model", None, False, None) == "pickle"
-    assert save("model", input_example=np.ones(2)) is None
-    assert save("model", export_model=True) is None
-    assert save("model", serialization_format="pt2") == "pt2"
-
-
 def test_log_model_pickles_as_the_tutorial_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
     import torch
@@ -84,13 +72,6 @@ def test_log_model_pickles_as_the_tutorial_writes_it(tmp_path: Path, monkeypatch
         assert mlflow.pytorch.load_model(logged.model_uri).in_features == 2
     finally:
         mlflow.set_tracking_uri(None)
-
-
-def test_an_mlflow_without_formats_is_left_as_it_is() -> None:
-    older = ModuleType("mlflow.pytorch")
-    older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
-    pickle_by_default(older)
-    assert older.log_model is log_model
 
 
 def sent(url: str) -> str | None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic, checksums, progress
 from mlplatform.files.checksums import Sums
@@ -117,10 +118,8 @@ def _recorded(files: ArtifactRepository, scratch: Path) -> Sums:
 
 def _get(files: ArtifactRepository, path: str, local: Path, moved: Counter) -> None:
     local.parent.mkdir(parents=True, exist_ok=True)
-    # What every repository of MLflow implements; `download_artifacts` around it asks for a listing per file and draws
-    # a bar of its own for each.
     with moved.growing(local):
-        files._download_file(path, str(local))  # type: ignore[no-untyped-call]
+        mlflow_compat.download_file(files, path, local)
 
 
 def _sizes(files: ArtifactRepository) -> dict[str, int]:

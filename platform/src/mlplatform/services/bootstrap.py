@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlplatform.compat import mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
 from mlplatform.settings.job import Settings
@@ -135,17 +136,9 @@ def tracking() -> None:
     _connect("postgres_mlflow", service="mlflow").close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
 
-    # Reads docker/mlflow/basic_auth.ini, as the server does.
-    from mlflow.server.auth import auth_config, store
-
-    store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
     accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "gateway", "job", "person")]
     accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))
-    for user, password in accounts:
-        if store.has_user(user):
-            store.update_user(user, password=password)
-        else:
-            store.create_user(user, password, is_admin=user == auth_config.admin_username)
+    mlflow_server.set_accounts(accounts)
     print("MLflow: databases are up to date and accounts as declared.")
 
 

@@ -7,6 +7,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.contract import TAG_ATTEMPT, TAG_HOLDER
 from mlplatform.settings.job import settings
 from mlplatform.tracking.server import check, find_run
@@ -23,7 +24,7 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
     try:
         run = client.get_run(run_id)
         if _is_of_a_later_attempt(run):
-            _leave_all()
+            mlflow_compat.forget_active_runs()
             return
         if status == "FAILED":
             with suppress(Exception):
@@ -51,14 +52,6 @@ def _is_of_a_later_attempt(run: Run) -> bool:
     """
     attempt = run.data.tags.get(TAG_ATTEMPT, "")
     return attempt.isdecimal() and int(attempt) > settings().attempt
-
-
-def _leave_all() -> None:
-    """Forget the runs that this process holds open, as MLflow itself would end them when the process exits."""
-    from mlflow.tracking.fluent import _active_run_stack
-
-    for runs in _active_run_stack.get_all_thread_values().values():
-        runs.clear()
 
 
 def _status_to_leave(run: Run, status: str, guest: bool) -> str:

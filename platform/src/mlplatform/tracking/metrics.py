@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.storage import fence
 from mlplatform.tracking import rest
 from mlplatform.tracking.metric_names import name_among
@@ -167,7 +168,7 @@ class LocalRun:
 
     def last_steps(self) -> dict[str, int]:
         """As `RemoteRun.last_steps`."""
-        return {metric.key: metric.step for metric in self._client.get_run(self._run_id).data._metric_objs}
+        return {metric.key: metric.step for metric in mlflow_compat.latest_metrics(self._client.get_run(self._run_id))}
 
     def log(self, points: Sequence[Point]) -> str | None:
         """As `RemoteRun.log`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mlplatform.compat import comet, wandb
 from mlplatform.errors import SettingsError
 from mlplatform.settings.environment import environment, set_default_environment
 from mlplatform.settings.job import settings
@@ -76,37 +77,23 @@ def _wandb(folder: Path, run: str | None) -> Tracker:
         WANDB_NAME=run,
         WANDB_RESUME="allow",
     )
-    _tell_the_session_of_wandb()
+    # For the second and later runs of this process.
+    wandb.reload_settings(environment())
     _say("W&B", run_id, has_key, f"wandb sync {folder}/wandb/offline-run-*-{run_id or '*'}")
     return Tracker(folder, run_id, has_key)
 
 
-def _tell_the_session_of_wandb() -> None:
-    """W&B reads the environment once in a process, with its first run; of later runs it learns here."""
-    from wandb.sdk import wandb_setup
-
-    session = wandb_setup.singleton()
-    if session.settings_if_loaded:
-        session.settings.update_from_env_vars(variables := dict(environment()))
-        # What it compares with before it warns that it ignores what has changed.
-        session._settings_environ = variables
-
-
 def _has_wandb_key() -> bool:
-    # `wandb.login` would ask the server, and would fix the mode before it is chosen.
-    from wandb.sdk.lib import urls, wbauth
-
     variables = environment()
     if variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    return bool(wbauth.read_netrc_auth(host=variables.get("WANDB_BASE_URL") or urls.DEFAULT_BASE_URL))
+    return wandb.has_stored_key(variables.get("WANDB_BASE_URL"))
 
 
 def _comet(folder: Path, run: str | None) -> Tracker:
     import comet_ml
-    from comet_ml.config import get_config  # type: ignore[attr-defined]
 
-    has_key = bool(get_config("comet.api_key"))
+    has_key = comet.has_key()
     asked = environment().get("COMET_START_ONLINE", "").lower()
     online = asked in ("1", "true", "yes", "on") if asked else has_key
     if online and not has_key:

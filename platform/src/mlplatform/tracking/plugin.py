@@ -1,18 +1,15 @@
-"""What MLflow loads from this package by itself, in every process that uses it: tags of runs, whose key is sent, and
-how a PyTorch model is written when nobody says how.
+"""Plugins that MLflow loads in every process that uses it: tags of runs, the key to send, the default model format.
 
-Named by the entry points in `pyproject.toml`. Imported with MLflow, so it loads neither ray nor torch; nothing in it
-raises, because a run must not fail for its tags.
+Named by the entry points in `pyproject.toml`. Imported with MLflow, so it loads neither ray nor torch. Nothing here
+raises, because a run must not fail for its tags; what is left out is logged once per process.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING
 
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import settings
 
@@ -20,53 +17,61 @@ if TYPE_CHECKING:
     from requests import PreparedRequest
 
 
-class JobContext:
-    """MLflow's `RunContextProvider`: whatever run a process of a job starts carries which job that is.
+_log = logging.getLogger(__name__)
 
-    `MlflowClient.create_run` asks no context provider: runs that it makes carry what their caller gives.
+_reported: set[str] = set()
+
+
+class JobContext:
+    """`RunContextProvider` of MLflow: every run that a process of a job starts carries the job's identity as tags.
+
+    `MlflowClient.create_run` uses no context provider: runs that it creates carry only what their caller gives.
     """
 
     def __init__(self) -> None:
-        """Made by MLflow once, while it is imported; `mlflow.pytorch` comes later, and only where it is used."""
-        from mlflow.utils.import_hooks import register_post_import_hook
-
-        register_post_import_hook(pickle_by_default, "mlflow.pytorch")
+        """Called by MLflow once, while it is imported; `mlflow.pytorch` is imported later, and only where used."""
+        try:
+            mlflow_compat.pickle_models_by_default()
+        except Exception as error:
+            _report("PyTorch models are logged in MLflow's own default format", error)
 
     def in_context(self) -> bool:
-        """Whether this process belongs to a job."""
+        """Return whether this process belongs to a job."""
         try:
             return settings().job_id is not None
-        except Exception:
+        except Exception as error:
+            _report("Runs are not tagged with their job", error)
             return False
 
     def tags(self) -> dict[str, str]:
-        """Job, attempt, node, image, user and commit, as far as they are known."""
+        """Return job, attempt, node, image, user and commit, as far as they are known."""
         try:
             from mlplatform.tracking.identity import identity_tags
 
             return identity_tags(settings())
-        except Exception:
+        except Exception as error:
+            _report("Runs are not tagged with their job", error)
             return {}
 
 
 class JobsOwnKey:
-    """MLflow's `RequestAuthProvider` `mlplatform`, which MLFLOW_TRACKING_AUTH chooses on the platform's nodes.
+    """`RequestAuthProvider` of MLflow, chosen by MLFLOW_TRACKING_AUTH=mlplatform on the platform's nodes.
 
     MLflow prefers the account of its credentials file, which the platform mounts, to the token in a job's environment,
-    and sends that account to whatever server a job names. Here the job's own key wins, and the file's account goes to
-    the platform's server alone.
+    and sends that account to whatever server a job names. Here the job's own key wins, and the file's account is sent
+    to the platform's server alone.
     """
 
     def get_name(self) -> str:
-        """What MLFLOW_TRACKING_AUTH calls it by."""
+        """Return the value of MLFLOW_TRACKING_AUTH that chooses this provider."""
         return "mlplatform"
 
     def get_auth(self) -> JobsOwnKey:
-        """What `requests` calls with each request."""
+        """Return the object that `requests` calls with each request."""
         return self
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        """Set the key of the job's environment, or take away an account that is not meant for the request's server."""
+        """Set the key of the job's environment, or remove an account that is not meant for the request's server."""
         variables = environment()
         if variables.get("MLFLOW_TRACKING_USERNAME") and variables.get("MLFLOW_TRACKING_PASSWORD"):
             return request
@@ -77,27 +82,8 @@ class JobsOwnKey:
         return request
 
 
-def pickle_by_default(pytorch: ModuleType) -> None:
-    """Let `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, and `save_model` likewise.
-
-    Newer ones write "pt2" unless told otherwise, and raise where no `input_example` says what to trace. A caller who
-    names a format or gives an example gets what MLflow does with it.
-    """
-    for name in ("log_model", "save_model"):
-        function = getattr(pytorch, name, None)
-        if function and "serialization_format" in inspect.signature(function).parameters:
-            setattr(pytorch, name, _pickling(function))
-
-
-def _pickling(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def pickling(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        said = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
-        if not call.arguments.get("export_model") and all(value is None for value in said):
-            call.arguments["serialization_format"] = "pickle"
-        return function(*call.args, **call.kwargs)
-
-    return pickling
+def _report(consequence: str, error: Exception) -> None:
+    """Log a consequence once per process: MLflow calls its plugins with every run that is started."""
+    if consequence not in _reported:
+        _reported.add(consequence)
+        _log.warning("%s: %s", consequence, error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlplatform import advice as advice_module
 from mlplatform import contract
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
 from mlplatform.settings import ray_process
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
@@ -21,7 +22,7 @@ from mlplatform.tracking import exit_status, gpu_info
 from mlplatform.tracking.ending import end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.metric_names import name_among
-from mlplatform.tracking.scratch_run import throwaway_run, uri_outside
+from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
 
@@ -155,7 +156,7 @@ def _other_rank(
     config: Settings, address: str, rank: int, experiment: str | None, name: str | None
 ) -> Iterator[ActiveRun]:
     """A run that is not kept; what is kept of this rank is its node's system metrics, and why it failed."""
-    with exit_status.exit_on_sigterm(), node_metrics(), throwaway_run(experiment, name) as run:
+    with exit_status.exit_on_sigterm(), node_metrics(), scratch_run(experiment, name) as run:
         try:
             yield run
         except BaseException as error:
@@ -251,12 +252,12 @@ def _continued(run: Run) -> Iterator[Run]:
 def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
     """Log what the run does not have yet: MLflow refuses to change a parameter, so that a later attempt would fail."""
     import mlflow
-    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
     if not params:
         return
     # Asked for anew: a run that is open already knows no parameter that was logged since.
     logged = mlflow.get_run(run.info.run_id).data.params
+    limit = mlflow_compat.max_param_characters()
     accepted: dict[str, str] = {}
     names: dict[str, str] = {}
     odd = []
@@ -266,12 +267,12 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
             continue
         if valid != key:
             odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name or has it already.")
-        if len(text) > MAX_PARAM_VAL_LENGTH:
+        if len(text) > limit:
             odd.append(
-                f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {MAX_PARAM_VAL_LENGTH}; "
+                f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {limit}; "
                 "it is whole in the artifact params.json."
             )
-        accepted[valid] = text[:MAX_PARAM_VAL_LENGTH]
+        accepted[valid] = text[:limit]
     if accepted:
         mlflow.log_params(accepted)
     # Rank 0 says it for all.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlplatform.compat.mlflow import SystemMetricsSampler
 from mlplatform.contract import TAG_NODE
 from mlplatform.settings.job import settings
 from mlplatform.storage import fence
@@ -19,7 +20,6 @@ from mlplatform.tracking.server import find_run, uri
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 
 _RETRY_SECONDS = 5.0
@@ -80,40 +80,30 @@ class NodeMonitor:
         return None
 
     def _send_all(self, run_id: str) -> None:
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
-            run_id, resume_logging=True, node_id=self._node, tracking_uri=self._tracking_uri
-        )
-        while self._sampled(monitor):
+        sampler = SystemMetricsSampler(run_id, self._node, self._tracking_uri)
+        while self._sampled(sampler):
             try:
-                self._send(monitor, run_id)
+                self._send(sampler, run_id)
             except Exception as error:
-                _log.debug("MLflow did not take a sample of the system metrics: %s", error)
+                _log.debug("MLflow did not accept a sample of the system metrics: %s", error)
 
-    def _sampled(self, monitor: SystemMetricsMonitor) -> bool:
-        """Collect as many samples as go into one point; False once the monitor is stopped."""
-        for _ in range(monitor.samples_before_logging):
-            monitor.collect_metrics()  # type: ignore[no-untyped-call]
-            if self._stopped.wait(monitor.sampling_interval):
+    def _sampled(self, sampler: SystemMetricsSampler) -> bool:
+        """Collect as many samples as make one point; False once the monitor is stopped."""
+        for _ in range(sampler.samples_per_point):
+            sampler.sample()
+            if self._stopped.wait(sampler.interval_s):
                 return False
         return True
 
-    def _send(self, monitor: SystemMetricsMonitor, run_id: str) -> None:
+    def _send(self, sampler: SystemMetricsSampler, run_id: str) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
         fence.check(wait=False)
         now = time.time_ns() // 1_000_000
-        prefix = f"system/{monitor.node_id}/" if monitor.node_id else "system/"
-        values = monitor.aggregate_metrics()  # type: ignore[no-untyped-call]
-        for part in monitor.monitors:
-            part.clear_metrics()  # type: ignore[no-untyped-call]
-        step = monitor._logging_step
-        monitor._logging_step += 1
-        MlflowClient(self._tracking_uri).log_batch(
-            run_id, metrics=[Metric(f"{prefix}{name}", value, now, step) for name, value in values.items()]
-        )
+        step, values = sampler.point()
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        MlflowClient(self._tracking_uri).log_batch(run_id, metrics=metrics)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.contract import TAG_ATTEMPT
 from mlplatform.settings.job import settings
 from mlplatform.storage import fence
@@ -139,13 +140,13 @@ class TrialRuns:
 
     def _log_new_params(self, run: Run, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
-        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
         names: dict[str, str] = {}
         named = {name_among(key, names): str(value) for key, value in params.items()}
         missing = [Param(key, value) for key, value in named.items() if key not in run.data.params]
-        if long := [param.key for param in missing if len(param.value) > MAX_PARAM_VAL_LENGTH]:
-            _log.warning("MLflow takes %d characters of a parameter; cut: %s.", MAX_PARAM_VAL_LENGTH, ", ".join(long))
+        limit = mlflow_compat.max_param_characters()
+        if long := [param.key for param in missing if len(param.value) > limit]:
+            _log.warning("MLflow takes %d characters of a parameter; cut: %s.", limit, ", ".join(long))
         for start in range(0, len(missing), _PARAMS):
             self._client.log_batch(run.info.run_id, params=missing[start : start + _PARAMS])
 

@@ -1,0 +1,164 @@
+"""Private names of MLflow's client, as seen in mlflow 3.17.2, each with the reason why no public name will do.
+
+MLflow is imported inside functions only: it takes 4 s of a core. `tests/unit/compat/test_compat_mlflow.py` asserts
+every name and signature used here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+
+
+def max_param_characters() -> int:
+    """Return the length at which MLflow cuts or rejects a parameter's value (6000 in 3.17.2).
+
+    `mlflow.utils.validation.MAX_PARAM_VAL_LENGTH`: the limit differs between versions and has no public name.
+    """
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
+
+    return MAX_PARAM_VAL_LENGTH
+
+
+def forget_active_runs() -> None:
+    """Make MLflow forget the runs that this process holds open, in all threads, without ending them.
+
+    `mlflow.tracking.fluent._active_run_stack`: MLflow's own `atexit` handler ends every run of the stack, and
+    `mlflow.end_run` cannot leave one RUNNING.
+    """
+    from mlflow.tracking.fluent import _active_run_stack
+
+    for runs in _active_run_stack.get_all_thread_values().values():
+        runs.clear()
+
+
+@contextmanager
+def restored_addresses() -> Iterator[None]:
+    """Restore tracking server, model registry and active experiment at the end, whatever was set meanwhile.
+
+    `mlflow.tracking.fluent._active_experiment_id` and `mlflow.tracking._model_registry.utils._registry_uri`: MLflow
+    can set neither back to nothing, `get_registry_uri` cannot tell a registry that was set from one that follows from
+    the tracking server, and setting an experiment would request it from its server.
+    """
+    import mlflow
+    from mlflow.tracking import fluent
+    from mlflow.tracking._model_registry import utils
+
+    tracking, registry, experiment_id = mlflow.get_tracking_uri(), utils._registry_uri, fluent._active_experiment_id
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(tracking)
+        mlflow.set_registry_uri(registry)  # type: ignore[arg-type]
+        fluent._active_experiment_id = experiment_id
+
+
+class SystemMetricsSampler:
+    """CPU, memory, disk, network and GPU metrics of this node, under MLflow's names and by MLflow's own monitors.
+
+    `SystemMetricsMonitor._logging_step`: the monitor's own thread ends for good when MLflow is unavailable once, and
+    as soon as the run is not RUNNING, so its parts are used without its thread; the step it continues from is private.
+    """
+
+    def __init__(self, run_id: str, node: str | None, tracking_uri: str) -> None:
+        """Read the step to continue from out of the run.
+
+        Args:
+            run_id: run that the metrics go to.
+            node: name that goes into the metrics' names; None leaves them without one.
+            tracking_uri: MLflow of the run.
+        """
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
+            run_id, resume_logging=True, node_id=node, tracking_uri=tracking_uri
+        )
+        node = self._monitor.node_id
+        self._prefix = f"system/{node}/" if node else "system/"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
+        return float(self._monitor.sampling_interval)
+
+    @property
+    def samples_per_point(self) -> int:
+        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
+        return int(self._monitor.samples_before_logging)
+
+    def sample(self) -> None:
+        """Take one sample."""
+        self._monitor.collect_metrics()  # type: ignore[no-untyped-call]
+
+    def point(self) -> tuple[int, dict[str, float]]:
+        """Return the step and the averages of the samples since the last point, and begin the next point."""
+        values = self._monitor.aggregate_metrics()  # type: ignore[no-untyped-call]
+        for part in self._monitor.monitors:
+            part.clear_metrics()  # type: ignore[no-untyped-call]
+        step = self._monitor._logging_step
+        self._monitor._logging_step += 1
+        return step, {f"{self._prefix}{name}": value for name, value in values.items()}
+
+
+def latest_metrics(run: Run) -> list[Metric]:
+    """Return the latest point of each metric of a run, with its step.
+
+    `RunData._metric_objs`: the public `RunData.metrics` has values without steps, and one request per metric for its
+    history takes minutes for a long run.
+    """
+    return list(run.data._metric_objs)
+
+
+def download_file(files: ArtifactRepository, path: str, local: Path) -> None:
+    """Download one file of an artifact repository.
+
+    `ArtifactRepository._download_file`, which every repository implements: the public `download_artifacts` around it
+    requests a listing per file and draws a progress bar for each.
+    """
+    files._download_file(path, str(local))  # type: ignore[no-untyped-call]
+
+
+def pickle_models_by_default() -> None:
+    """Let `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, once that module is imported.
+
+    `mlflow.utils.import_hooks.register_post_import_hook`: importing `mlflow.pytorch` here would load torch into every
+    process that uses MLflow.
+    """
+    from mlflow.utils.import_hooks import register_post_import_hook
+
+    register_post_import_hook(set_pickle_default, "mlflow.pytorch")
+
+
+def set_pickle_default(pytorch: ModuleType) -> None:
+    """Make "pickle" the format in which `mlflow.pytorch` writes a model when neither format nor example is given.
+
+    MLflow 3.14 and later write "pt2" by default, and raise where no `input_example` shows what to trace. A caller who
+    names a format or gives an example gets MLflow's own behaviour. Older versions are left as they are.
+    """
+    for name in ("log_model", "save_model"):
+        function = getattr(pytorch, name, None)
+        if function and "serialization_format" in inspect.signature(function).parameters:
+            setattr(pytorch, name, _pickling(function))
+
+
+def _pickling(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def pickling(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        given = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
+        if not call.arguments.get("export_model") and all(value is None for value in given):
+            call.arguments["serialization_format"] = "pickle"
+        return function(*call.args, **call.kwargs)
+
+    return pickling

@@ -1,0 +1,152 @@
+"""Private names of MLflow that the package uses: an upgrade that changes one of them fails here, within seconds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mlflow")
+
+from mlplatform.compat import mlflow as compat
+
+
+@pytest.fixture(autouse=True)
+def file_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow MLflow's file store, which unlike a database is ready at once."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_the_limit_of_a_parameter_is_known() -> None:
+    from mlflow.utils.validation import _validate_length_limit
+
+    limit = compat.max_param_characters()
+    assert limit >= 500
+    assert parameters(_validate_length_limit)[:3] == ["entity_name", "limit", "value"]
+
+
+def test_active_runs_can_be_forgotten(tmp_path: Path) -> None:
+    import mlflow
+
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    try:
+        run = mlflow.start_run()
+        compat.forget_active_runs()
+        assert mlflow.active_run() is None
+        assert mlflow.get_run(run.info.run_id).info.status == "RUNNING", "it is forgotten and not ended"
+    finally:
+        mlflow.set_tracking_uri(None)
+
+
+def test_addresses_are_restored(tmp_path: Path) -> None:
+    import mlflow
+    from mlflow.tracking import fluent
+    from mlflow.tracking._model_registry import utils
+
+    assert {"_active_experiment_id", "_active_run_stack"} <= vars(fluent).keys()
+    assert "_registry_uri" in vars(utils)
+    before = (mlflow.get_tracking_uri(), utils._registry_uri, fluent._active_experiment_id)
+    with compat.restored_addresses():
+        mlflow.set_tracking_uri((tmp_path / "other").as_uri())
+        mlflow.set_registry_uri((tmp_path / "registry").as_uri())
+        mlflow.set_experiment("other")
+        assert fluent._active_experiment_id != before[2]
+        assert utils._registry_uri
+    assert (mlflow.get_tracking_uri(), utils._registry_uri, fluent._active_experiment_id) == before
+    mlflow.set_tracking_uri(None)
+
+
+def test_system_metrics_are_sampled_and_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    assert {"run_id", "resume_logging", "node_id", "tracking_uri"} <= set(parameters(SystemMetricsMonitor))
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.5")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING", "2")
+    address = (tmp_path / "runs").as_uri()
+    client = mlflow.MlflowClient(address)
+    run = client.create_run(client.create_experiment("metrics"))
+    client.log_metric(run.info.run_id, "system/cpu_utilization_percentage", 1.0, step=6)
+    sampler = compat.SystemMetricsSampler(run.info.run_id, "node-1", address)
+    assert (sampler.interval_s, sampler.samples_per_point) == (0.5, 2)
+    sampler.sample()
+    sampler.sample()
+    step, values = sampler.point()
+    assert step == 7, "it continues after the run's last step"
+    assert "system/node-1/cpu_utilization_percentage" in values
+    assert sampler.point() == (8, {}), "samples belong to one point"
+
+
+def test_latest_metrics_have_steps() -> None:
+    from mlflow.entities import Metric, Run, RunData, RunInfo
+
+    data = RunData(metrics=[Metric("loss", 0.5, 1, 3)])  # type: ignore[no-untyped-call]
+    info = RunInfo("r", "e", "u", "RUNNING", 0, None, "active")  # type: ignore[no-untyped-call]
+    (metric,) = compat.latest_metrics(Run(info, data))
+    assert (metric.key, metric.value, metric.step) == ("loss", 0.5, 3)
+
+
+def test_every_artifact_repository_downloads_single_files(tmp_path: Path) -> None:
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+    from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
+
+    for repository in (ArtifactRepository, HttpArtifactRepository, MlflowArtifactsRepository):
+        assert parameters(repository._download_file) == ["self", "remote_file_path", "local_path"]
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "stored" / "weights").write_text("1")
+    compat.download_file(get_artifact_repository(str(tmp_path / "stored")), "weights", tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_text() == "1"
+
+
+def test_a_hook_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.utils.import_hooks import register_post_import_hook
+
+    (tmp_path / "imported_later.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[str] = []
+    register_post_import_hook(lambda module: seen.append(module.__name__), "imported_later")
+    assert seen == []
+    importlib.import_module("imported_later")
+    assert seen == ["imported_later"]
+
+
+def test_pytorchs_flavor_still_has_formats() -> None:
+    import mlflow
+
+    # Read as text: importing mlflow.pytorch loads torch.
+    source = (Path(mlflow.__file__).parent / "pytorch" / "__init__.py").read_text()
+    for name in ("log_model", "save_model"):
+        assert f"def {name}(" in source
+        assert source.count("serialization_format") > 2
+
+
+def test_a_model_is_pickled_unless_its_caller_says_how_to_write_it() -> None:
+    def save_model(model, input_example=None, export_model=False, serialization_format=None, **others):  # type: ignore
+        return serialization_format
+
+    pytorch = ModuleType("mlflow.pytorch")
+    pytorch.save_model = save_model  # type: ignore[attr-defined]
+    compat.set_pickle_default(pytorch)
+    save: Callable[..., str | None] = pytorch.save_model  # type: ignore[attr-defined]
+    assert save("model") == save("model", path="here") == save("model", None, False, None) == "pickle"
+    assert save("model", input_example=[1.0]) is None
+    assert save("model", export_model=True) is None
+    assert save("model", serialization_format="pt2") == "pt2"
+
+
+def test_an_mlflow_without_formats_is_left_as_it_is() -> None:
+    older = ModuleType("mlflow.pytorch")
+    older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
+    compat.set_pickle_default(older)
+    assert older.log_model is log_model

@@ -1,0 +1,51 @@
+"""Private names of the MLflow server that the package replaces or calls: a renamed one would open or shut a path."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+pytest.importorskip("mlflow")
+pytest.importorskip("flask_wtf")
+
+from mlplatform.compat import mlflow_server
+
+
+def test_server_info_offers_no_transfers_past_the_server() -> None:
+    from mlflow.server import handlers, server_info_api
+
+    assert handlers.build_server_info_payload is server_info_api.build_server_info_payload
+    assert not inspect.signature(handlers.build_server_info_payload).parameters
+    source = inspect.getsource(handlers.build_server_info_payload)
+    assert "SERVER_INFO_MULTIPART_UPLOADS_ENABLED" in source
+    assert "SERVER_INFO_MULTIPART_DOWNLOADS_ENABLED" in source
+    payload = mlflow_server.without_direct_transfers(lambda: {"multipart_downloads_enabled": True, "store_type": "Sql"})
+    assert payload() == {
+        "store_type": "Sql",
+        "multipart_downloads_enabled": False,
+        "multipart_uploads_enabled": False,
+    }
+
+
+def test_validators_are_chosen_by_path_and_method() -> None:
+    from mlflow.server import auth
+
+    assert all(
+        isinstance(path, str) and method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        for path, method in auth.BEFORE_REQUEST_VALIDATORS
+    )
+    assert "BEFORE_REQUEST_VALIDATORS" in inspect.getsource(auth._find_validator)
+    assert list(inspect.signature(auth.create_app).parameters) == ["app"]
+    for function in (auth.authenticate_request, auth.make_basic_auth_response):
+        assert not inspect.signature(function).parameters
+
+
+def test_accounts_have_a_store_and_a_configuration() -> None:
+    from mlflow.server import auth
+
+    assert {"database_uri", "admin_username", "authorization_function"} <= set(auth.auth_config._fields)
+    assert list(inspect.signature(auth.store.init_db).parameters)[:1] == ["db_uri"]
+    assert list(inspect.signature(auth.store.has_user).parameters)[:1] == ["username"]
+    assert list(inspect.signature(auth.store.create_user).parameters) == ["username", "password", "is_admin"]
+    assert list(inspect.signature(auth.store.update_user).parameters)[:2] == ["username", "password"]

@@ -1,0 +1,37 @@
+"""Private names of W&B's and Comet's clients that the package uses."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+
+def test_wandb_tells_whether_a_server_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    from wandb.sdk import wandb_setup
+    from wandb.sdk.lib import urls, wbauth
+
+    from mlplatform.compat import wandb
+
+    assert list(inspect.signature(wbauth.read_netrc_auth).parameters) == ["host"]
+    assert urls.DEFAULT_BASE_URL.startswith("https://")
+    assert {"settings_if_loaded", "did_environment_change"} <= set(dir(wandb_setup._WandbSetup))
+    assert "_settings_environ" in inspect.getsource(wandb_setup._WandbSetup.did_environment_change)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert not wandb.has_stored_key("https://wandb.example.org")
+    (tmp_path / "netrc").write_text(f"machine wandb.example.org login user password {'0' * 40}\n")
+    assert wandb.has_stored_key("https://wandb.example.org")
+    assert not wandb.has_stored_key(None)
+
+
+def test_comet_tells_whether_it_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("comet_ml")
+    from mlplatform.compat import comet
+
+    monkeypatch.delenv("COMET_API_KEY", raising=False)
+    monkeypatch.setenv("COMET_CONFIG", str(tmp_path / "comet.config"))
+    assert not comet.has_key()
+    monkeypatch.setenv("COMET_API_KEY", "0" * 40)
+    assert comet.has_key()
