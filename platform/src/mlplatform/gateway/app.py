@@ -20,7 +20,8 @@ from mlplatform.gateway.control.reconciler import Conductor
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import packages
 from mlplatform.gateway.http.auth import TokenAuth
-from mlplatform.gateway.http.jobs import Api, error_response
+from mlplatform.gateway.http.errors import handle_error
+from mlplatform.gateway.http.jobs import Api
 from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import Store
@@ -78,7 +79,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             Mount("/", app=passage),
         ],
         middleware=[Middleware(_Named), Middleware(TokenAuth, token=token)],
-        exception_handlers={PlatformError: error_response},
+        exception_handlers={PlatformError: handle_error},
         lifespan=life,
     )
 

@@ -18,6 +18,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import reconciler
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import Api
 from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.packages import Packages
@@ -26,7 +27,7 @@ from mlplatform.gateway.jobs.store import Store
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations.upgrade import upgrade
-from mlplatform.gateway.upstream.ray import Cluster, RefusedError
+from mlplatform.gateway.upstream.ray import Cluster
 from mlplatform.scheduling.resources import Node
 from mlplatform.settings import job as settings_job
 from mlplatform.storage import fence

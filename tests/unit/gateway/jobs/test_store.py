@@ -14,10 +14,11 @@ from sqlalchemy import create_engine, event, inspect
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
-from mlplatform.gateway.jobs.store import Ended, JobExistsError, JobIsOpenError, NoSuchJobError, Store
+from mlplatform.gateway.jobs.store import Ended, Store
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.scheduling.resources import Node

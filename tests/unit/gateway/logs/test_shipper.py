@@ -17,9 +17,10 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from mlplatform.gateway.errors import JobGoneError
 from mlplatform.gateway.http import logs
 from mlplatform.gateway.logs.shipper import Carrier
-from mlplatform.gateway.logs.store import JobGoneError, JobLogs
+from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings import environment as settings_environment
 from mlplatform.storage.objects import FolderStore
 

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import pytest
 
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.upstream import ray
-from mlplatform.gateway.upstream.ray import Head, RefusedError
+from mlplatform.gateway.upstream.ray import Head
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 

@@ -21,14 +21,15 @@ from mlplatform.errors import CapacityError, PlatformError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.infeasible import Unplaced
 from mlplatform.gateway.control.outages import HEAD, LOOK_BACK_SECONDS, Outages
-from mlplatform.gateway.jobs.packages import PackageError, Packages, package_names
+from mlplatform.gateway.errors import PackageError, RefusedError
+from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, Sight, State, Verdict, judge
 from mlplatform.gateway.jobs.store import Store, now
 from mlplatform.gateway.jobs.submission import request_of, resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.mlflow import close_runs
-from mlplatform.gateway.upstream.ray import Cluster, Head, RefusedError
+from mlplatform.gateway.upstream.ray import Cluster, Head
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.storage import addresses, fence, objects
 

@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlplatform.errors import SettingsError
+from mlplatform.gateway.http.browser import is_browser
 
 COOKIE = "ray-authentication-token"
 
@@ -38,17 +39,6 @@ OPEN_PATHS = frozenset(
 OPEN_FOLDERS = ("/static/",)
 
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
-
-_BROWSERS_SEND = (
-    "referer",
-    "origin",
-    "sec-fetch-mode",
-    "sec-fetch-dest",
-    "sec-fetch-site",
-    "sec-fetch-user",
-    "access-control-request-method",
-    "access-control-request-headers",
-)
 
 # What two servers may read differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
@@ -101,7 +91,7 @@ class TokenAuth:
             if not hmac.compare_digest(given.encode("latin-1", "replace"), self._expected):
                 return PlainTextResponse("Forbidden: Invalid authentication token", 403)
         method = scope.get("method", "GET")  # a websocket has none and begins as a GET
-        if method not in _BROWSERS_MAY and path != "/api/authenticate" and _from_browser(headers):
+        if method not in _BROWSERS_MAY and path != "/api/authenticate" and is_browser(headers):
             return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
         return None
 
@@ -120,7 +110,3 @@ def _credential(headers: Headers) -> str:
         return given
     token = cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE)
     return f"Bearer {token}" if token else ""
-
-
-def _from_browser(headers: Headers) -> bool:
-    return headers.get("user-agent", "").startswith("Mozilla") or any(name in headers for name in _BROWSERS_SEND)

@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any
 
 import anyio.to_thread
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
@@ -18,14 +17,16 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlplatform.contract import ATTEMPT_ID
-from mlplatform.errors import CapacityError, JobError, UnreachableError
+from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import JobExistsError, JobIsOpenError, NoSuchJobError, Store
+from mlplatform.gateway.jobs.store import Store
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import Head
@@ -88,7 +89,7 @@ class Api:
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
-        redact = is_browser(request)
+        redact = is_browser(request.headers)
         jobs, others = await asyncio.gather(self._store.list(), self._others())
         return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
 
@@ -102,7 +103,7 @@ class Api:
         return [*(job for ray_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_id)), *cluster.drivers]
 
     async def _info(self, request: Request, job: JobRow) -> Response:
-        return JSONResponse(job_details(job, is_browser(request)))
+        return JSONResponse(job_details(job, is_browser(request.headers)))
 
     async def _stop(self, request: Request, job: JobRow) -> Response:
         stopped, job = await self._store.request_stop(job.id)
@@ -114,7 +115,7 @@ class Api:
 
     async def _delete(self, request: Request, job: JobRow) -> Response:
         if not State(job.state).final:
-            raise JobIsOpenError(job)
+            raise JobIsOpenError(job.id, State(job.state).of_ray)
         await self._conductor.settle(job)
         await self._logs.delete(job.id)
         # Whoever takes the id next begins with attempt 1.
@@ -174,7 +175,7 @@ class Api:
         job = await self._store.get(request.path_params["job_id"])
         skip = request.query_params.get("skip_lines", "0")
         if not _NUMBER.fullmatch(skip):
-            raise HTTPException(400, f"skip_lines={skip[:100]!r} is no number of lines; give one from 0.")
+            raise RequestError(f"Invalid skip_lines={skip[:100]!r}: pass a number of lines from 0.")
         if request.query_params.get("follow") != "1":
             return PlainTextResponse(await self._logs.text(job.id))
         return StreamingResponse(
@@ -214,7 +215,7 @@ class Api:
             }
             for attempt in job.attempts
         ]
-        return JSONResponse({**job_details(job, is_browser(request)), "state": job.state, "attempts": attempts})
+        return JSONResponse({**job_details(job, is_browser(request.headers)), "state": job.state, "attempts": attempts})
 
     async def _get_version(self, request: Request) -> Response:
         """Ray's own, remembered while the head is away."""
@@ -242,37 +243,10 @@ class Api:
         return answer
 
 
-def is_browser(request: Request) -> bool:
-    """As `ray.dashboard.optional_utils.is_browser_request` tells."""
-    headers = request.headers
-    return headers.get("user-agent", "").startswith("Mozilla") or any(
-        name.startswith(("sec-fetch-", "access-control-", "origin")) for name in headers
-    )
-
-
 async def _description(_: Request) -> Response:
     """What this gateway answers, for programs that make or check requests."""
     text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text("utf-8")
     return Response(text, media_type="application/yaml")
-
-
-async def error_response(request: Request, error: Exception) -> Response:
-    """One sentence and the right status for what went wrong."""
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            headers = {"Retry-After": "5"} if status == 503 else None
-            return PlainTextResponse(str(error), status, headers)
-    raise error
-
-
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (NoSuchJobError, 404),
-    (JobExistsError, 409),
-    (JobIsOpenError, 409),
-    (CapacityError, 422),
-    (UnreachableError, 503),
-    (JobError, 400),
-)
 
 
 async def _until_gone(socket: WebSocket) -> None:

@@ -1,68 +1,68 @@
-"""Upload and download of job packages over HTTP."""
+"""Routes for job packages: Ray's paths to check for one and to upload one."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import PlatformError
-from mlplatform.gateway.http.request_body import SILENT_SECONDS, ClientGoneError, incoming
-from mlplatform.gateway.jobs.packages import PackageError, Packages, check_name, missing_package
+from mlplatform.gateway.errors import NoSuchPackageError, RequestError
+from mlplatform.gateway.http.errors import error_response
+from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
+from mlplatform.gateway.jobs.packages import Packages, check_name, missing_package
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
-"""With slashes in the name, so that no upload slips past to the head."""
-
-_log = logging.getLogger(__name__)
+"""Accepts slashes in the name, so that no upload reaches the Ray head past the gateway."""
 
 _LINGER_SECONDS = 10.0
 
 
 def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[Route]:
-    """Ray's paths for packages: GET says whether there is one, PUT brings one and may stand still for so long."""
+    """Return the routes: GET checks for a package, PUT uploads one.
+
+    Args:
+        silent_seconds: idle timeout of an upload.
+    """
 
     async def get(request: Request) -> Response:
         try:
-            name = _named(request)
+            name = _name(request)
             if not await packages.exists(name):
                 raise missing_package(name)
         except (PlatformError, OSError) as error:
-            return _explained(error)
+            return error_response(error)
         return Response()
 
     async def put(request: Request) -> Response:
         body = incoming(request.receive, silent_seconds)
         try:
-            name = _named(request)
+            name = _name(request)
             packages.check_size(name, int(request.headers.get("content-length", 0)))
             await packages.put(name, body)
-        except ClientGoneError:
-            return Response(status_code=400)  # to nobody
-        except TimeoutError:
-            text = f"The upload stood still for {silent_seconds:g} s; submit the job again."
-            return PlainTextResponse(text, 408, {"Connection": "close"})
+        except RequestError as error:
+            return error_response(error)
         except (PlatformError, OSError) as error:
-            return _Early(_explained(error), body)
+            return _EarlyResponse(error_response(error), body)
         return Response()
 
     return [Route(PATH, get, methods=["GET"]), Route(PATH, put, methods=["PUT"])]
 
 
-class _Early(Response):
-    """An answer that may come before the whole body did.
+class _EarlyResponse(Response):
+    """A response that may precede the end of the request's body.
 
-    What still comes is dropped for a while: a client that sends first and reads later would find its connection reset
-    and never see the answer.
+    The rest of the body is read and dropped for up to 10 s: a client that sends first and reads later would otherwise
+    find its connection reset and never see the response.
     """
 
-    def __init__(self, answer: Response, body: AsyncIterator[bytes]) -> None:
-        super().__init__(answer.body, answer.status_code)
-        self.raw_headers = answer.raw_headers
+    def __init__(self, response: Response, body: AsyncIterator[bytes]) -> None:
+        super().__init__(response.body, response.status_code)
+        self.raw_headers = response.raw_headers
         self._rest = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,22 +72,14 @@ class _Early(Response):
             with anyio.move_on_after(_LINGER_SECONDS):
                 async for _ in self._rest:
                     pass
-        except (ClientGoneError, TimeoutError):
+        except RequestError:
             return
         await send({"type": "http.response.body", "body": b""})
 
 
-def _explained(error: Exception) -> Response:
-    if isinstance(error, PackageError):
-        return PlainTextResponse(str(error), error.status)
-    _log.warning("A package could not be served: %s", error)
-    text = str(error) if isinstance(error, PlatformError) else f"The gateway cannot keep packages now ({error})."
-    return PlainTextResponse(text, 503, {"Retry-After": "5"})
-
-
-def _named(request: Request) -> str:
+def _name(request: Request) -> str:
     protocol, name = request.path_params["protocol"], request.path_params["package_name"]
     if protocol != "gcs":
-        raise PackageError(f"Packages of {protocol}:// are not kept here; upload to gcs, as Ray's clients do.", 404)
+        raise NoSuchPackageError(f"Packages of {protocol}:// are not accepted here; upload to gcs://, as Ray does.")
     check_name(name)
     return str(name)

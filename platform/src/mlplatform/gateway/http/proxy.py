@@ -16,7 +16,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-from mlplatform.gateway.http.request_body import SILENT_SECONDS, ClientGoneError, incoming
+from mlplatform.gateway.errors import ClientGoneError, StalledRequestError
+from mlplatform.gateway.http.errors import error_response
+from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 
 _log = logging.getLogger(__name__)
 
@@ -138,9 +140,8 @@ class Passage:
         except httpx.TransportError as error:
             answer = PlainTextResponse(self._away(error), 503, {"Retry-After": str(_RETRY_SECONDS)})
             return await answer(scope, receive, send)
-        except TimeoutError:
-            text = f"The request stood still for {self._silent:g} s before its end; send it again."
-            return await PlainTextResponse(text, 408, {"Connection": "close"})(scope, receive, send)
+        except StalledRequestError as error:
+            return await error_response(error)(scope, receive, send)
         except ClientGoneError:
             return
         try:

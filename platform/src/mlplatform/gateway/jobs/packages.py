@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio import to_thread
 
-from mlplatform.errors import StorageError
+from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageTooLargeError
 from mlplatform.storage import objects
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,250}")
@@ -38,18 +38,10 @@ _KEPT_SECONDS = 86400.0
 _CHUNK_BYTES = 1 << 20
 
 
-class PackageError(StorageError):
-    """A package is refused, or there is none; `status` says which, as HTTP does."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class Packages:
     """Packages by name in a bucket or folder, under the keys `packages/<name>`.
 
-    Every method raises PackageError (400) for a name that Ray's clients would not give, and UnreachableError,
+    Every method raises PackageError for a name that Ray's clients would not give, and UnreachableError,
     AccessError or StorageError while the store cannot be used.
 
     Args:
@@ -76,7 +68,8 @@ class Packages:
         Ray names packages by their content, so what comes under a known name is the same.
 
         Raises:
-            PackageError: it is empty (400) or larger than `limit_bytes` (413).
+            PackageTooLargeError: it is larger than `limit_bytes`.
+            PackageError: it is empty.
         """
         key = _key(name)
         if await to_thread.run_sync(self._has, key):
@@ -88,7 +81,7 @@ class Packages:
                 await to_thread.run_sync(draft.write, part)
             draft.flush()
             if not draft.tell():
-                raise PackageError(f"The package {name} is empty; upload it again.", 400)
+                raise PackageError(f"The package {name} is empty; upload it again.")
             lock = self._locks.setdefault(key, anyio.Lock())
             async with lock:
                 if not await to_thread.run_sync(self._has, key):
@@ -98,7 +91,7 @@ class Packages:
         """Bytes of the package in all, and the bytes; it is brought to this disk first, so that they do not break off.
 
         Raises:
-            PackageError: there is none (404).
+            NoSuchPackageError: there is none.
         """
         file = await to_thread.run_sync(self._fetch, name)
         return os.fstat(file.fileno()).st_size, _parts(file)
@@ -129,12 +122,11 @@ class Packages:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def check_size(self, name: str, size: int) -> None:
-        """Raises PackageError (413) for a package of `size` bytes or more that is too large."""
+        """Raises PackageTooLargeError for a package of `size` bytes or more that is too large."""
         if size > self.limit_bytes:
-            raise PackageError(
+            raise PackageTooLargeError(
                 f"The package {name} is larger than {self.limit_bytes / (1 << 20):g} MiB; move data out of the "
-                "folder, or name it in .gitignore.",
-                413,
+                "folder, or name it in .gitignore."
             )
 
     async def _bounded(self, name: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -157,12 +149,11 @@ class Packages:
 
 
 def check_name(name: str) -> None:
-    """Raises PackageError (400) for a name that Ray's clients would not give."""
+    """Raises PackageError for a name that Ray's clients would not give."""
     if not _NAME.fullmatch(name) or not name.endswith(_EXTENSIONS):
         raise PackageError(
             f"{name[:300]!r} cannot name a package; take letters, digits and _.+- with one of the endings "
-            f"{', '.join(_EXTENSIONS)}.",
-            400,
+            f"{', '.join(_EXTENSIONS)}."
         )
 
 
@@ -177,8 +168,8 @@ def _key(name: str) -> str:
     return f"{_FOLDER}{name}"
 
 
-def missing_package(name: str) -> PackageError:
-    return PackageError(f"Package gcs://{name} does not exist", 404)
+def missing_package(name: str) -> NoSuchPackageError:
+    return NoSuchPackageError(f"Package gcs://{name} does not exist")
 
 
 def _uncounted(_: int) -> None:

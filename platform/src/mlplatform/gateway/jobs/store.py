@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from mlplatform.errors import JobError, UnreachableError
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.jobs.states import Count, Next, Outcome, State, Verdict, after
@@ -38,24 +39,6 @@ _LISTED_OF_ATTEMPTS = (AttemptRow.job_id, AttemptRow.ray_job, AttemptRow.driver,
 _P = ParamSpec("_P")
 
 _T = TypeVar("_T")
-
-
-class JobExistsError(JobError):
-    """The id is taken."""
-
-
-class NoSuchJobError(JobError):
-    """There is no job of that id."""
-
-
-class JobIsOpenError(JobError):
-    """A job that has not ended cannot be deleted."""
-
-    def __init__(self, job: JobRow) -> None:
-        super().__init__(
-            f"Attempted to delete job '{job.id}', but it is in a non-terminal state {State(job.state).of_ray}; "
-            "stop it first."
-        )
 
 
 @dataclass(frozen=True)
@@ -178,7 +161,7 @@ class Store:
         """
         job = self._get(session, job_id, lock=True)
         if not State(job.state).final:
-            raise JobIsOpenError(job)
+            raise JobIsOpenError(job.id, State(job.state).of_ray)
         session.delete(job)
         return job
 

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import JobError
-from mlplatform.gateway.jobs.packages import PackageError, check_name, package_names
+from mlplatform.gateway.errors import PackageError
+from mlplatform.gateway.jobs.packages import check_name, package_names
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup

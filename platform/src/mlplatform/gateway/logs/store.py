@@ -21,6 +21,7 @@ from urllib.parse import quote
 import anyio.to_thread
 
 from mlplatform.errors import PlatformError
+from mlplatform.gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
 from mlplatform.gateway.logs.lines import NO_JOB, LogName, Speaker, job_in, log_name, split
 from mlplatform.storage.objects import Store
 
@@ -57,18 +58,6 @@ _AWAY = (PlatformError, OSError)
 _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
-
-
-class UnknownJobError(PlatformError):
-    """No job is known for a file, or not yet."""
-
-
-class JobGoneError(PlatformError):
-    """The job of a file was deleted; `resolve` may raise it too."""
-
-
-class LogsBusyError(PlatformError):
-    """The store is away and as much waits for it as may; what was sent has to be sent again."""
 
 
 class Resolve(Protocol):

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from mlplatform.errors import JobError, UnreachableError
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.errors import RefusedError
 from mlplatform.scheduling import listings
 from mlplatform.scheduling.resources import Node
 
@@ -53,10 +54,6 @@ class Cluster:
 
     nodes: Sequence[Node]
     """Alive, or seen lately."""
-
-
-class RefusedError(JobError):
-    """Ray does not take the job, now or ever."""
 
 
 class Head:

@@ -1,0 +1,83 @@
+"""Errors of the gateway, a branch of `mlplatform.errors`; `http.errors` maps each to its HTTP status.
+
+PlatformError
+├── JobError
+│   ├── NoSuchJobError        no job has the id
+│   ├── JobExistsError        the id of a new job is in use
+│   ├── JobIsOpenError        a job that has not ended cannot be deleted
+│   └── RefusedError          Ray rejects the job for good
+├── StorageError
+│   └── PackageError          a package was rejected
+│       ├── NoSuchPackageError
+│       └── PackageTooLargeError
+├── UnknownJobError           no job is known for a log file, at least not yet
+├── JobGoneError              the job of a log file was deleted
+├── LogsBusyError             the log store is unavailable and the buffer is full
+└── RequestError              the request is invalid
+    ├── ClientGoneError       the client disconnected before the end of its request
+    ├── StalledRequestError   the request's body stopped arriving
+    └── BodyTooLargeError     the body exceeds the limit
+"""
+
+from mlplatform.errors import JobError, PlatformError, StorageError
+
+
+class NoSuchJobError(JobError):
+    """No job has the id."""
+
+
+class JobExistsError(JobError):
+    """The id of a new job is in use."""
+
+
+class JobIsOpenError(JobError):
+    """A job that has not ended cannot be deleted."""
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(
+            f"Attempted to delete job '{job_id}', but it is in a non-terminal state {status}; stop it first."
+        )
+
+
+class RefusedError(JobError):
+    """Ray rejects the job, and would reject it again."""
+
+
+class PackageError(StorageError):
+    """A package was rejected: its name or its content is invalid."""
+
+
+class NoSuchPackageError(PackageError):
+    """No package has the name."""
+
+
+class PackageTooLargeError(PackageError):
+    """A package exceeds the size limit."""
+
+
+class UnknownJobError(PlatformError):
+    """No job is known for a log file, at least not yet."""
+
+
+class JobGoneError(PlatformError):
+    """The job of a log file was deleted."""
+
+
+class LogsBusyError(PlatformError):
+    """The log store is unavailable and the buffer is full; send the lines again."""
+
+
+class RequestError(PlatformError):
+    """The request is invalid; the message names the part and its value."""
+
+
+class ClientGoneError(RequestError):
+    """The client disconnected before the end of its request."""
+
+
+class StalledRequestError(RequestError):
+    """The request's body stopped arriving."""
+
+
+class BodyTooLargeError(RequestError):
+    """The body of the request exceeds the limit."""

@@ -1,0 +1,71 @@
+"""Responses for errors: one table from our exceptions to HTTP statuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from mlplatform.errors import AccessError, CapacityError, JobError, PlatformError, StorageError, UnreachableError
+from mlplatform.gateway.errors import (
+    BodyTooLargeError,
+    JobExistsError,
+    JobGoneError,
+    JobIsOpenError,
+    LogsBusyError,
+    NoSuchJobError,
+    NoSuchPackageError,
+    PackageError,
+    PackageTooLargeError,
+    RequestError,
+    StalledRequestError,
+    UnknownJobError,
+)
+
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (NoSuchJobError, 404),
+    (NoSuchPackageError, 404),
+    (UnknownJobError, 404),
+    (StalledRequestError, 408),
+    (JobExistsError, 409),
+    (JobIsOpenError, 409),
+    (JobGoneError, 410),
+    (BodyTooLargeError, 413),
+    (PackageTooLargeError, 413),
+    (CapacityError, 422),
+    (RequestError, 400),
+    (PackageError, 400),
+    (JobError, 400),
+    (LogsBusyError, 503),
+    (UnreachableError, 503),
+    (AccessError, 503),
+    (StorageError, 503),
+    (OSError, 503),
+)
+"""The first match applies, so a subclass is listed before its base."""
+
+_HEADERS = {408: {"Connection": "close"}, 503: {"Retry-After": "5"}}
+
+_log = logging.getLogger(__name__)
+
+
+def error_response(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the message of an error with its status; re-raise an error that the table lacks.
+
+    Args:
+        headers: additional headers of the response.
+    """
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
+    if status is None:
+        raise error
+    text = str(error) if isinstance(error, PlatformError) else f"The gateway's storage is unavailable ({error})."
+    if status == 503:
+        _log.warning("Answered 503: %s", text)
+    return PlainTextResponse(text, status, {**_HEADERS.get(status, {}), **(headers or {})})
+
+
+async def handle_error(_: Request, error: Exception) -> Response:
+    """Exception handler for a Starlette application."""
+    return error_response(error)
