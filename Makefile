@@ -40,9 +40,8 @@ data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archiv
 	$(COMPOSE) build --quiet storage-init
 	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
 
-cache:  ## Copy downloaded models to where jobs look for them (SRC=~/.cache, from a machine that reaches the hubs)
-	@[ -d $(SRC)/huggingface/hub ] || [ -d $(SRC)/torch ] || { echo "SRC='$(SRC)' holds neither huggingface/hub nor torch; give the folder of a machine that has downloaded models, such as SRC=~/.cache." >&2; exit 1; }
-	cd $(SRC) && tar --create $$(ls -d huggingface/hub torch 2>/dev/null) | (cd $(CURDIR) && $(COMPOSE) exec -T ray-worker-0 sh -c 'mkdir -p /shared/cache && tar --extract --directory=/shared/cache')
+cache: .venv/cli  ## Copy downloaded models to the jobs' cache (FROM=~/.cache, of a machine that reaches the hubs)
+	@$(CLI) stack cache "$(FROM)"
 
 smoke:  ## Train the main job on the running stack, submitted from the notebook
 	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py

@@ -20,8 +20,10 @@ case "$ACCELERATOR" in
         # The hashes in requirements.txt belong to the CUDA builds, so only the versions are pinned here. amdsmi is left
         # out: without its library it stops Ray, and with it Train V2 numbers the devices of a node wrongly.
         sed -n 's/^\([A-Za-z0-9_.-]*==[^ \\]*\).*/\1/p' /tmp/requirements.txt | grep -v -i '^nvidia-\|^cuda\|^triton' >/tmp/versions.txt
+        # The list of requirements.in, with pyrsmi in place of NVIDIA's library; versions come from the constraints.
+        sed -e 's/^nvidia-ml-py$/pyrsmi/' -e 's/^\(torch\|torchvision\)==.*/\1/' /tmp/requirements.in >/tmp/rocm.in
         UV_INDEX="$TORCH_INDEX_URL" install --index-strategy unsafe-best-match --constraint /tmp/versions.txt \
-            --requirement /tmp/rocm-requirements.txt
+            --requirement /tmp/rocm.in
         ;;
     *)
         echo "Invalid ACCELERATOR='$ACCELERATOR': use cpu, cuda or rocm." >&2

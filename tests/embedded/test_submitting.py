@@ -53,7 +53,8 @@ def test_a_job_file_and_options_reach_the_job_and_a_failed_attempt_is_repeated(
 ) -> None:
     (tmp_path / "train.py").write_text(PRINT_SETTINGS)
     (tmp_path / "job.toml").write_text(
-        'cpus = 0.5\nretries = 3\nexperiment = "food"\nnote = "first"\n[env]\nSEED = "1"\n[workers]\ncount = 2\n'
+        'cpus = 0.5\nmax_restarts_on_failure = 3\nexperiment = "food"\nnote = "first"\n'
+        '[env]\nSEED = "1"\n[workers]\ncount = 2\n'
     )
     job = submit(reached, str(tmp_path / "train.py"), "--note", "it's the second", "--", "--name", "two words")
     output, said = job.communicate(timeout=120)

@@ -102,7 +102,7 @@ def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: Local, 
             ["python", "steps.py", "--steps=7", "--workers=1", "--pause=0.4", "--metric=nothing"],
             SCRIPTS,
             name="unscored",
-            retries=1,
+            max_restarts_on_failure=1,
         )
         log: list[str] = []
         for line in jobs.follow(job_id):

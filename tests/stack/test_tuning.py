@@ -93,7 +93,7 @@ def test_a_search_that_crashed_half_way_runs_no_finished_trial_again(stack: Stac
     folder = f"/shared/{uuid.uuid4().hex}"
     stack.execute("notebook", "mkdir", folder)
     with Jobs(client_settings(stack.root)) as jobs:
-        job_id = jobs.submit(["python", "search.py", folder], SCRIPTS, name="search", retries=1)
+        job_id = jobs.submit(["python", "search.py", folder], SCRIPTS, name="search", max_restarts_on_failure=1)
         # The best two trials wait for a file; one of the others raises, five run to an end.
         before = wait_for(lambda: ended_trials(stack, job_id, TRIALS - 2), "all but two trials have ended", 180)
         kill_driver(stack, job_id, folder)

@@ -1,6 +1,5 @@
 """Whose clients get nothing from their hub is told how to fill the cache, once; who fails otherwise is not."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,12 +65,3 @@ def test_a_job_that_fails_for_it_says_so(
     finally:
         mlflow.set_tracking_uri(None)
     assert capsys.readouterr().err.count(advice.ADVICE) == 1
-
-
-@pytest.mark.parametrize("source", ["", "/nowhere"])
-def test_a_folder_without_models_is_refused_in_a_sentence(source: str) -> None:
-    done = subprocess.run(
-        ["make", "cache", f"SRC={source}"], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert f"SRC='{source}' holds neither huggingface/hub nor torch" in done.stderr

@@ -90,6 +90,76 @@ def test_a_command_is_listed_as_it_was_typed(command: str, serve: Callable[..., 
     assert command in done.stdout
 
 
+def listing(count: int) -> str:
+    """The gateway's answer for `count` jobs, every other one RUNNING, of two users."""
+    jobs = [
+        {
+            "submission_id": f"train-{number:03}",
+            "status": "RUNNING" if number % 2 else "SUCCEEDED",
+            "entrypoint": "python train.py",
+            "start_time": 1_700_000_000_000 + number,
+            "metadata": {"user": "ada" if number % 3 else "bob"},
+        }
+        for number in range(count)
+    ]
+    return json.dumps(jobs)
+
+
+def ids(output: str) -> list[str]:
+    return re.findall(r"train-\d+", output)
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["jobs", "list"]])
+def test_the_latest_20_jobs_are_listed_and_all_on_request(words: list[str], serve: Callable[..., str]) -> None:
+    address = serve(lambda method, path: (200, listing(30)))
+    done = mlplatform(*words, RAY_ADDRESS=address)
+    assert ids(done.stdout) == [f"train-{number:03}" for number in range(29, 9, -1)]
+    assert "The latest 20 of 30 jobs; --all lists every one." in done.stdout
+    assert len(ids(mlplatform(*words, "--all", RAY_ADDRESS=address).stdout)) == 30
+
+
+def test_jobs_are_listed_by_state_and_user(serve: Callable[..., str]) -> None:
+    address = serve(lambda method, path: (200, listing(12)))
+    assert ids(mlplatform("jobs", "--state", "running", "--user", "bob", RAY_ADDRESS=address).stdout) == [
+        "train-009",
+        "train-003",
+    ]
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["jobs", "show"]])
+def test_one_job_is_shown_by_its_id(words: list[str], serve: Callable[..., str], tmp_path: Path) -> None:
+    job = json.loads(listing(1))[0]
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        return (200, json.dumps(job)) if path == "/api/jobs/train-000" else (200, "[]")
+
+    done = mlplatform(*words, "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path))
+    assert "Status" in done.stdout, done.stderr
+    assert "SUCCEEDED" in done.stdout
+
+
+def test_a_job_is_deleted(serve: Callable[..., str]) -> None:
+    asked = []
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        asked.append((method, path))
+        return 200, json.dumps({"deleted": True})
+
+    done = mlplatform("jobs", "delete", "train-000", RAY_ADDRESS=serve(answer))
+    assert done.stdout == "Job train-000 is deleted.\n", done.stderr
+    assert asked == [("DELETE", "/api/jobs/train-000")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("--retries", "--max-restarts-on-failure"), ("--max-losses", "--max-restarts-on-loss")]
+)
+def test_an_option_that_was_renamed_works_with_a_notice(old: str, new: str, tmp_path: Path, closed_port: int) -> None:
+    (tmp_path / "train.py").touch()
+    done = mlplatform("submit", str(tmp_path / "train.py"), old, "2", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
+    assert f"{old} is now called {new}; the old name works until 1.0." in done.stderr
+    assert "does not answer" in done.stderr
+
+
 def test_models_without_a_registry_says_what_to_set() -> None:
     said, code = refusal("models")
     assert "MLFLOW_TRACKING_URI is not set" in said
@@ -132,3 +202,10 @@ def test_a_package_that_is_not_installed_is_named(words: list[str], tmp_path: Pa
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.fullmatch(r"This needs the Python package \w+, which is not installed here; run .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("source", ["", "/nowhere"])
+def test_a_folder_without_models_is_rejected_in_a_sentence(source: str, tmp_path: Path) -> None:
+    said, code = refusal("stack", "cache", source, "--root", str(tmp_path))
+    assert f"'{source or '.'}' holds neither huggingface/hub nor torch" in said
+    assert code == 1

@@ -13,7 +13,7 @@ FULL = """
 entrypoint = "python train.py --lr 0.1"
 cpus = 1
 gpus = 0.5
-retries = 2
+max_restarts_on_failure = 2
 experiment = "food"
 note = "first try"
 pip = ["einops==0.8.1"]
@@ -43,7 +43,7 @@ def test_a_folder_runs_what_its_job_file_says(folder: Path) -> None:
     assert job.resources == Resources(1, 0.5)
     assert job.workers == WorkerGroup(2, 3, 1)
     assert job.env == {"MLFLOW_EXPERIMENT_NAME": "food", "DATA": "/mnt", "SEED": "1"}
-    assert (job.file.retries, job.file.note, job.file.pip) == (2, "first try", ["einops==0.8.1"])
+    assert (job.file.max_restarts_on_failure, job.file.note, job.file.pip) == (2, "first try", ["einops==0.8.1"])
 
 
 def test_a_script_wins_over_the_files_entry_point_and_takes_the_rest(folder: Path) -> None:
@@ -129,3 +129,21 @@ def test_arguments_reach_the_entry_point_as_they_were_given(tmp_path: Path) -> N
     line = submission(tmp_path, words, entrypoint="printf '%s\\n'").entrypoint
     assert isinstance(line, str)
     assert subprocess.check_output(["sh", "-c", line], text=True).splitlines() == words
+
+
+def test_old_names_of_the_limits_on_restarts_work_with_a_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_losses = 5\n")
+    job = submission(tmp_path, [])
+    assert (job.file.max_restarts_on_failure, job.file.max_restarts_on_loss) == (2, 5)
+    notices = capsys.readouterr().err.splitlines()
+    assert sorted(notices) == [
+        "max_losses is now called max_restarts_on_loss; the old name works until 1.0.",
+        "retries is now called max_restarts_on_failure; the old name works until 1.0.",
+    ]
+
+
+def test_a_new_name_wins_over_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_restarts_on_failure = 7\n")
+    assert submission(tmp_path, []).file.max_restarts_on_failure == 7

@@ -9,6 +9,7 @@ import json
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
@@ -17,7 +18,7 @@ import yaml
 from mlplatform import credentials
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, secrets_folder, workers
+from mlplatform.stack import doctor, images, secrets_folder, services, workers
 from mlplatform.stack import env as stack_env
 from mlplatform.stack import pages as stack_pages
 
@@ -28,6 +29,8 @@ CHECKOUT = Path(__file__).parents[3]
 def root(tmp_path: Path) -> Path:
     """A checkout in which nothing was set up yet."""
     shutil.copy(CHECKOUT / ".env.example", tmp_path)
+    (tmp_path / "platform").mkdir()
+    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
     shutil.copytree(CHECKOUT / "compose", tmp_path / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
     return tmp_path
 
@@ -38,6 +41,16 @@ def test_env_and_secrets_are_written_once(root: Path) -> None:
     assert len(before) == 1 + len(secrets_folder.FILES)
     assert stack_env.write_env(root) == []
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_version_of_an_older_checkout_is_replaced_in_env(root: Path) -> None:
+    stack_env.write_env(root)
+    version = stack_env.checkout_version(root)
+    assert StackSettings.load(root / ".env").version == version
+    text = (root / ".env").read_text()
+    (root / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
+    assert stack_env.write_env(root) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
+    assert (root / ".env").read_text() == text
 
 
 def test_missing_and_empty_secrets_alone_are_made_again(root: Path) -> None:
@@ -153,14 +166,14 @@ def test_missing_env_says_how_to_write_it(tmp_path: Path) -> None:
 
 def test_unknown_half_of_the_stack_is_refused(root: Path) -> None:
     stack_env.write_env(root)
-    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; it is one of tracking, ray"):
-        stack_pages.only_variables(StackSettings.load(root / ".env"), "grafana")
+    with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
+        services.only_variables(StackSettings.load(root / ".env"), "grafana")
 
 
 def test_halves_leave_the_other_half_out(root: Path) -> None:
     stack_env.write_env(root)
     settings = StackSettings.load(root / ".env")
-    tracking, ray = (stack_pages.only_variables(settings, half) for half in ("tracking", "ray"))
+    tracking, ray = (services.only_variables(settings, half) for half in ("tracking", "ray"))
     assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
     assert tracking["JOBS_ADDRESS"] == ""
     assert "tracking" not in ray["COMPOSE_PROFILES"].split(",")
@@ -179,3 +192,58 @@ def test_full_disk_is_named_with_what_is_needed(tmp_path: Path) -> None:
     (problem,) = doctor._disk_problems(tmp_path / "not" / "visible", 10**6)
     assert "DISK_NEEDED_GB=1000000" in problem
     assert list(doctor._disk_problems(tmp_path, 0)) == []
+
+
+def compose_services() -> dict[str, dict[str, Any]]:
+    """Services of the shipped compose files, without what they inherit."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in (CHECKOUT / "compose").glob("*.yaml"):
+        if path.name != "base.yaml" and not path.name.startswith("workers."):
+            for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
+                found[name] = {**found.get(name, {}), **service}
+    return found
+
+
+@pytest.mark.parametrize("service", services.SERVICES, ids=lambda service: service.name)
+def test_the_table_of_services_agrees_with_the_compose_files(service: services.Service) -> None:
+    found = compose_services()[service.name]
+    assert found.get("profiles", []) == ([service.profile] if service.profile else [])
+    image = str(found.get("image", "mlplatform-ray"))
+    if service.built:
+        assert f"mlplatform-{service.built}" in image
+    assert (f"${{{service.image_setting}:-" in image) == bool(service.image_setting)
+    ports = " ".join(map(str, found.get("ports", [])))
+    assert all(f"${{{port.setting}:-" in ports for port in service.ports)
+    assert ports.count("BIND_ADDRESS") == len(service.ports)
+
+
+def test_every_service_with_an_image_setting_is_in_the_table() -> None:
+    named = {name for name, service in compose_services().items() if "_IMAGE:-" in str(service.get("image"))}
+    assert named == {service.name for service in services.SERVICES if service.image_setting}
+
+
+def test_only_the_images_that_a_start_needs_have_to_be_built(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack_env.write_env(root)
+    monkeypatch.setattr(images, "is_present", lambda image: False)
+    settings = StackSettings.load(root / ".env")
+
+    def needed(only: str, settings: StackSettings = settings) -> set[str]:
+        found = images.missing_builds(settings, services.profiles_of(settings, only))
+        return {image.removeprefix("mlplatform-").partition(":")[0] for image in found}
+
+    assert needed("") == {"platform", "minio", "ray", "notebook"}
+    assert needed("ray") == {"platform", "minio", "ray", "notebook"}
+    without_grafana = StackSettings.load(root / ".env", profiles="tracking")
+    assert needed("tracking", without_grafana) == {"platform", "minio"}
+    assert needed("", StackSettings.load(root / ".env", minio_image="quay.io/s3", profiles="")) == {"platform"}
+
+
+def test_an_image_that_cannot_be_pulled_is_named_with_its_setting_and_the_way_around_it() -> None:
+    profiles = ["tracking", "grafana"]
+    problem = images._problem("grafana", "grafana/grafana:12.1.1", "a\nno such host\n", profiles)
+    assert problem == (
+        "The image grafana/grafana:12.1.1 of the service grafana cannot be pulled (no such host): set GRAFANA_IMAGE in "
+        ".env to one that this host reaches, or leave the service out with COMPOSE_PROFILES=tracking."
+    )
+    problem = images._problem("postgres", "postgres:17", "no such host", profiles)
+    assert problem.endswith("set POSTGRES_IMAGE in .env to one that this host reaches.")

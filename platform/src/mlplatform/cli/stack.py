@@ -1,4 +1,4 @@
-"""`mlplatform stack ...`: what the Makefile's verbs run on the host of a stack."""
+"""`mlplatform stack ...`: the stack of containers on this host, as the Makefile's verbs run it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    help="Set up and look at the stack of containers on this host (the Makefile's verbs).", no_args_is_help=True
-)
+from mlplatform.cli.output import exports
+
+app = typer.Typer(help="The stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
 
 Root = Annotated[Path, typer.Option(help="Folder of the checkout.", show_default="here")]
 
-Only = Annotated[str, typer.Option(help="Half of the stack to start: tracking or ray; empty for all of it.")]
+Only = Annotated[str, typer.Option(help="Half of the stack: tracking or ray; empty for all of it.")]
 
 
 @app.command()
 def env(root: Root = Path()) -> None:
-    """Write .env and the secrets that are missing; nothing is overwritten."""
+    """Write .env and missing secrets; nothing is overwritten, except the version in .env."""
     from mlplatform.stack import env as stack_env
 
     written = stack_env.write_env(root.absolute())
@@ -30,7 +30,7 @@ def env(root: Root = Path()) -> None:
 
 @app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
-    """Check the host, start the stack, wait until it is healthy and show its addresses."""
+    """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.stack import compose, doctor
 
     doctor.check_host(root.absolute(), only)
@@ -40,19 +40,31 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 @app.command()
 def data(
-    source: Annotated[str, typer.Argument(help="Address or path of the archive of Food-11, zip or tar.")] = "",
-    force: Annotated[bool, typer.Option(help="Replace what the volume holds.")] = False,
+    source: Annotated[str, typer.Argument(help="URL or path of the archive of Food-11, zip or tar.")] = "",
+    force: Annotated[bool, typer.Option(help="Replace the volume's contents.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Fill the volume food11 with photos for the lessons; a volume that is filled is left as it is."""
+    """Fill the volume food11 with the lessons' photos; a filled volume is left as it is."""
     from mlplatform.stack import compose
 
     raise typer.Exit(compose.fill_food11(root.absolute(), source, force))
 
 
 @app.command()
+def cache(
+    source: Annotated[Path, typer.Argument(help="Cache folder of a machine that has downloaded models: ~/.cache.")],
+    root: Root = Path(),
+) -> None:
+    """Copy downloaded models to the folder that jobs read them from."""
+    from mlplatform.stack.model_cache import copy_models
+
+    for part in copy_models(root.absolute(), source.expanduser()):
+        print(f"copied {part}")
+
+
+@app.command()
 def status(root: Root = Path()) -> None:
-    """Show the addresses of what runs, how to log in, and how to reach it from a laptop."""
+    """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
     from rich.table import Table
 
@@ -63,14 +75,37 @@ def status(root: Root = Path()) -> None:
     running = compose.running(root.absolute())
     shown = [page for page in pages.pages(settings) if page.service in running]
     if not shown:
-        print("Nothing runs; `make up` starts the stack.")
+        print("The stack is not running; start it with `make up`.")
         return
     table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
     for page in shown:
         table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
     console = Console()
     console.print(table)
-    console.print("\nFrom a laptop, this brings every page to the same addresses there:")
+    console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
     # On one line whatever the terminal's width, so that it can be copied.
     host = f"{getpass.getuser()}@{socket.gethostname()}"
     console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
+
+
+def shell_env(root: Root = Path()) -> None:
+    """Print the exports for a shell or a laptop that uses this checkout's stack, or else this process's own."""
+    from mlplatform.settings.job import settings
+    from mlplatform.stack import env as stack_env
+
+    root = root.absolute()
+    if not (root / ".env").is_file():
+        print(exports(settings().environment()))
+        return
+    print(exports(stack_env.client_settings(root).environment()))
+    # A comment, which the shell that evaluates the exports skips.
+    account = root / "secrets" / "mlflow_person"
+    print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")
+
+
+def check(root: Root = Path(), only: Only = "") -> None:
+    """Check that the stack can start on this host; each problem comes with its fix."""
+    from mlplatform.stack.doctor import check_host
+
+    check_host(root.absolute(), only)
+    print("The stack can start on this host.")

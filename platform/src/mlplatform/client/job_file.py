@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mlplatform.client.renamed import with_new_names
 from mlplatform.errors import JobError
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
@@ -52,11 +53,11 @@ class JobFile(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of all processes of the job."""
 
-    retries: int = Field(0, ge=0)
-    """How often the entry point is started again after it failed by its own fault."""
+    max_restarts_on_failure: int | None = Field(None, ge=0)
+    """Restarts allowed after the entry point failed by its own fault; None means 0."""
 
-    max_losses: int | None = Field(None, ge=0)
-    """How often it is started again after it was lost with its node or with Ray; 3 if not said."""
+    max_restarts_on_loss: int | None = Field(None, ge=0)
+    """Restarts allowed after its node or Ray was lost; None means 3."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run it, where none ever could, instead of being refused."""
@@ -84,7 +85,7 @@ class JobFile(BaseModel):
             values = tomllib.loads(file.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise JobError(f"{file} is not valid TOML: {error}.") from error
-        return cls._checked(values, str(file))
+        return cls._checked(with_new_names(values), str(file))
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same with what the command line says; tables are merged key by key.

@@ -25,6 +25,7 @@ import httpx
 from mlplatform.client import git
 from mlplatform.client import package as client_package
 from mlplatform.client.log_tail import LOOKS, LogTail
+from mlplatform.client.renamed import renamed
 from mlplatform.contract import GATEWAY_HEADER, REPORT
 from mlplatform.errors import AccessError, JobError, SettingsError, UnreachableError
 from mlplatform.scheduling import capacity, listings
@@ -159,11 +160,13 @@ class Jobs:
         resources: Resources = _NOTHING,
         workers: WorkerGroup | None = None,
         note: str | None = None,
-        retries: int = 0,
-        max_losses: int | None = None,
+        max_restarts_on_failure: int | None = None,
+        max_restarts_on_loss: int | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Wait], None] | None = None,
+        retries: int | None = None,
+        max_losses: int | None = None,
     ) -> str:
         """Hand a folder and the command to run in it to Ray.
 
@@ -176,11 +179,13 @@ class Jobs:
             resources: reserved for the entry point.
             workers: the group that the job's own code will ask for; checked before anything is sent, not started.
             note: shown with the job's run.
-            retries: how often the entry point is started again after it failed by its own fault.
-            max_losses: how often the stack starts it again after it was lost with its node or with Ray; None means 3.
+            max_restarts_on_failure: restarts allowed after the entry point failed by its own fault; None means 0.
+            max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
             wait_for_capacity: on the stack, wait for a node that can run it where none ever could.
             pip: packages that Ray installs for this job alone, before it starts.
             on_wait: told what the job waits for, where it cannot start at once.
+            retries: old name of max_restarts_on_failure; works until 1.0.
+            max_losses: old name of max_restarts_on_loss; works until 1.0.
 
         Returns:
             The job's id.
@@ -189,6 +194,8 @@ class Jobs:
             CapacityError: the nodes alive or lately seen can never run it, and it was not said that it shall wait for
                 others; nothing was sent.
         """
+        on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
+        on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
@@ -198,14 +205,14 @@ class Jobs:
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
         # Who starts it again: the gateway, on any node; without one a loop on the node.
-        knobs = _knobs(workers, retries, max_losses, wait_for_capacity) if self._gateway else {}
+        knobs = _job_options(workers, on_failure, on_loss, wait_for_capacity) if self._gateway else {}
         noted = {"MLPLATFORM_NOTE": note} if note else {}
         runtime_env: dict[str, Any] = {
             "working_dir": package,
             "env_vars": self._environment(job_id, {**noted, **(env or {})}),
         }
         request: dict[str, Any] = {
-            "entrypoint": command if self._gateway else _with_retries(command, retries),
+            "entrypoint": command if self._gateway else _with_retries(command, on_failure),
             "submission_id": job_id,
             "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
             "metadata": self._metadata(folder, command) | ({"note": note} if note else {}) | knobs,
@@ -327,6 +334,14 @@ class Jobs:
     def stop(self, job_id: str) -> bool:
         """Ask a job to end: SIGTERM now, SIGKILL a few seconds later; False when it had ended before."""
         return bool(self._call("POST", f"/api/jobs/{job_id}/stop", job_id=job_id).json()["stopped"])
+
+    def delete(self, job_id: str) -> None:
+        """Delete an ended job and its log; its checkpoints and its run stay.
+
+        Raises:
+            JobError: the job does not exist, or has not ended.
+        """
+        self._call("DELETE", f"/api/jobs/{job_id}", job_id=job_id)
 
     def is_up(self) -> bool:
         """Whether the part of Ray's dashboard that keeps the jobs answers; it starts after the dashboard itself."""
@@ -471,16 +486,18 @@ def report_in(line: str) -> dict[str, Any] | None:
     return report
 
 
-def _knobs(workers: WorkerGroup | None, retries: int, max_losses: int | None, wait: bool) -> dict[str, str]:
-    """What a job's metadata says to the gateway (`gateway.submission.Knobs`)."""
+def _job_options(
+    workers: WorkerGroup | None, max_restarts_on_failure: int, max_restarts_on_loss: int | None, wait: bool
+) -> dict[str, str]:
+    """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
     group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
-    said = {
+    options = {
         **group,
-        "retry_failures": retries or None,
-        "max_retries": max_losses,
+        "max_restarts_on_failure": max_restarts_on_failure or None,
+        "max_restarts_on_loss": max_restarts_on_loss,
         "wait_for_capacity": "true" if wait else None,
     }
-    return {key: str(value) for key, value in said.items() if value is not None}
+    return {key: str(value) for key, value in options.items() if value is not None}
 
 
 def _lines(answer: httpx.Response) -> Iterator[str]:

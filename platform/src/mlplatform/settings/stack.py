@@ -15,30 +15,33 @@ LOOPBACK = "127.0.0.1"
 
 
 class StackSettings(BaseSettings):
-    """What `.env` says about the stack on this host."""
+    """Settings of the stack on this host, from its `.env`."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
     version: str = Field(validation_alias="MLPLATFORM_VERSION")
-    """Tag of the images that we build."""
+    """Tag of the images that we build; `make env` keeps it at the checkout's version."""
 
     accelerator: Literal["cpu", "cuda", "rocm"] = Field("cpu", validation_alias="ACCELERATOR")
-    """Picks the workers' devices and the exporters."""
+    """Selects the workers' devices and the exporters."""
 
     worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
     """One worker with everything, two with a GPU each, or the generated file for other counts."""
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
-    """Put before every container, so that two stacks fit on a host."""
+    """Prefix of every container's name, so that two stacks fit on one host."""
 
     food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
-    """Docker volume with the photos of Food-11, which stacks of a host may share."""
+    """Docker volume with the photos of Food-11, which the stacks of a host may share."""
 
     bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
-    """Address that the ports are published on."""
+    """Address on which the ports are published."""
 
     profiles: str = Field("", validation_alias="COMPOSE_PROFILES")
     """Optional services, comma-separated."""
+
+    minio_image: str = Field("", validation_alias="MINIO_IMAGE")
+    """Image of the S3 server; empty means the one that we build."""
 
     disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
     """Free space on Docker's disk, in GB, under which the stack is not started."""

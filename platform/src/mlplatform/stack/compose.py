@@ -1,4 +1,4 @@
-"""The stack on this host: its `.env` and secrets, and the way it is started and shown."""
+"""Start of the stack with Docker Compose, and its data volume."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.pages import only_variables
+from mlplatform.stack import images
+from mlplatform.stack.compose_command import compose
+from mlplatform.stack.services import only_variables
 
 START_TIMEOUT = 300
-"""Seconds until services that are not healthy are reported as failed."""
-
-
-def compose(root: Path, *arguments: str) -> list[str]:
-    """The `docker compose` command on the shipped files, as the Makefile has it."""
-    files = ["--env-file", str(root / ".env"), "--file", str(root / "compose" / "compose.yaml")]
-    return ["docker", "compose", *files, *arguments]
+"""Seconds after which a service that is not healthy counts as failed."""
 
 
 def up(root: Path, only: str | None = None) -> None:
-    """Start the stack, or the half of it that `only` names, and wait until every service is healthy.
+    """Start the stack, or the half that `only` names, and wait until every service is healthy.
 
     Raises:
         SettingsError: `only` is unknown.
-        HostError: a service did not become healthy.
+        HostError: an image cannot be pulled, or a service did not become healthy.
     """
     variables = only_variables(StackSettings.load(root / ".env"), only)
     make_food11_volume(root)
+    images.pull_missing(root, only)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env={**environment(), **variables}, check=False)
     if result.returncode:
         raise HostError(
-            f"The stack is not healthy after {START_TIMEOUT} s or less: `make status` shows each container's state "
-            f"and `make logs` its last lines.{_last_words(root)}"
+            f"The stack did not become healthy within {START_TIMEOUT} s: `make status` shows the state of each "
+            f"container and `make logs` its last lines.{_last_lines(root)}"
         )
 
 
-def _last_words(root: Path) -> str:
-    """The last lines of each container that ended with an error or is not healthy."""
+def _last_lines(root: Path) -> str:
+    """Return the last lines of each container that exited with an error or is unhealthy."""
     listing = subprocess.run(
         compose(root, "--profile", "*", "ps", "--all", "--format", "json"), capture_output=True, text=True, check=False
     )
@@ -49,7 +46,7 @@ def _last_words(root: Path) -> str:
         if container["Health"] == "unhealthy":
             state = "is unhealthy"
         elif container["State"] in ("exited", "restarting", "dead") and container["ExitCode"]:
-            state = f"ended with {container['ExitCode']}"
+            state = f"exited with {container['ExitCode']}"
         else:
             continue
         logs = subprocess.run(
@@ -64,19 +61,18 @@ def _last_words(root: Path) -> str:
 
 
 def make_food11_volume(root: Path) -> None:
-    """External to Compose, so that no `down --volumes` takes the data set."""
+    """Create the data set's volume outside of Compose, so that no `down --volumes` removes it."""
     name = StackSettings.load(root / ".env").food11_volume
     subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
 
 
 def fill_food11(root: Path, source: str, force: bool) -> int:
-    """Unpack an archive into the volume, in a container that says itself what it did; returns its exit status.
+    """Unpack an archive into the volume, in a container that prints its own progress; return its exit status.
 
     Args:
         root: of the checkout.
-        source: address, or a path on this host, which the container sees read-only; not needed for a volume that is
-            filled.
-        force: replace what the volume holds.
+        source: URL, or a path on this host, which the container mounts read-only; empty for a volume that is filled.
+        force: replace the volume's contents.
     """
     make_food11_volume(root)
     command = compose(root, "run", "--rm")
@@ -88,7 +84,7 @@ def fill_food11(root: Path, source: str, force: bool) -> int:
 
 
 def running(root: Path) -> set[str]:
-    """Names of the services that run now."""
+    """Return the names of the services that are running."""
     command = compose(root, "--profile", "*", "ps", "--services")
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

@@ -1,4 +1,4 @@
-"""Checks of this host before the stack starts; every failure names its fix, and all of them come in one error."""
+"""Checks of the host before the stack starts. Each problem names its fix; all of them come in one error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import pages
+from mlplatform.stack import images, services
+from mlplatform.stack.pages import pages
 
 # `start_interval` of health checks needs Engine 25, `include` of several files Compose 2.23.
 MINIMUM_ENGINE = (25, 0)
@@ -23,22 +24,25 @@ _GB = 10**9
 
 
 def check_host(root: Path, only: str | None = None) -> None:
-    """Find out whether the stack can start on this host.
+    """Check that the stack can start on this host.
+
+    Args:
+        root: of the checkout.
+        only: half of the stack that is to start; empty for all of it.
 
     Raises:
-        HostError: it cannot; one line for each problem, with what to do.
-        SettingsError: `.env` is missing or has a value that is not valid.
+        HostError: it cannot start; one line per problem, each with its fix.
+        SettingsError: `.env` is missing or has an invalid value.
     """
     settings = StackSettings.load(root / ".env")
-    variables = pages.only_variables(settings, only)
-    profiles = set(variables.get("COMPOSE_PROFILES", settings.profiles).split(","))
+    profiles = services.profiles_of(settings, only)
     problems = [*_docker_problems()]
     if not problems:
         engine = json.loads(_output("docker", "info", "--format", "{{json .}}"))
         problems += [
             *_accelerator_problems(settings, engine),
             *_disk_problems(Path(engine["DockerRootDir"]), settings.disk_needed),
-            *_image_problems(settings),
+            *_image_problems(settings, profiles),
             *_port_problems(settings, profiles, stack_compose.running(root)),
         ]
     if problems:
@@ -47,14 +51,14 @@ def check_host(root: Path, only: str | None = None) -> None:
 
 def _docker_problems() -> Iterator[str]:
     if not shutil.which("docker"):
-        yield "There is no `docker` on this host: install Docker Engine 25 or later with its Compose plugin."
+        yield "Docker is not installed: install Docker Engine 25 or later with its Compose plugin."
         return
     result = subprocess.run(
         ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False
     )
     if result.returncode:
         yield (
-            f"Docker is not running or not yours to use ({result.stderr.strip().splitlines()[-1]}): start it with "
+            f"Docker is not running, or you may not use it ({result.stderr.strip().splitlines()[-1]}): start it with "
             "`sudo systemctl start docker`, or add yourself to the group `docker` and log in again."
         )
         return
@@ -70,7 +74,7 @@ def _docker_problems() -> Iterator[str]:
 def _accelerator_problems(settings: StackSettings, engine: dict[str, object]) -> Iterator[str]:
     if settings.accelerator == "cuda" and "nvidia" not in dict(engine.get("Runtimes") or {}):  # type: ignore[call-overload]
         yield (
-            "ACCELERATOR=cuda, but Docker knows no NVIDIA runtime: install the NVIDIA Container Toolkit, run "
+            "ACCELERATOR=cuda, but Docker has no NVIDIA runtime: install the NVIDIA Container Toolkit, run "
             "`sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker, or set ACCELERATOR=cpu in .env."
         )
     if settings.accelerator == "rocm" and not Path("/dev/kfd").exists():
@@ -81,36 +85,34 @@ def _accelerator_problems(settings: StackSettings, engine: dict[str, object]) ->
 
 
 def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
-    # Only root may look into Docker's folder, but its nearest parent that we see is on the same disk or tells as much.
+    # Only root may look into Docker's folder; its nearest visible parent is nearly always on the same disk.
     visible = next(folder for folder in (docker_root, *docker_root.parents) if folder.exists())
     free = shutil.disk_usage(visible).free / _GB
     if free < needed:
         yield (
-            f"Docker's disk at {docker_root} has {free:.0f} GB free, fewer than DISK_NEEDED_GB={needed}: "
-            "free some (`docker system prune` removes what is unused), or lower the setting in .env."
+            f"Docker's disk at {docker_root} has {free:.0f} GB free, less than DISK_NEEDED_GB={needed}: "
+            "free some (`docker system prune` removes unused data), or lower the setting in .env."
         )
 
 
-def _image_problems(settings: StackSettings) -> Iterator[str]:
-    for name in ("platform", "ray", "notebook"):
-        image = f"mlplatform-{name}:{settings.version}"
-        if not _output("docker", "image", "inspect", "--format", "{{.Id}}", image):
-            yield f"The image {image} is not built: run `make build`."
+def _image_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
+    for image in images.missing_builds(settings, profiles):
+        yield f"The image {image} is not built: run `make build`."
 
 
-def _port_problems(settings: StackSettings, profiles: set[str], running: set[str]) -> Iterator[str]:
-    for page in pages.pages(settings):
+def _port_problems(settings: StackSettings, profiles: list[str], running: set[str]) -> Iterator[str]:
+    for page in pages(settings):
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
         with socket.socket() as probe:
-            # As Docker binds: a port whose last connection just closed is free.
+            # As Docker binds: a port whose last connection has just closed counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((settings.bind_address, page.port))
             except OSError as error:
                 yield (
-                    f"Port {page.port} for {page.title} cannot be used ({error.strerror}): stop what listens there, "
-                    f"or set {page.setting} in .env to a free port."
+                    f"Port {page.port} for {page.title} cannot be used ({error.strerror}): stop the process that "
+                    f"uses it, or set {page.setting} in .env to a free port."
                 )
 
 

@@ -1,32 +1,36 @@
-"""The host's `.env` and what is detected for it; settings of a client on this host."""
+"""The host's `.env`, filled in with detected hardware, and the settings of a client on this host."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import secrets_folder
+from mlplatform.stack.services import GPU_PROFILES
 from mlplatform.stack.workers import render_workers
 
 
 def write_env(root: Path) -> list[str]:
-    """Make `.env`, `secrets/` and, for a GPU count that has no file, the workers' compose file; each only if missing.
+    """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
+
+    An existing `.env` changes in one line: MLPLATFORM_VERSION, the tag of the images that this checkout builds. That
+    line would otherwise keep the version of the checkout that wrote it.
 
     Returns:
-        What was written, for people.
+        A line for people per thing that was written.
     """
     written = []
     env_file = root / ".env"
     if not env_file.exists():
         found = detect()
-        draft = root / ".env.draft"
-        draft.write_text(_filled((root / ".env.example").read_text(), found))
-        draft.rename(env_file)
+        _write(env_file, _filled((root / ".env.example").read_text(), found))
         written.append(f".env for ACCELERATOR={found['ACCELERATOR']}, WORKER_LAYOUT={found['WORKER_LAYOUT']}")
+    written += _write_version(env_file, checkout_version(root))
     settings = StackSettings.load(env_file)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
@@ -36,8 +40,31 @@ def write_env(root: Path) -> list[str]:
     return written
 
 
+def checkout_version(root: Path) -> str:
+    """Return the version of a checkout: that of its Python distribution."""
+    return str(tomllib.loads((root / "platform" / "pyproject.toml").read_text())["project"]["version"])
+
+
+def _write_version(env_file: Path, version: str) -> list[str]:
+    line = f"MLPLATFORM_VERSION={version}"
+    before = env_file.read_text()
+    after, count = re.subn(r"^MLPLATFORM_VERSION=.*$", line, before, flags=re.M)
+    after = after if count else f"{line}\n{before}"
+    if after == before:
+        return []
+    _write(env_file, after)
+    stale = re.search(r"^MLPLATFORM_VERSION=(.+)$", before, re.M)
+    return [f"{line} into .env, which had {stale[1]}"] if stale else []
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text)
+    draft.rename(path)
+
+
 def detect() -> dict[str, str]:
-    """Settings that follow from this host's hardware."""
+    """Return the settings that follow from this host's hardware."""
     accelerator = next((name for name in ("cuda", "rocm") if _gpus(name)), "cpu")
     count = len(_gpus(accelerator))
     layout = "gpu" if count in (0, 2) else "host"
@@ -49,12 +76,12 @@ def detect() -> dict[str, str]:
         "RENDER_GID": _render_gid() if accelerator == "rocm" else "",
     }
     if accelerator != "cpu":
-        found["COMPOSE_PROFILES"] = "tracking,ray,notebook,monitoring,grafana,gpu-metrics"
+        found["COMPOSE_PROFILES"] = ",".join(GPU_PROFILES)
     return found
 
 
 def client_settings(root: Path) -> Settings:
-    """What a shell on this host, or a laptop with the ssh line and a copy of `secrets/`, needs to use the stack."""
+    """Return the settings of a client on this host, or on a laptop with the ssh line and a copy of `secrets/`."""
     stack = StackSettings.load(root / ".env")
     secrets = root / "secrets"
     return Settings.load(
@@ -70,7 +97,7 @@ def client_settings(root: Path) -> Settings:
 
 
 def _gpus(accelerator: str) -> list[str]:
-    """One line per GPU of that kind on this host."""
+    """Return one line per GPU of that kind on this host."""
     if accelerator == "cuda" and shutil.which("nvidia-smi"):
         listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
         return listing.stdout.splitlines() if listing.returncode == 0 else []
@@ -82,7 +109,7 @@ def _gpus(accelerator: str) -> list[str]:
 
 
 def _open_files(wanted: int = 65536) -> int:
-    """Open files that a container can have: a container cannot be given more than the engine has itself."""
+    """Return the limit of open files for containers: no more than the engine has itself."""
     try:
         pid = Path("/var/run/docker.pid").read_text().strip()
         limit = re.search(r"^Max open files +\d+ +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)

@@ -1,0 +1,55 @@
+"""`mlplatform data ...`: data sets by name and digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlplatform.cli.output import print_table
+
+app = typer.Typer(no_args_is_help=True, help="Data sets by name and digest: upload, list, download.")
+
+
+@app.command()
+def put(
+    source: Annotated[Path, typer.Argument(help="Folder or file to upload.")],
+    name: Annotated[str, typer.Argument(help="Name for jobs to use.")],
+) -> None:
+    """Upload a folder or a file under a name; files that are stored already are not sent again."""
+    from mlplatform.registry import datasets
+
+    kept = datasets.put(source, name)
+    print(f"{kept.name}@{kept.digest[:12]}  {len(kept.sums)} files  {kept.uri}")
+
+
+@app.command("list")
+def list_data() -> None:
+    """List data sets with all versions, the latest of each last."""
+    from rich.filesize import decimal
+
+    from mlplatform.registry import datasets
+
+    rows = [
+        (
+            f"{found.name}@{found.digest[:12]}",
+            str(len(found.sums)),
+            decimal(found.size),
+            f"{found.modified.astimezone():%Y-%m-%d %H:%M}",
+            found.user,
+        )
+        for found in datasets.list_datasets()
+    ]
+    print_table(["Data set", "Files", "Size", "Uploaded", "By"], rows)
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="name for the latest, or name@digest.")],
+    folder: Annotated[Path, typer.Argument(help="New or empty.")],
+) -> None:
+    """Download a data set and verify its checksums."""
+    from mlplatform.registry import datasets
+
+    print(datasets.find(name).download(folder))

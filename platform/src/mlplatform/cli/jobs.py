@@ -1,0 +1,166 @@
+"""`mlplatform jobs ...`: list, show, follow, stop and delete jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mlplatform.cli.output import print_table, span
+from mlplatform.cli.submit import report_end
+from mlplatform.errors import PlatformError
+
+if TYPE_CHECKING:
+    from mlplatform.client.jobs import Job
+    from mlplatform.storage.checkpoints import Kept
+
+LATEST = 20
+"""Jobs that are listed without --all: a table of 20,000 took 10 s to print."""
+
+
+class _JobsOrId(TyperGroup):
+    """Reads `jobs ID` as `jobs show ID`; a job that has a verb's name is shown by `jobs show list`."""
+
+    # Any, because typer has a copy of click of its own, under a private name.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_JobsOrId, help="Jobs: list, show, follow, stop, delete. `jobs ID` shows one.")
+
+JobId = Annotated[str, typer.Argument(help="Id of the job, as `submit` and `jobs` print it.")]
+All = Annotated[bool, typer.Option("--all", help=f"All jobs instead of the latest {LATEST}.")]
+State = Annotated[str | None, typer.Option(help="Only jobs in this state, such as RUNNING.")]
+User = Annotated[str | None, typer.Option(help="Only jobs of this user.")]
+
+
+@app.callback(invoke_without_command=True)
+def jobs(context: typer.Context, all_: All = False, state: State = None, user: User = None) -> None:
+    """Jobs: list, show, follow, stop, delete. `jobs ID` shows one."""
+    if context.invoked_subcommand is None:
+        list_jobs(all_, state, user)
+
+
+@app.command("list")
+def list_jobs(all_: All = False, state: State = None, user: User = None) -> None:
+    """List the latest jobs, newest first."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        found = [job for job in client.list() if _matches(job, state, user)]
+    shown = found if all_ else found[:LATEST]
+    print_table(
+        ["Job", "Status", "User", "Started", "Command"],
+        [(job.id, job.status, job.user, span(job.started), job.entrypoint) for job in shown],
+    )
+    if len(shown) < len(found):
+        print(f"The latest {len(shown)} of {len(found)} jobs; --all lists every one.")
+
+
+@app.command()
+def show(job_id: JobId) -> None:
+    """Show one job: its attempts, its run, its checkpoints."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        job, attempts = client.get(job_id), client.attempts(job_id)
+    facts = {"Status": job.status, "User": job.user, "Command": job.entrypoint, "Time": span(job.started, job.ended)}
+    facts["Message"] = (job.message.strip().splitlines() or [""])[-1]
+    for attempt in attempts:
+        node = attempt.node and f"on {attempt.node}"
+        parts = (attempt.outcome or "running", node, span(attempt.created, attempt.ended), attempt.reason)
+        facts[f"Attempt {attempt.number}"] = ", ".join(part for part in parts if part)
+    facts |= _results(job_id)
+    width = max(map(len, facts))
+    print(f"{'Job':{width}}  {job_id}")
+    for name, value in facts.items():
+        if value:
+            print(f"{name:{width}}  {value}")
+
+
+@app.command()
+def logs(
+    job_id: JobId, follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False
+) -> None:
+    """Print a job's log."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        if not follow:
+            print(client.logs(job_id), end="")
+            return
+        for line in client.follow(job_id):
+            print(line, flush=True)
+
+
+@app.command()
+def wait(
+    job_id: JobId,
+    timeout: Annotated[float | None, typer.Option(help="Seconds (default: no limit).")] = None,
+) -> None:
+    """Wait until a job has ended; exit 0 if it succeeded."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        report_end(client.wait(job_id, timeout))
+
+
+@app.command()
+def stop(job_id: JobId) -> None:
+    """Stop a job; its checkpoints and its run stay."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
+
+
+@app.command()
+def delete(job_id: JobId) -> None:
+    """Delete an ended job and its log; its checkpoints and its run stay."""
+    from mlplatform.client.jobs import Jobs
+
+    with Jobs() as client:
+        client.delete(job_id)
+    print(f"Job {job_id} is deleted.")
+
+
+def _matches(job: Job, state: str | None, user: str | None) -> bool:
+    return (state is None or job.status == state.upper()) and (user is None or job.user == user)
+
+
+def _results(job_id: str) -> dict[str, str]:
+    """Return a job's run and checkpoints, or the reason why they cannot be shown here."""
+    from mlplatform.storage.checkpoints import fits
+
+    facts = {}
+    try:
+        facts["Run"] = _address_of_run(job_id)
+        for fit in fits(job_id):
+            facts[f"Latest of {fit.name}"] = _kept(fit.latest, "epoch" if "epoch" in fit.latest.metrics else "step")
+            if fit.best:
+                facts[f"Best of {fit.name}"] = _kept(fit.best, fit.metric)
+    except PlatformError as error:
+        facts["Not shown"] = str(error)
+    except ModuleNotFoundError as missing:
+        facts["Not shown"] = f"run and checkpoints, as {missing.name} is not installed here (`make .venv/train`)"
+    return facts
+
+
+def _address_of_run(job_id: str) -> str:
+    from mlplatform.tracking import server
+
+    if not (address := server.uri()):
+        return ""
+    server.check(address)
+    run = server.find_run(job_id, address)
+    return server.run_url(run) if run else ""
+
+
+def _kept(checkpoint: Kept, metric: str | None) -> str:
+    """Return a checkpoint's metric and address; the address ends the line, so that it is easy to copy."""
+    value = checkpoint.metrics.get(metric or "")
+    shown = f"{value:.6g}" if isinstance(value, float) else value
+    return f"{metric} {shown}: {checkpoint.uri}" if shown is not None else checkpoint.uri

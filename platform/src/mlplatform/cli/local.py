@@ -1,0 +1,69 @@
+"""`mlplatform local ...`: the embedded platform on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlplatform.cli.output import exports
+
+app = typer.Typer(
+    no_args_is_help=True, help="The embedded platform: Ray and MLflow as processes on this machine, without Docker."
+)
+
+_DOWN = "The embedded platform is not running; start it with `mlplatform local up`."
+
+
+@app.command()
+def up() -> None:
+    """Start the embedded platform and leave it running."""
+    from mlplatform.local.platform import Local
+
+    reached = Local().up()
+    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+    print('Use it in this shell: eval "$(mlplatform local env)"')
+
+
+@app.command()
+def down() -> None:
+    """Stop the embedded platform; runs, models and checkpoints stay."""
+    from mlplatform.local.platform import Local
+
+    print("Stopped." if Local().down() else "It was not running.")
+
+
+@app.command()
+def status() -> None:
+    """Report whether the embedded platform is up; exit 1 if it is not."""
+    from mlplatform.local.platform import Local
+
+    reached = Local().status()
+    if reached is None:
+        print(_DOWN)
+        raise typer.Exit(1)
+    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+
+
+@app.command()
+def env() -> None:
+    """Print the exports that connect a shell to the embedded platform."""
+    from mlplatform.errors import UnreachableError
+    from mlplatform.local.platform import Local
+
+    reached = Local().status()
+    if reached is None:
+        raise UnreachableError(_DOWN)
+    print(exports(reached.environment()))
+
+
+@app.command()
+def demo(
+    script: Annotated[Path, typer.Argument(help="The job to run.")] = Path("jobs/digits.py"),
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script (after --).")] = None,
+) -> None:
+    """Start the platform, train a model on it, show the results, and stop it again."""
+    from mlplatform.local.demo import run
+
+    run(script, arguments or [])

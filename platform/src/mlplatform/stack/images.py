@@ -1,0 +1,74 @@
+"""Images of the stack's services: those that we build, and those that are pulled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from mlplatform.errors import HostError
+from mlplatform.settings.environment import environment
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.compose_command import compose
+from mlplatform.stack.services import SERVICES, only_variables, profiles_of, started
+
+_OURS = "mlplatform-"
+
+
+def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
+    """Return the images of ours that a start with these profiles needs and this host lacks."""
+    built = {service.built for service in started(profiles)} - {""}
+    if settings.minio_image:
+        built.discard("minio")
+    names = [f"{_OURS}{name}:{settings.version}" for name in sorted(built)]
+    return [name for name in names if not is_present(name)]
+
+
+def is_present(image: str) -> bool:
+    """Tell whether this host has an image."""
+    command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def chosen(root: Path, only: str | None = None) -> dict[str, str]:
+    """Return the image of each service that a start includes, as Compose resolves it.
+
+    Raises:
+        HostError: Compose rejects the files or the settings.
+    """
+    variables = only_variables(StackSettings.load(root / ".env"), only)
+    command = compose(root, "config", "--format", "json")
+    result = subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise HostError(f"`docker compose config` failed: {result.stderr.strip()}")
+    return {name: service["image"] for name, service in json.loads(result.stdout)["services"].items()}
+
+
+def pull_missing(root: Path, only: str | None = None) -> None:
+    """Pull the images that a start needs and this host lacks, showing Docker's own progress.
+
+    Raises:
+        HostError: an image cannot be pulled; each is named with its setting and how to leave its service out.
+    """
+    profiles = profiles_of(StackSettings.load(root / ".env"), only)
+    problems = []
+    for service, image in chosen(root, only).items():
+        if image.startswith(_OURS) or is_present(image):
+            continue
+        result = subprocess.run(["docker", "pull", image], stderr=subprocess.PIPE, text=True, check=False)
+        if result.returncode:
+            problems.append(_problem(service, image, result.stderr, profiles))
+    if problems:
+        raise HostError("\n".join(problems))
+
+
+def _problem(name: str, image: str, answer: str, profiles: list[str]) -> str:
+    reason = (answer.strip().splitlines() or ["no reason given"])[-1]
+    service = next((service for service in SERVICES if service.name == name), None)
+    setting = service.image_setting if service else ""
+    text = f"The image {image} of the service {name} cannot be pulled ({reason}): "
+    text += f"set {setting} in .env to one that this host reaches" if setting else "load it into Docker by hand"
+    if service and service.profile:
+        others = ",".join(profile for profile in profiles if profile != service.profile)
+        text += f", or leave the service out with COMPOSE_PROFILES={others}"
+    return f"{text}."

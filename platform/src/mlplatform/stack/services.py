@@ -1,0 +1,130 @@
+"""Services of the stack as one table: what starts them, what they publish, and which image they run.
+
+The pages, the checks before a start, the detected settings and the halves of `make up ONLY=...` derive from it. A
+test compares it with the compose files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlplatform.errors import SettingsError
+from mlplatform.settings.stack import StackSettings
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port that a service publishes on the host: its page's title, its setting, and how to log in."""
+
+    title: str
+    setting: str
+    login: str
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service of the compose files.
+
+    Attributes:
+        name: in the compose files.
+        profile: that starts it; None for a service that always runs.
+        built: folder below images/ of an image that we build; empty for an image that is pulled.
+        image_setting: variable of `.env` that names another image; empty where there is none.
+        ports: that it publishes.
+    """
+
+    name: str
+    profile: str | None
+    built: str = ""
+    image_setting: str = ""
+    ports: tuple[Port, ...] = ()
+
+
+SERVICES = (
+    Service(
+        "notebook",
+        "notebook",
+        "notebook",
+        ports=(Port("JupyterLab", "NOTEBOOK_PORT", "token in secrets/notebook_token"),),
+    ),
+    Service(
+        "gateway",
+        "ray",
+        "platform",
+        ports=(Port("Ray dashboard and jobs", "RAY_PORT", "token in secrets/ray_token"),),
+    ),
+    Service("ray-head", "ray", "ray"),
+    Service(
+        "mlflow",
+        "tracking",
+        "platform",
+        ports=(Port("MLflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person"),),
+    ),
+    Service("mlflow-migrate", "tracking", "platform"),
+    Service(
+        "grafana",
+        "grafana",
+        image_setting="GRAFANA_IMAGE",
+        ports=(Port("Grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password"),),
+    ),
+    Service("grafana-dashboards", "grafana", "ray"),
+    Service(
+        "prometheus",
+        "monitoring",
+        image_setting="PROMETHEUS_IMAGE",
+        ports=(Port("Prometheus", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password"),),
+    ),
+    Service("alertmanager", "monitoring", image_setting="ALERTMANAGER_IMAGE"),
+    Service("postgres-exporter", "monitoring", image_setting="POSTGRES_EXPORTER_IMAGE"),
+    Service("dcgm-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
+    Service("amd-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
+    Service(
+        "minio",
+        None,
+        "minio",
+        image_setting="MINIO_IMAGE",
+        ports=(
+            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/minio_person"),
+            Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/minio_person"),
+        ),
+    ),
+    Service("storage-init", None, "platform"),
+    Service("postgres", None, image_setting="POSTGRES_IMAGE"),
+)
+"""In the order in which people need the pages."""
+
+DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
+GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
+
+ONLY = {
+    "tracking": tuple(profile for profile in GPU_PROFILES if profile not in ("ray", "gpu-metrics")),
+    "ray": tuple(profile for profile in GPU_PROFILES if profile != "tracking"),
+}
+"""Profiles that `make up ONLY=...` may start; each leaves the other half of the stack out."""
+
+
+def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
+    """Return the variables that leave the other half of the stack out; none if `only` is empty.
+
+    Raises:
+        SettingsError: `only` is unknown.
+    """
+    if not only:
+        return {}
+    if only not in ONLY:
+        raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(ONLY)}, or leave it out for everything.")
+    chosen = [profile for profile in profiles_of(settings) if profile in ONLY[only]]
+    variables = {"COMPOSE_PROFILES": ",".join(chosen)}
+    # Empty means that there is none. Jobs and the notebook then report it instead of waiting for a server.
+    return {**variables, "TRACKING_ADDRESS": ""} if only == "ray" else {**variables, "JOBS_ADDRESS": ""}
+
+
+def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
+    """Return the profiles that a start uses."""
+    profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles)
+    return [profile for profile in profiles.split(",") if profile]
+
+
+def started(profiles: list[str]) -> list[Service]:
+    """Return the services that a start with these profiles includes."""
+    return [service for service in SERVICES if service.profile is None or service.profile in profiles]
