@@ -77,7 +77,7 @@ def test_without_a_job_file_everything_has_its_default(tmp_path: Path) -> None:
         ("gpu = 1", "job.toml cannot be used: unknown key 'gpu', the known ones are entrypoint, cpus, gpus, workers"),
         ("[workers]\nsize = 2", "unknown key 'workers.size', the known ones are count, cpus, gpus."),
         ("cpus = 'two'", "cpus = 'two': input should be a valid number"),
-        ("retries = -1", "retries = -1: input should be greater than or equal to 0"),
+        ("max_restarts_on_failure = -1", "max_restarts_on_failure = -1: input should be greater than or equal to 0"),
         ("cpus =", "job.toml is not valid TOML: Invalid value"),
         ("cpus = 1", 'job.toml names no entrypoint; write one with entrypoint = "python train.py"'),
     ],
