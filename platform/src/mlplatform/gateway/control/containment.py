@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.jobs.store import NoSuchJobError
+from mlplatform.gateway.errors import NoSuchJobError
 
 _LOG_AGAIN_SECONDS = 30.0
 """Steps are repeated twice per second."""
