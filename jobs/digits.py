@@ -105,11 +105,8 @@ def train(config: dict) -> None:
         DataLoader(data["train"], config["batch_size"], shuffle=True),
         DataLoader(data["val"], config["batch_size"]),
     )
-    if checkpoint := ray.train.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            trainer.fit(Classifier(), *loaders, ckpt_path=f"{folder}/{RayTrainReportCallback.CHECKPOINT_NAME}")
-    else:
-        trainer.fit(Classifier(), *loaders)
+    with mlplatform.resume_path(ray.train.get_checkpoint(), RayTrainReportCallback.CHECKPOINT_NAME) as path:
+        trainer.fit(Classifier(), *loaders, ckpt_path=path)
 
 
 def best_network(result: Result) -> nn.Module:
@@ -130,16 +127,19 @@ def publish(run, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, g
     mlflow.log_metric("test_accuracy", accuracy, timestamp=run.info.start_time)
     mlflow.log_figure(confusion_matrix(labels, guesses, accuracy), "confusion_matrix.png")
 
-    earlier = mlflow.search_logged_models(
-        [run.info.experiment_id], f"source_run_id = '{run.info.run_id}'", output_format="list"
-    )
-    model_uri = earlier[0].model_uri if earlier else log_model(model, images)
-    version = mlplatform.register(model_uri, MODEL)
-    try:
-        mlplatform.promote(MODEL, version.version, "champion", metric="test_accuracy")
-        print(f"Model: {MODEL} version {version.version}, alias champion (models:/{MODEL}@champion)")
-    except mlplatform.RegistryError as refusal:
-        print(refusal)
+    def log_model(name: str):
+        # A traced graph ("pt2") loads without this file and, unlike a pickle, executes no code. The requirements are
+        # listed here because inferring them starts another Python process that imports torch.
+        return mlflow.pytorch.log_model(
+            model,
+            name=name,
+            serialization_format="pt2",
+            input_example=images[:4].numpy(),
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+        )
+
+    # A restarted job does not log its model again.
+    mlplatform.publish_model(MODEL, log_model, run, metric="test_accuracy")
 
 
 def confusion_matrix(labels: torch.Tensor, guesses: torch.Tensor, accuracy: float):
@@ -154,22 +154,6 @@ def confusion_matrix(labels: torch.Tensor, guesses: torch.Tensor, accuracy: floa
     for row, column in counts.nonzero().tolist():
         axes.text(column, row, int(counts[row, column]), ha="center", va="center", color="orange")
     return figure
-
-
-def log_model(model: nn.Module, images: torch.Tensor) -> str:
-    """Log the model to MLflow and return its URI."""
-    import mlflow
-
-    # A traced graph ("pt2") loads without this file and, unlike a pickle, executes no code. The requirements are
-    # listed here because inferring them starts another Python process that imports torch.
-    logged = mlflow.pytorch.log_model(
-        model,
-        name=MODEL,
-        serialization_format="pt2",
-        input_example=images[:4].numpy(),
-        pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-    )
-    return logged.model_uri
 
 
 def main() -> None:

@@ -91,33 +91,20 @@ def publish(result: tune.Result, run) -> None:
     with result.checkpoint.as_directory() as folder:
         model.load_state_dict(torch.load(Path(folder) / "state.pt", map_location="cpu", weights_only=True)["model"])
     images, labels = digits()["test"]
-    earlier = mlflow.search_logged_models(
-        [run.info.experiment_id], f"source_run_id = '{run.info.run_id}'", output_format="list"
-    )
-    with mlflow.start_run(run.info.run_id, nested=True):
-        # The run's start time is the same in every attempt, so a restart does not add a second point.
-        mlflow.log_metric("test_accuracy", accuracy(model.eval(), images, labels), timestamp=run.info.start_time)
-        model_uri = earlier[0].model_uri if earlier else log_model(model, images)
-    version = mlplatform.register(model_uri, MODEL)
-    try:
-        mlplatform.promote(MODEL, version.version, "champion", metric="test_accuracy")
-        print(f"Model: {MODEL} version {version.version}, alias champion (models:/{MODEL}@champion)")
-    except mlplatform.RegistryError as refusal:
-        print(refusal)
+    measured = accuracy(model.eval(), images, labels)
+    # The run's start time is the same in every attempt, so a restart does not add a second point.
+    mlflow.log_metric("test_accuracy", measured, timestamp=run.info.start_time, run_id=run.info.run_id)
 
+    def log_model(name: str):  # digits.py explains the options
+        return mlflow.pytorch.log_model(
+            model,
+            name=name,
+            serialization_format="pt2",
+            input_example=images[:4].numpy(),
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+        )
 
-def log_model(model: nn.Module, images: torch.Tensor) -> str:
-    """Log the model to MLflow and return its URI; digits.py explains the options."""
-    import mlflow
-
-    logged = mlflow.pytorch.log_model(
-        model,
-        name=MODEL,
-        serialization_format="pt2",
-        input_example=images[:4].numpy(),
-        pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-    )
-    return logged.model_uri
+    mlplatform.publish_model(MODEL, log_model, run, metric="test_accuracy")
 
 
 def main() -> None:

@@ -51,13 +51,11 @@ def train(config: dict) -> None:
     )
     model = Food(config["lr"], config["dropout"], config["pretrained"])
     loaders = loader("training", config), loader("validation", config)
-    if checkpoint := ray.train.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            if first:
-                print(f"Restored from checkpoint: {checkpoint.path} on {socket.gethostname()}", flush=True)
-            fitting.fit(model, *loaders, ckpt_path=f"{folder}/{RayTrainReportCallback.CHECKPOINT_NAME}")
-    else:
-        fitting.fit(model, *loaders)
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint and first:
+        print(f"Restored from checkpoint: {checkpoint.path} on {socket.gethostname()}", flush=True)
+    with mlplatform.resume_path(checkpoint, RayTrainReportCallback.CHECKPOINT_NAME) as path:
+        fitting.fit(model, *loaders, ckpt_path=path)
 
 
 def main() -> None:

@@ -28,11 +28,8 @@ def trial(config: dict) -> None:
     fitting = trainer(config, report, accelerator="auto", devices=1, enable_model_summary=False)
     model = Food(config["lr"], config["dropout"], config["pretrained"])
     loaders = loader("training", config), loader("validation", config)
-    if checkpoint := tune.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            fitting.fit(model, *loaders, ckpt_path=f"{folder}/checkpoint")
-    else:
-        fitting.fit(model, *loaders)
+    with mlplatform.resume_path(tune.get_checkpoint(), "checkpoint") as path:
+        fitting.fit(model, *loaders, ckpt_path=path)
 
 
 def table(results: tune.ResultGrid, epochs: int) -> str:

@@ -119,17 +119,14 @@ def train(config: dict) -> dict:
             callbacks=[RayTrainReportCallback()],  # Ray: report each checkpoint
         )
         trainer = prepare_trainer(trainer)  # Ray: read the shards
-        if checkpoint is None:
-            if config["die_at_step"] is not None:
-                trainer.add_callback(DieOnce())
-            trainer.train()
-            first = 0
-        else:
-            with checkpoint.as_directory() as folder:
-                saved = Path(folder, RayTrainReportCallback.CHECKPOINT_NAME)
-                first = json.loads((saved / "trainer_state.json").read_text())["global_step"]
+        first = 0
+        with mlplatform.resume_path(checkpoint, RayTrainReportCallback.CHECKPOINT_NAME) as saved:
+            if saved:
+                first = json.loads(Path(saved, "trainer_state.json").read_text())["global_step"]
                 print(f"Resuming at step {first}.", flush=True)
-                trainer.train(resume_from_checkpoint=str(saved))
+            elif config["die_at_step"] is not None:
+                trainer.add_callback(DieOnce())
+            trainer.train(resume_from_checkpoint=saved)
     return {"first_step": first, "last_step": trainer.state.global_step}
 
 

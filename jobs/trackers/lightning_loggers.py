@@ -108,12 +108,8 @@ def train(config: dict) -> dict:
         )
     )
     try:
-        if checkpoint:
-            with checkpoint.as_directory() as folder:
-                path = f"{folder}/{RayTrainReportCallback.CHECKPOINT_NAME}"
-                trainer.fit(Classifier(), DataLoader(data, 256), ckpt_path=path)
-        else:
-            trainer.fit(Classifier(), DataLoader(data, 256))
+        with mlplatform.resume_path(checkpoint, RayTrainReportCallback.CHECKPOINT_NAME) as path:
+            trainer.fit(Classifier(), DataLoader(data, 256), ckpt_path=path)
     finally:
         finish(chosen, made)
     return {name: [str(place.folder), place.id, place.online] for name, place in places.items()}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlplatform.registry.models import download as download
     from mlplatform.registry.models import promote as promote
     from mlplatform.registry.models import register as register
+    from mlplatform.registry.publish import publish_model as publish_model
     from mlplatform.scheduling.resources import Resources as Resources
     from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
     from mlplatform.settings.job import Settings as Settings
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mlplatform.training.config import run_config as run_config
     from mlplatform.training.history import history as history
     from mlplatform.training.preemption import PreemptionCheckpoint as PreemptionCheckpoint
+    from mlplatform.training.resume import resume_path as resume_path
 
 _HOME = {
     "CapacityError": "errors",
@@ -53,7 +55,9 @@ _HOME = {
     "job_run": "tracking.run",
     "node_metrics": "tracking.system_metrics",
     "promote": "registry.models",
+    "publish_model": "registry.publish",
     "register": "registry.models",
+    "resume_path": "training.resume",
     "run_config": "training.config",
     "run_url": "tracking.server",
     "submit": "client.jobs",
@@ -79,7 +83,9 @@ __all__ = [
     "job_run",
     "node_metrics",
     "promote",
+    "publish_model",
     "register",
+    "resume_path",
     "run_config",
     "run_url",
     "submit",
