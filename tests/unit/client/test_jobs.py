@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,51 @@ def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
         pytest.raises(JobError, match="Job a is still RUNNING after 0 s"),
     ):
         jobs.wait("a", timeout_s=0)
+
+
+LISTED = [
+    json.loads(job(status)) | {"submission_id": str(number), "start_time": number, "metadata": {"user": user}}
+    for number, (status, user) in enumerate(
+        [("FAILED", "ada"), ("RUNNING", "ada"), ("FAILED", "ben"), ("FAILED", "ada")]
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, ["3", "2", "1", "0"]),
+        ({"limit": 2}, ["3", "2"]),
+        ({"state": "failed", "user": "ada"}, ["3", "0"]),
+        ({"state": "FAILED", "user": "ada", "limit": 1}, ["3"]),
+        ({"user": "cy"}, []),
+    ],
+)
+def test_jobs_are_listed_by_state_and_user_the_latest_first(
+    wanted: dict[str, Any], found: list[str], serve: Callable[..., str]
+) -> None:
+    with Jobs(Settings.load(ray_address=serve(lambda *_: (200, json.dumps(LISTED))))) as jobs:
+        assert [known.id for known in jobs.list(**wanted)] == found
+        with pytest.raises(JobError, match="Invalid state 'DONE': use one of PENDING, "):
+            jobs.list(state="DONE")
+
+
+def test_a_job_is_deleted_unless_it_is_open_or_unknown(serve: Callable[..., str]) -> None:
+    answers = {
+        "/api/jobs/a": (200, "{}"),
+        "/api/jobs/b": (500, "it is in a non-terminal state RUNNING; stop it first."),
+    }
+
+    def answer(method: str, path: str) -> Answer:
+        assert method == "DELETE"
+        return answers.get(path, (404, "no"))
+
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+        jobs.delete("a")
+        with pytest.raises(JobError, match="non-terminal state RUNNING; stop it first"):
+            jobs.delete("b")
+        with pytest.raises(JobError, match="There is no job 'c'"):
+            jobs.delete("c")
 
 
 def test_a_small_folder_that_is_known_takes_two_requests(serve: Callable[..., str], tmp_path: Path) -> None:

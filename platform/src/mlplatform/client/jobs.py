@@ -34,6 +34,9 @@ from mlplatform.scheduling.resources import Resources as Resources
 from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
 from mlplatform.settings.job import Settings, settings
 
+STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
+"""Of a job, as Ray names them."""
+
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 _REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
@@ -225,10 +228,27 @@ class Jobs:
         answer = self._call("POST", "/api/jobs/", json={k: v for k, v in request.items() if v is not None})
         return str(answer.json()["submission_id"])
 
-    def list(self) -> list[Job]:
-        """All jobs that the cluster remembers, the latest first."""
-        jobs = [Job.of(answer) for answer in self._call("GET", "/api/jobs/").json()]
-        return sorted(jobs, key=lambda job: job.started or datetime.min.replace(tzinfo=UTC), reverse=True)
+    def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:
+        """Return the jobs that the platform remembers, the latest first.
+
+        Args:
+            limit: at most this many; None means all.
+            state: one of `STATES`, in any case; None means every state.
+            user: only jobs that this user has submitted.
+
+        Raises:
+            JobError: there is no such state.
+        """
+        if state is not None and state.upper() not in STATES:
+            raise JobError(f"Invalid state {state!r}: use one of {', '.join(STATES)}.")
+        answers = [
+            answer
+            for answer in self._call("GET", "/api/jobs/").json()
+            if (state is None or answer["status"] == state.upper())
+            and (user is None or (answer.get("metadata") or {}).get("user", "") == user)
+        ]
+        answers.sort(key=lambda answer: answer.get("start_time") or 0, reverse=True)
+        return [Job.of(answer) for answer in answers[:limit]]
 
     def get(self, job_id: str) -> Job:
         """One job."""
