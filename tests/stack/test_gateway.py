@@ -106,7 +106,7 @@ calls_on("whole, deleted", whole)
 do("whole, deleted: delete", client.delete_job, whole)
 
 failing = do("failing: submit", client.submit_job, entrypoint="sleep 1; echo before; echo why >&2; exit 3",
-             metadata={"max_retries": "0"})
+             metadata={"max_restarts_on_loss": "0"})
 states_to_the_end("failing: states", failing)
 
 calls_on("failing", failing)
@@ -181,7 +181,7 @@ ray("submit", f"job submit --submission-id {whole} {runtime} --working-dir . {cp
 ray("status", f"job status {whole}")
 ray("logs", f"job logs {whole}")
 ray("logs -f", f"job logs -f {whole}")
-once = '--metadata-json={"max_retries":"0"}'
+once = '--metadata-json={"max_restarts_on_loss":"0"}'
 ray("submit, failing", f"job submit --submission-id {failing} {once} -- python -c 1/0")
 ray("status, failing", f"job status {failing}")
 ray("submit --no-wait", f"job submit --no-wait --submission-id {stopped} -- sleep 600")

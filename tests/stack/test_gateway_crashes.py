@@ -34,13 +34,13 @@ class Kind:
     end: str
     status: str
     outcomes: tuple[str, ...]
-    retry_failures: int = 0
+    max_restarts_on_failure: int = 0
 
 
 KINDS = (
     Kind("exit 0", "SUCCEEDED", ("SUCCEEDED",)),
     Kind("exit 3", "FAILED", ("FAILED",)),
-    Kind('[ "$MLPLATFORM_ATTEMPT" -gt 1 ] || exit 3', "SUCCEEDED", ("FAILED", "SUCCEEDED"), retry_failures=1),
+    Kind('[ "$MLPLATFORM_ATTEMPT" -gt 1 ] || exit 3', "SUCCEEDED", ("FAILED", "SUCCEEDED"), max_restarts_on_failure=1),
 )
 
 
@@ -82,7 +82,7 @@ def hand_in(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> bo
     body = {
         "submission_id": job_id,
         "entrypoint": SCRIPT.format(seconds=seconds, end=kind.end),
-        "metadata": {"retry_failures": str(kind.retry_failures)},
+        "metadata": {"max_restarts_on_failure": str(kind.max_restarts_on_failure)},
     }
     unsure = False
     deadline = time.monotonic() + 60

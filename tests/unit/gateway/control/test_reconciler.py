@@ -67,17 +67,17 @@ class MadeUpHead:
     async def has_package(self, name: str) -> bool:
         return False
 
-    async def has_supervisor(self, ray_id: str) -> bool:
+    async def has_supervisor(self, ray_submission_id: str) -> bool:
         return self.supervised
 
     async def node_answers(self, agent: str) -> bool:
         return True
 
-    async def stop(self, ray_id: str) -> None:
-        if ray_id in self.jobs:
-            self.jobs[ray_id] = ray("STOPPED")
+    async def stop(self, ray_submission_id: str) -> None:
+        if ray_submission_id in self.jobs:
+            self.jobs[ray_submission_id] = ray("STOPPED")
 
-    async def delete(self, ray_id: str) -> bool:
+    async def delete(self, ray_submission_id: str) -> bool:
         return True
 
     async def poke(self) -> None:
@@ -158,10 +158,10 @@ def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
         async with gateway.at_work():
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
-            (ray_id,) = gateway.head.submitted
-            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            (ray_submission_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_submission_id] = ray("SUCCEEDED")
             await gateway.until_state(State.SUCCEEDED)
-            return ray_id
+            return ray_submission_id
 
     assert asyncio.run(scenario()).startswith("mine--1-")
 
@@ -207,8 +207,8 @@ def test_a_job_that_asks_ray_for_what_no_node_has_is_told_so(
         async with gateway.at_work():
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
-            (ray_id,) = gateway.head.submitted
-            gateway.head.jobs[ray_id] = ray("RUNNING", job_id="02000000")
+            (ray_submission_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_submission_id] = ray("RUNNING", job_id="02000000")
             gateway.head.wanted = bundles
             await gateway.until(lambda: message_has(f"waits for a node that can run its workers. {said}"))
             gateway.head.wanted = [{"CPU": 4.0}]  # has to wait for its turn, but fits
@@ -231,8 +231,8 @@ def test_an_open_job_without_an_attempt_does_not_keep_the_others_from_starting(
             await gateway.store.add(broken)
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
-            (ray_id,) = gateway.head.submitted
-            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            (ray_submission_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_submission_id] = ray("SUCCEEDED")
             await gateway.until_state(State.SUCCEEDED)
             stopped, job = await gateway.store.request_stop("broken")
             assert (stopped, job.state) == (True, State.STOPPED)
@@ -282,6 +282,23 @@ def test_a_waiting_job_that_cannot_be_judged_does_not_keep_the_others_from_start
     asyncio.run(scenario())
 
 
+def test_a_former_metadata_key_is_named_in_the_jobs_log_and_the_gateways(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> str:
+        async with gateway.at_work():
+            await gateway.submit(metadata={"max_retries": "1"})
+            await gateway.until_state(State.RUNNING)
+            gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            await gateway.until(lambda: _true(len(gateway.head.submitted) == 2))
+            await gateway.until_state(State.RUNNING)
+            return await gateway.logs.text("mine")
+
+    notice = "Metadata key 'max_retries' is now called 'max_restarts_on_loss'; the old name is accepted until 1.0."
+    assert asyncio.run(scenario()).count(notice) == 1
+    assert [record.getMessage() for record in caplog.records] == [f"Job mine: {notice}"]
+
+
 def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 
@@ -312,7 +329,7 @@ def test_a_job_that_ray_wrote_down_and_never_started_is_started_again(
             await gateway.until(lambda: _true(gateway.head.submitted))
             gateway.head.status = "RUNNING"
             await gateway.until_state(State.RUNNING)
-        assert [ray_id.split("--")[1][0] for ray_id in gateway.head.submitted] == ["1", "2"]
+        assert [ray_submission_id.split("--")[1][0] for ray_submission_id in gateway.head.submitted] == ["1", "2"]
 
     asyncio.run(scenario())
 
@@ -346,10 +363,10 @@ def test_a_lost_attempt_is_fenced_off_before_its_end_is_known(
 
     async def scenario() -> None:
         async with gateway.at_work():
-            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.submit(metadata={"max_restarts_on_loss": "0"})
             await gateway.until_state(State.RUNNING)
-            (ray_id,) = gateway.head.submitted
-            gateway.head.jobs[ray_id] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            (ray_submission_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_submission_id] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
             await gateway.until_state(State.FAILED)
 
     asyncio.run(scenario())
@@ -372,8 +389,8 @@ def test_who_follows_a_log_comes_to_its_end_though_the_database_never_said_that_
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
             await gateway.logs.note("mine", "a line")
-            (ray_id,) = gateway.head.submitted
-            gateway.head.jobs[ray_id] = ray("SUCCEEDED")
+            (ray_submission_id,) = gateway.head.submitted
+            gateway.head.jobs[ray_submission_id] = ray("SUCCEEDED")
             async with asyncio.timeout(BOUND_S):
                 assert [part async for part in gateway.logs.follow("mine")] == ["a line\n"]
 
@@ -386,7 +403,7 @@ def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None
     async def scenario() -> None:
         request: Any = None
         async with gateway.at_work():
-            await gateway.submit(metadata={"max_retries": "0"})
+            await gateway.submit(metadata={"max_restarts_on_loss": "0"})
             await gateway.until_state(State.RUNNING)
             await gateway.logs.note("mine", "of the first")
             gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")

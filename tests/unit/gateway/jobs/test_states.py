@@ -26,8 +26,8 @@ def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It
     return Sight(details, **more)
 
 
-def count(losses: int = 0, max_losses: int = 3, failures: int = 0, max_failures: int = 0) -> Count:
-    return Count(losses, max_losses, failures, max_failures)
+def count(losses: int = 0, max_restarts_on_loss: int = 3, failures: int = 0, max_restarts_on_failure: int = 0) -> Count:
+    return Count(losses, max_restarts_on_loss, failures, max_restarts_on_failure)
 
 
 @pytest.mark.parametrize("state", State)
@@ -120,7 +120,7 @@ def test_the_message_tells_attempts_reason_and_where_it_goes_on(resumes: bool) -
 
 
 def test_losses_and_failures_are_counted_apart_and_number_attempts_together() -> None:
-    coming = after(FAILED, count(losses=3, max_losses=3, failures=1, max_failures=2), False, False)
+    coming = after(FAILED, count(losses=3, max_restarts_on_loss=3, failures=1, max_restarts_on_failure=2), False, False)
     assert (coming.state, coming.delay_s) == (State.WAITING, 2)
     assert coming.message == "Attempt 6 starts from the beginning; attempt 5 failed: exit code 1."
 
@@ -129,10 +129,11 @@ def test_losses_and_failures_are_counted_apart_and_number_attempts_together() ->
     ("used", "times"), [(0, "once"), (1, "2 times"), (3, "4 times")], ids=["none", "one", "the default"]
 )
 def test_a_job_lost_too_often_has_failed_and_says_what_allows_more(used: int, times: str) -> None:
-    coming = after(LOST, count(losses=used, max_losses=used), False, True)
+    coming = after(LOST, count(losses=used, max_restarts_on_loss=used), False, True)
     assert coming.state is State.FAILED
     assert coming.message == (
-        f"Job was lost {times}, the last time because the node of its driver has died; `max_retries` allows more."
+        f"Job was lost {times}, the last time because the node of its driver has died; "
+        "`max_restarts_on_loss` allows more."
     )
 
 
@@ -143,11 +144,11 @@ def test_a_failure_without_retries_keeps_its_whole_message() -> None:
 
 @pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
 def test_a_job_that_was_told_to_stop_is_not_started_again(verdict: Verdict) -> None:
-    assert after(verdict, count(max_failures=3), True, True).state is State.STOPPED
+    assert after(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
 
 
 def test_a_stop_from_elsewhere_ends_the_job_too() -> None:
-    assert after(STOPPED, count(max_failures=3), False, True).state is State.STOPPED
+    assert after(STOPPED, count(max_restarts_on_failure=3), False, True).state is State.STOPPED
 
 
 @pytest.mark.parametrize("stop_requested", [False, True])

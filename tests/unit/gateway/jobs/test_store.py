@@ -182,9 +182,9 @@ def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: Store)
     attempt = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
     end(store, SUCCEEDED)
-    assert [one.ray_id for one in do(store.delete("mine")).attempts] == [attempt.ray_id]
+    assert [one.ray_submission_id for one in do(store.delete("mine")).attempts] == [attempt.ray_submission_id]
     assert do(store.list()) == []
-    assert do(store.job_of(ray_id=attempt.ray_id)) is None
+    assert do(store.job_of(ray_submission_id=attempt.ray_submission_id)) is None
     add(store)
     assert do(store.get("mine")).attempts == []
     assert begin(store).number == 1
@@ -197,10 +197,10 @@ def test_an_attempt_begins_only_while_the_job_waits(store: Store) -> None:
     add(store)
     attempt = begin(store)
     assert (attempt.number, attempt.accepted, attempt.in_ray) == (1, False, True)
-    assert attempt.ray_id.startswith("mine--1-")
+    assert attempt.ray_submission_id.startswith("mine--1-")
     assert do(store.begin_attempt("mine")) is None
     job = do(store.get("mine"))
-    assert (job.state, [one.ray_id for one in job.attempts]) == (State.STARTING, [attempt.ray_id])
+    assert (job.state, [one.ray_submission_id for one in job.attempts]) == (State.STARTING, [attempt.ray_submission_id])
     end(store, SUCCEEDED)
     assert do(store.begin_attempt("mine")) is None
 
@@ -217,7 +217,7 @@ def test_what_ray_says_of_an_attempt_is_kept(store: Store) -> None:
     job = do(store.get("mine"))
     attempt = job.attempts[0]
     assert (job.state, job.message) == (State.RUNNING, "Job is currently running.")
-    assert (attempt.node, attempt.node_id, attempt.ray_job) == ("worker-0", "n" * 56, "01000000")
+    assert (attempt.node, attempt.node_id, attempt.ray_job_id) == ("worker-0", "n" * 56, "01000000")
     assert attempt.driver == ray()["driver_info"]
 
 
@@ -242,7 +242,7 @@ def test_an_attempt_ends_once(store: Store, verdict: Verdict, state: State) -> N
 
 
 def test_a_lost_job_waits_before_it_is_started_again(store: Store) -> None:
-    add(store, max_retries="2")
+    add(store, max_restarts_on_loss="2")
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
     before = datetime.now(UTC)
@@ -257,7 +257,7 @@ def test_a_lost_job_waits_before_it_is_started_again(store: Store) -> None:
 
 
 def test_a_job_is_started_as_often_as_was_allowed(store: Store) -> None:
-    add(store, max_retries="1", retry_failures="1")
+    add(store, max_restarts_on_loss="1", max_restarts_on_failure="1")
     for number, verdict in enumerate((LOST, FAILED, LOST), 1):
         begin(store)
         end(store, verdict, number=number)
@@ -270,7 +270,7 @@ def test_a_job_is_started_as_often_as_was_allowed(store: Store) -> None:
 def test_people_read_their_own_id_in_rays_reasons(store: Store) -> None:
     add(store)
     attempt = begin(store)
-    end(store, Verdict(Outcome.FAILED, f"Job {attempt.ray_id} broke."))
+    end(store, Verdict(Outcome.FAILED, f"Job {attempt.ray_submission_id} broke."))
     assert do(store.get("mine")).message == "Job mine broke."
 
 
@@ -280,11 +280,11 @@ def test_an_end_keeps_what_was_known_of_the_driver(store: Store) -> None:
     do(store.seen("mine", 1, ray(), "a"))
     do(store.end_attempt("mine", 1, LOST, ray("FAILED", None), False))
     attempt = do(store.get("mine")).attempts[0]
-    assert (attempt.ray_job, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
+    assert (attempt.ray_job_id, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
 
 
 def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: Store) -> None:
-    add(store, max_retries="3", retry_failures="3")
+    add(store, max_restarts_on_loss="3", max_restarts_on_failure="3")
     begin(store)
     do(store.refuse("mine", 1, "Ray refuses the job."))
     job = do(store.get("mine"))
@@ -312,9 +312,11 @@ def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: Store) -> None
     begin(store)
     do(store.seen("mine", 2, ray(driver="02000000"), "a"))
     assert [do(store.get(driver)).id for driver in ("01000000", "02000000")] == ["mine", "mine"]
-    assert do(store.job_of(ray_id=first.ray_id)) == do(store.job_of(ray_job="02000000")) == "mine"
-    assert do(store.job_of(ray_id="none")) is None
-    assert do(store.job_of(ray_job="03000000")) is None
+    assert (
+        do(store.job_of(ray_submission_id=first.ray_submission_id)) == do(store.job_of(ray_job_id="02000000")) == "mine"
+    )
+    assert do(store.job_of(ray_submission_id="none")) is None
+    assert do(store.job_of(ray_job_id="03000000")) is None
 
 
 def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: Store) -> None:
@@ -323,7 +325,7 @@ def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: Store) -> N
     for job_id in ("b", "a"):
         begin(store, job_id)
         do(store.seen(job_id, 1, ray(), "n"))
-    assert do(store.get("01000000")).id == do(store.job_of(ray_job="01000000")) == "a"
+    assert do(store.get("01000000")).id == do(store.job_of(ray_job_id="01000000")) == "a"
 
 
 def test_a_persons_id_comes_before_rays(store: Store) -> None:
@@ -338,36 +340,36 @@ def test_a_persons_id_comes_before_rays(store: Store) -> None:
 
 
 def test_runs_are_closed_after_each_attempt_and_after_the_job(store: Store) -> None:
-    number = add(store).number
+    sequence = add(store).sequence
     add(store, "running")
     for job_id in ("mine", "running"):
         begin(store, job_id)
     assert do(store.unclosed()) == []
     end(store, LOST)
-    assert do(store.unclosed()) == [number]
-    do(store.runs_closed(number, [1], job_too=False))
+    assert do(store.unclosed()) == [sequence]
+    do(store.runs_closed(sequence, [1], job_too=False))
     assert do(store.unclosed()) == []
     begin(store)
     end(store, SUCCEEDED, number=2)
-    do(store.runs_closed(number, [1, 2], job_too=False))
-    assert do(store.unclosed()) == [number]
-    do(store.runs_closed(number, [1, 2], job_too=True))
+    do(store.runs_closed(sequence, [1, 2], job_too=False))
+    assert do(store.unclosed()) == [sequence]
+    do(store.runs_closed(sequence, [1, 2], job_too=True))
     assert do(store.unclosed()) == []
 
 
 def test_a_job_that_was_deleted_has_no_runs_to_close(store: Store) -> None:
-    number = add(store).number
+    sequence = add(store).sequence
     do(store.request_stop("mine"))
     do(store.delete("mine"))
-    assert do(store.numbered(number)) is None
-    do(store.runs_closed(number, [], job_too=True))
+    assert do(store.by_sequence(sequence)) is None
+    do(store.runs_closed(sequence, [], job_too=True))
 
 
 def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: Store) -> None:
-    number = add(store).number
+    sequence = add(store).sequence
     do(store.request_stop("mine"))
-    assert do(store.unclosed()) == [number]
-    do(store.runs_closed(number, [], job_too=True))
+    assert do(store.unclosed()) == [sequence]
+    do(store.runs_closed(sequence, [], job_too=True))
     assert do(store.unclosed()) == []
 
 
@@ -394,16 +396,16 @@ def test_packages_of_all_jobs_are_needed(store: Store) -> None:
 
 
 def test_ray_keeps_the_latest_ended_attempts_only(store: Store) -> None:
-    ray_ids = []
+    submission_ids = []
     for job_id in ("a", "b", "c", "open"):
         add(store, job_id)
-        ray_ids.append(begin(store, job_id).ray_id)
+        submission_ids.append(begin(store, job_id).ray_submission_id)
     for job_id in ("a", "b", "c"):
         end(store, SUCCEEDED, job_id)
-    assert do(store.left_in_ray(1)) == [ray_ids[1], ray_ids[0]]
-    do(store.gone_from_ray(ray_ids[0]))
+    assert do(store.left_in_ray(1)) == [submission_ids[1], submission_ids[0]]
+    do(store.gone_from_ray(submission_ids[0]))
     do(store.gone_from_ray("none"))
-    assert do(store.left_in_ray(1)) == [ray_ids[1]]
+    assert do(store.left_in_ray(1)) == [submission_ids[1]]
     assert do(store.left_in_ray(2)) == []
 
 

@@ -16,8 +16,10 @@ from mlplatform.errors import JobError
 from mlplatform.gateway.jobs.details import job_details, redacted
 from mlplatform.gateway.jobs.schema import AttemptRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission, group_of, resources_of
+from mlplatform.gateway.jobs.submission import Submission, group_of, renamed_keys, resources_of
 from mlplatform.scheduling.resources import Resources, WorkerGroup
+
+RESTARTS = ("max_restarts_on_loss", "max_restarts_on_failure", "max_retries", "retry_failures")
 
 WHOLE: dict[str, Any] = {
     "entrypoint": "python train.py",
@@ -191,17 +193,40 @@ def test_an_id_is_made_in_rays_form_and_is_new_each_time() -> None:
 
 def test_a_job_without_words_to_the_platform_gets_the_defaults() -> None:
     job = parsed(metadata={"note": "x"}).job()
-    assert (job.user, job.max_losses, job.max_failures, job.wait_for_capacity, job.workers) == ("", 3, 0, False, None)
+    assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (3, 0)
+    assert (job.user, job.wait_for_capacity, job.workers) == ("", False, None)
     assert (job.state, job.message) == (State.WAITING, "Job has not started yet.")
     assert job.created == job.not_before
     assert abs((datetime.now(UTC) - job.created).total_seconds()) < 60
 
 
 def test_metadata_tells_the_platform_what_to_do() -> None:
-    said = {"user": "ann", "max_retries": "0", "retry_failures": "2", "wait_for_capacity": "true"}
+    said = {"user": "ann", "max_restarts_on_loss": "0", "max_restarts_on_failure": "2", "wait_for_capacity": "true"}
     job = parsed(metadata={**said, "workers": "2", "worker_cpus": "0.5", "worker_gpus": "1"}).job()
-    assert (job.user, job.max_losses, job.max_failures, job.wait_for_capacity) == ("ann", 0, 2, True)
+    assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (0, 2)
+    assert (job.user, job.wait_for_capacity) == ("ann", True)
     assert group_of(job.workers) == WorkerGroup(2, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "limits", "renamed"),
+    [
+        ({"max_retries": "7", "retry_failures": "2"}, (7, 2), ["max_restarts_on_loss", "max_restarts_on_failure"]),
+        ({"retry_failures": "1"}, (3, 1), ["max_restarts_on_failure"]),
+        ({"max_retries": "7", "max_restarts_on_loss": "1"}, (1, 0), ["max_restarts_on_loss"]),
+        ({"max_restarts_on_loss": "1"}, (1, 0), []),
+    ],
+)
+def test_former_keys_are_accepted_with_a_notice(
+    metadata: dict[str, str], limits: tuple[int, int], renamed: list[str]
+) -> None:
+    job = parsed(metadata=metadata).job()
+    assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == limits
+    assert job.job_metadata == metadata
+    notices = renamed_keys(metadata)
+    assert len(notices) == len(renamed)
+    for notice, new in zip(notices, renamed, strict=True):
+        assert f"is now called {new!r}; the old name is accepted until 1.0." in notice
 
 
 def test_a_group_of_workers_takes_a_cpu_each_and_no_group_is_none() -> None:
@@ -212,7 +237,7 @@ def test_a_group_of_workers_takes_a_cpu_each_and_no_group_is_none() -> None:
 @pytest.mark.parametrize(
     ("knob", "value"),
     [
-        *((knob, value) for knob in ("max_retries", "retry_failures") for value in ("-1", "1001", "many", "1.5", "")),
+        *((key, value) for key in RESTARTS for value in ("-1", "1001", "many", "1.5", "")),
         *(("workers", value) for value in ("0", "-1", "two", "10001")),
         *((knob, value) for knob in ("worker_cpus", "worker_gpus") for value in ("-1", "nan", "inf", "1e999", "x")),
         ("wait_for_capacity", "perhaps"),
@@ -228,9 +253,11 @@ def test_a_bad_word_to_the_platform_is_refused(knob: str, value: str) -> None:
 
 
 def test_an_entry_holds_only_what_was_given() -> None:
-    assert parsed().entry() == {}
-    assert parsed(entrypoint_num_cpus=0, entrypoint_memory=None).entry() == {"entrypoint_num_cpus": 0}
-    assert parsed(**WHOLE).entry() == {name: value for name, value in WHOLE.items() if "entrypoint_" in name}
+    assert parsed().entrypoint_request() == {}
+    assert parsed(entrypoint_num_cpus=0, entrypoint_memory=None).entrypoint_request() == {"entrypoint_num_cpus": 0}
+    assert parsed(**WHOLE).entrypoint_request() == {
+        name: value for name, value in WHOLE.items() if "entrypoint_" in name
+    }
 
 
 @pytest.mark.parametrize(
@@ -244,7 +271,7 @@ def test_an_entry_holds_only_what_was_given() -> None:
     ],
 )
 def test_an_entry_reserves_what_it_says(fields: dict[str, Any], amounts: dict[str, float]) -> None:
-    entry = parsed(**fields).entry()
+    entry = parsed(**fields).entrypoint_request()
     before = json.dumps(entry)
     reserved = resources_of(entry)
     assert isinstance(reserved, Resources)
@@ -255,10 +282,10 @@ def test_an_entry_reserves_what_it_says(fields: dict[str, Any], amounts: dict[st
 # --- Details ---
 
 
-def attempt(number: int, ray_job: str) -> AttemptRow:
-    driver = {"id": ray_job, "node_ip_address": "10.0.0.1", "pid": "7"}
+def attempt(number: int, ray_job_id: str) -> AttemptRow:
+    driver = {"id": ray_job_id, "node_ip_address": "10.0.0.1", "pid": "7"}
     agent = "http://10.0.0.1:52365"
-    return AttemptRow(number=number, ray_job=ray_job, driver=driver, agent=agent, node_id=f"node-{number}")
+    return AttemptRow(number=number, ray_job_id=ray_job_id, driver=driver, agent=agent, node_id=f"node-{number}")
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2])

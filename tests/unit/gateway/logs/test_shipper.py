@@ -40,8 +40,8 @@ class Gateway:
         self.sizes = sizes
         self._folder, self._port = folder, port
 
-    async def resolve(self, ray_id: str | None, ray_job: str | None) -> str | None:
-        job_id = self.known.get(ray_id or ray_job or "")
+    async def resolve(self, ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
+        job_id = self.known.get(ray_submission_id or ray_job_id or "")
         if job_id == "gone":
             raise JobGoneError("The job was deleted.")
         return job_id

@@ -27,10 +27,10 @@ WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
 EARLY_WORKER = f"worker-{'cd' * 28}-ffffffff-4712.err"
 
 
-async def resolve(ray_id: str | None, ray_job: str | None) -> str | None:
-    if ray_id == "gone--1-000000":
+async def resolve(ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
+    if ray_submission_id == "gone--1-000000":
         raise JobGoneError("The job was deleted.")
-    return "train" if ray_id == "train--1-0a1b2c" or ray_job == "01000000" else None
+    return "train" if ray_submission_id == "train--1-0a1b2c" or ray_job_id == "01000000" else None
 
 
 @asynccontextmanager

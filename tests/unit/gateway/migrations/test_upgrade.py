@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
 from upgraded import upgraded
 
 from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
 from mlplatform.gateway.jobs.store import Store
 from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.migrations.upgrade import configured, upgrade
 
 FIXTURES = next(folder for folder in Path(__file__).parents if folder.name == "tests") / "fixtures" / "0.1.0"
 YEARS_S = 100 * 365 * 86400
@@ -56,6 +59,30 @@ def test_a_second_upgrade_changes_nothing(store: Store) -> None:
 def test_the_upgraded_tables_are_those_of_the_code(store: Store) -> None:
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: Store) -> None:
+    before = rows(old)
+    do(upgrade(old.engine))
+    with old.engine.begin() as connection:
+        command.downgrade(configured(connection), "0001")
+    assert rows(old) == before
+    do(upgrade(old.engine))
+    assert do(upgraded(old)) == json.loads((FIXTURES / "jobs.json").read_text())
+
+
+def rows(store: Store) -> dict[str, Any]:
+    """Tables of a database: columns and indexes by name, and every row."""
+    inspector = inspect(store.engine)
+    with store.engine.connect() as connection:
+        return {
+            table: (
+                [column["name"] for column in inspector.get_columns(table)],
+                sorted((str(index["name"]), index["column_names"]) for index in inspector.get_indexes(table)),
+                connection.execute(text(f"SELECT * FROM {table}")).all(),
+            )
+            for table in inspector.get_table_names()
+        }
 
 
 def test_restart_limits_are_kept(old: Store) -> None:
@@ -118,9 +145,9 @@ def test_a_new_job_arrives_last(store: Store) -> None:
 def test_jobs_are_found_by_what_ray_calls_them(store: Store) -> None:
     running = do(store.get("running"))
     last = running.attempts[-1]
-    assert do(store.job_of(last.ray_id)) == "running"
-    assert do(store.job_of(ray_job=last.ray_job)) == "running"
-    assert do(store.get(last.ray_job)).id == "running"
+    assert do(store.job_of(last.ray_submission_id)) == "running"
+    assert do(store.job_of(ray_job_id=last.ray_job_id)) == "running"
+    assert do(store.get(last.ray_job_id)).id == "running"
 
 
 def test_packages_and_nodes_are_remembered(store: Store) -> None:
@@ -133,7 +160,7 @@ def test_packages_and_nodes_are_remembered(store: Store) -> None:
 
 
 def test_ended_jobs_without_closed_runs_are_closed_later(store: Store) -> None:
-    unclosed = [do(store.numbered(number)) for number in do(store.unclosed())]
+    unclosed = [do(store.by_sequence(sequence)) for sequence in do(store.unclosed())]
     assert {job.id for job in unclosed if job} == {
         *("failed", "failed-by-losses", "refused", "stopped", "stopped-while-waiting", "running", "waiting-again"),
     }

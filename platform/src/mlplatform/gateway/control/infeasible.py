@@ -46,8 +46,10 @@ class Unplaced:
         """Why a request of a job has no place, by the ids of the jobs that have made such a one."""
         if not any(never(nodes, bundles) for bundles in await self._head.demands()):
             return {}
-        ids = {attempt.ray_job: job.id for job in running if (attempt := job.open_attempt)}
-        requests = [(ids[ray_job], bundles) for ray_job, bundles in await self._head.unplaced() if ray_job in ids]
+        ids = {attempt.ray_job_id: job.id for job in running if (attempt := job.open_attempt)}
+        requests = [
+            (ids[ray_job_id], bundles) for ray_job_id, bundles in await self._head.unplaced() if ray_job_id in ids
+        ]
         return {job_id: reason for job_id, bundles in requests if (reason := never(nodes, bundles))}
 
     async def _say(self, job: JobRow, reason: str | None) -> None:

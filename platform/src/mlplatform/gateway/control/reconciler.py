@@ -26,7 +26,7 @@ from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, Sight, State, Verdict, judge
 from mlplatform.gateway.jobs.store import Store, now
-from mlplatform.gateway.jobs.submission import request_of, resources_of
+from mlplatform.gateway.jobs.submission import renamed_keys, request_of, resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.mlflow import close_runs
 from mlplatform.gateway.upstream.ray import Cluster, Head
@@ -135,9 +135,11 @@ class Conductor:
 
     def asks(self, job: JobRow) -> bool:
         """Whether a job asks for more than any entry point gets; looking at the nodes takes Ray 50 ms."""
-        labels = job.entry.get("entrypoint_label_selector") or {}
+        labels = job.entrypoint_request.get("entrypoint_label_selector") or {}
         return bool(
-            job.workers or resources_of(job.entry).amounts() or labels.items() - self._config.driver_labels.items()
+            job.workers
+            or resources_of(job.entrypoint_request).amounts()
+            or labels.items() - self._config.driver_labels.items()
         )
 
     async def room(self) -> FreeCapacity | None:
@@ -155,7 +157,7 @@ class Conductor:
             self._some_ended.set()
         elif attempt := job.open_attempt:
             self._stopped[job.id] = time.monotonic()
-            await self._head.stop(attempt.ray_id)
+            await self._head.stop(attempt.ray_submission_id)
 
     async def settle(self, job: JobRow) -> None:
         """Wait for what follows a job's end, and give its runs theirs: once it is deleted, nobody knows of them."""
@@ -252,12 +254,12 @@ class Conductor:
     async def _watch(self, job: JobRow, attempt: AttemptRow, cluster: Cluster) -> None:
         if (job.id, attempt.number) in self._busy:
             return
-        ray = cluster.jobs.get(attempt.ray_id)
+        ray = cluster.jobs.get(attempt.ray_submission_id)
         if ray is None and not self._forgotten(job, attempt):
             if not attempt.accepted and not job.stop_requested:
                 self._spawn(job, attempt, self._hand_over(job, attempt))
             return
-        self._missing.pop(attempt.ray_id, None)
+        self._missing.pop(attempt.ray_submission_id, None)
         node = ray["driver_node_id"] if ray else attempt.node_id
         if ray and _has_news(attempt, ray):
             # Also of one that has ended meanwhile: its log is waited for from the node that it was on.
@@ -280,7 +282,7 @@ class Conductor:
         """Whether Ray, which may have had the attempt, has not known it for so long that it will not find it again."""
         if not attempt.accepted and not job.stop_requested:
             return False
-        since = self._missing.setdefault(attempt.ray_id, time.monotonic())
+        since = self._missing.setdefault(attempt.ray_submission_id, time.monotonic())
         return time.monotonic() - since > _FORGOTTEN_SECONDS
 
     def _may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
@@ -294,7 +296,7 @@ class Conductor:
 
     async def _look_for_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
         """A head that is killed between writing a job down and making its supervisor leaves it pending for ever."""
-        if not await self._head.has_supervisor(attempt.ray_id):
+        if not await self._head.has_supervisor(attempt.ray_submission_id):
             await self._finish(job, attempt, None, False)
 
     def _spawn(self, job: JobRow, attempt: AttemptRow, work: Coroutine[Any, Any, None]) -> None:
@@ -374,6 +376,11 @@ class Conductor:
             await _if_kept(self._logs.close(job.id))
             self._some_ended.set()
             return
+        if attempt.number == 1:
+            # Ray's own clients show a job's log, but nothing of ours in the answer to a submission.
+            for notice in renamed_keys(job.job_metadata):
+                _log.warning("Job %s: %s", job.id, notice)
+                await _if_kept(self._logs.note(job.id, notice))
         await self._store.accepted(job.id, attempt.number)
 
     async def _bring_package(self, name: str) -> None:
@@ -387,11 +394,11 @@ class Conductor:
     def _request(self, job: JobRow, attempt: AttemptRow) -> dict[str, Any]:
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
         variables = {**(job.runtime_env.get("env_vars") or {}), **own}
-        selector = {**(job.entry.get("entrypoint_label_selector") or {}), **self._config.driver_labels}
+        selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._config.driver_labels}
         return {
-            **{key: value for key, value in job.entry.items() if value is not None},
+            **{key: value for key, value in job.entrypoint_request.items() if value is not None},
             "entrypoint": job.entrypoint,
-            "submission_id": attempt.ray_id,
+            "submission_id": attempt.ray_submission_id,
             "runtime_env": {**job.runtime_env, "env_vars": variables},
             "metadata": job.job_metadata,
             "entrypoint_label_selector": selector,
@@ -423,7 +430,7 @@ class Conductor:
             await _if_kept(self._logs.close(job.id))
         if lost and ray is not None and ray["status"] != "FAILED":
             # Should it wake up again, it is told to end.
-            await self._head.stop(attempt.ray_id)
+            await self._head.stop(attempt.ray_submission_id)
 
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """The judgement with a closer look at what a failed driver stood on."""
@@ -447,9 +454,9 @@ class Conductor:
     async def _close_runs(self) -> None:
         """Give the runs of what has ended their end; while MLflow is away, they wait."""
         self._some_ended.clear()
-        for number in await self._store.unclosed():
+        for sequence in await self._store.unclosed():
             # Looked up again, as one pass may be long: another job may have taken the id of a deleted one.
-            if job := await self._store.numbered(number):
+            if job := await self._store.by_sequence(sequence):
                 try:
                     with self._errors.contained(job.id):
                         await self._close_runs_of(job)
@@ -468,12 +475,12 @@ class Conductor:
                     await close_runs(self._tracking, job.id, "FAILED", reason, attempt=attempt.number)
             if over:
                 await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
-        await self._store.runs_closed(job.number, [attempt.number for attempt in ended], over)
+        await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
     async def _clean_ray(self) -> None:
-        for ray_id in await self._store.left_in_ray(_KEPT_IN_RAY):
-            if await self._head.delete(ray_id):
-                await self._store.gone_from_ray(ray_id)
+        for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
+            if await self._head.delete(ray_submission_id):
+                await self._store.gone_from_ray(ray_submission_id)
         await asyncio.sleep(_CLEAN_SECONDS)
 
     async def _clean_packages(self) -> None:
@@ -503,7 +510,7 @@ def _has_checkpoint(job_id: str) -> bool:
 
 def _has_news(attempt: AttemptRow, ray: dict[str, Any]) -> bool:
     running = ray["status"] == "RUNNING"
-    known = (attempt.accepted, attempt.running, attempt.node_id, attempt.ray_job)
+    known = (attempt.accepted, attempt.running, attempt.node_id, attempt.ray_job_id)
     return known != (True, running or attempt.running, ray["driver_node_id"], ray["job_id"]) or (
         running and attempt.node is None
     )

@@ -100,7 +100,10 @@ class Api:
                 cluster = await self._conductor.look()
         except (UnreachableError, TimeoutError):
             return []
-        return [*(job for ray_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_id)), *cluster.drivers]
+        return [
+            *(job for ray_submission_id, job in cluster.jobs.items() if not ATTEMPT_ID.search(ray_submission_id)),
+            *cluster.drivers,
+        ]
 
     async def _info(self, request: Request, job: JobRow) -> Response:
         return JSONResponse(job_details(job, is_browser(request.headers)))
@@ -125,7 +128,7 @@ class Api:
         for attempt in deleted.attempts:
             if attempt.in_ray:
                 try:
-                    await self._head.delete(attempt.ray_id)
+                    await self._head.delete(attempt.ray_submission_id)
                 except UnreachableError:
                     break  # Ray's records carry ids that nobody asks for again
         return JSONResponse({"deleted": True})
@@ -206,7 +209,7 @@ class Api:
         attempts = [
             {
                 "number": attempt.number,
-                "ray_id": attempt.ray_id,
+                "ray_submission_id": attempt.ray_submission_id,
                 "outcome": attempt.outcome,
                 "reason": attempt.reason,
                 "node": attempt.node,
@@ -215,7 +218,12 @@ class Api:
             }
             for attempt in job.attempts
         ]
-        return JSONResponse({**job_details(job, is_browser(request.headers)), "state": job.state, "attempts": attempts})
+        limits = {
+            "max_restarts_on_loss": job.max_restarts_on_loss,
+            "max_restarts_on_failure": job.max_restarts_on_failure,
+        }
+        details = job_details(job, is_browser(request.headers))
+        return JSONResponse({**details, "state": job.state, **limits, "attempts": attempts})
 
     async def _get_version(self, request: Request) -> Response:
         """Ray's own, remembered while the head is away."""

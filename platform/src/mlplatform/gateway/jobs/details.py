@@ -27,7 +27,7 @@ def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: b
     """The same from the columns of a job and of its last attempt, as `Store.list` gives them."""
     return {
         "type": "SUBMISSION",
-        "job_id": last.ray_job if last else None,
+        "job_id": last.ray_job_id if last else None,
         "submission_id": job.id,
         "driver_info": last.driver if last else None,
         "status": State(job.state).of_ray,

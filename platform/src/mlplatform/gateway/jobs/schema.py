@@ -16,9 +16,9 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
     # The conductor asks for the open ones only, and the list is as long as the platform is old.
-    __table_args__ = (Index("open_jobs", "number", postgresql_where=text("ended IS NULL")),)
+    __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
 
-    number: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
+    sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
     """Order of arrival."""
 
     id: Mapped[str] = mapped_column(unique=True)
@@ -28,15 +28,18 @@ class JobRow(Base):
     entrypoint: Mapped[str]
     runtime_env: Mapped[dict[str, Any]]
     job_metadata: Mapped[dict[str, Any]]
-    entry: Mapped[dict[str, Any]]
+    entrypoint_request: Mapped[dict[str, Any]]
     """What the entry point reserves: Ray's fields `entrypoint_*` that were given."""
 
     workers: Mapped[dict[str, Any] | None]
     """The group that the job declares: count, cpus, gpus."""
 
     wait_for_capacity: Mapped[bool]
-    max_losses: Mapped[int]
-    max_failures: Mapped[int]
+    max_restarts_on_loss: Mapped[int]
+    """Restarts allowed after a node or Ray was lost."""
+
+    max_restarts_on_failure: Mapped[int]
+    """Restarts allowed after the job failed by its own fault."""
 
     state: Mapped[str]
     message: Mapped[str]
@@ -68,7 +71,7 @@ class AttemptRow(Base):
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
-    ray_id: Mapped[str] = mapped_column(unique=True)
+    ray_submission_id: Mapped[str] = mapped_column(unique=True)
     created: Mapped[datetime]
     accepted: Mapped[bool] = mapped_column(default=False)
     """Ray has confirmed it; before, nobody knows, and the same id is handed over again."""
@@ -85,7 +88,7 @@ class AttemptRow(Base):
     agent: Mapped[str | None]
     """HTTP address of the agent on the driver's node."""
 
-    ray_job: Mapped[str | None] = mapped_column(index=True)
+    ray_job_id: Mapped[str | None] = mapped_column(index=True)
     """Ray's own id of the driver, 8 hexadecimal digits."""
 
     driver: Mapped[dict[str, Any] | None]

@@ -91,9 +91,9 @@ class Count:
     """How often a job was started again, and how often it may be."""
 
     losses: int
-    max_losses: int
+    max_restarts_on_loss: int
     failures: int
-    max_failures: int
+    max_restarts_on_failure: int
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ def after(verdict: Verdict, count: Count, stop_requested: bool, resumes: bool) -
     if stop_requested or verdict.outcome is Outcome.STOPPED:
         return Next(State.STOPPED, "Job was intentionally stopped.")
     lost = verdict.outcome is Outcome.LOST
-    used, allowed = (count.losses, count.max_losses) if lost else (count.failures, count.max_failures)
+    used, allowed = (
+        (count.losses, count.max_restarts_on_loss) if lost else (count.failures, count.max_restarts_on_failure)
+    )
     if used >= allowed:
         return Next(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
     number = count.losses + count.failures + 2
@@ -178,7 +180,8 @@ def _judge_failed(sight: Sight, ray: Mapping[str, Any]) -> Verdict:
 
 def _given_up(verdict: Verdict, losses: int) -> str:
     times = "once" if losses == 1 else f"{losses} times"
-    return f"Job was lost {times}, the last time because {_first_line(verdict.reason)}; `max_retries` allows more."
+    reason = _first_line(verdict.reason)
+    return f"Job was lost {times}, the last time because {reason}; `max_restarts_on_loss` allows more."
 
 
 def _first_line(reason: str) -> str:

@@ -34,7 +34,13 @@ _LISTED_OF_JOBS = (
     *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code),
 )
 
-_LISTED_OF_ATTEMPTS = (AttemptRow.job_id, AttemptRow.ray_job, AttemptRow.driver, AttemptRow.agent, AttemptRow.node_id)
+_LISTED_OF_ATTEMPTS = (
+    AttemptRow.job_id,
+    AttemptRow.ray_job_id,
+    AttemptRow.driver,
+    AttemptRow.agent,
+    AttemptRow.node_id,
+)
 
 _P = ParamSpec("_P")
 
@@ -136,7 +142,7 @@ class Store:
 
         Whole objects of thousands of jobs would take several times as long (`test_a_long_list_is_quick`).
         """
-        jobs = session.execute(select(*_LISTED_OF_JOBS).order_by(JobRow.number)).all()
+        jobs = session.execute(select(*_LISTED_OF_JOBS).order_by(JobRow.sequence)).all()
         attempts = session.execute(select(*_LISTED_OF_ATTEMPTS).order_by(AttemptRow.number))
         last = {attempt.job_id: attempt for attempt in attempts}
         return [(job, last.get(job.id)) for job in jobs]
@@ -170,7 +176,7 @@ class Store:
     @_transaction
     def open_jobs(self, session: Session) -> Sequence[JobRow]:
         """Jobs that have not ended, in the order of arrival."""
-        return session.scalars(select(JobRow).where(JobRow.ended.is_(None)).order_by(JobRow.number)).all()
+        return session.scalars(select(JobRow).where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).all()
 
     @_transaction
     def begin_attempt(self, session: Session, job_id: str) -> AttemptRow | None:
@@ -180,7 +186,7 @@ class Store:
             return None
         number = len(job.attempts) + 1
         attempt = AttemptRow(
-            job_id=job.id, number=number, ray_id=f"{job.id}--{number}-{secrets.token_hex(3)}", created=now()
+            job_id=job.id, number=number, ray_submission_id=f"{job.id}--{number}-{secrets.token_hex(3)}", created=now()
         )
         job.attempts.append(attempt)
         job.state = State.STARTING
@@ -203,7 +209,7 @@ class Store:
         attempt.accepted = True
         attempt.node_id, attempt.node = ray["driver_node_id"], node or attempt.node
         attempt.agent = ray["driver_agent_http_address"]
-        attempt.ray_job, attempt.driver = ray["job_id"], ray["driver_info"]
+        attempt.ray_job_id, attempt.driver = ray["job_id"], ray["driver_info"]
         if ray["status"] == "RUNNING" and not attempt.running:
             attempt.running = True
             if job.state == State.STARTING:
@@ -221,12 +227,15 @@ class Store:
             return None
         if ray is not None:
             attempt.node_id, attempt.agent = ray["driver_node_id"], ray["driver_agent_http_address"]
-            attempt.ray_job, attempt.driver = ray["job_id"] or attempt.ray_job, ray["driver_info"] or attempt.driver
+            attempt.ray_job_id, attempt.driver = (
+                ray["job_id"] or attempt.ray_job_id,
+                ray["driver_info"] or attempt.driver,
+            )
         attempt.ended = now()
         # People know the job by their own id, and Postgres keeps no zero character, which a script may print.
-        verdict = replace(verdict, reason=verdict.reason.replace(attempt.ray_id, job.id).replace("\0", ""))
+        verdict = replace(verdict, reason=verdict.reason.replace(attempt.ray_submission_id, job.id).replace("\0", ""))
         attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, verdict.reason, verdict.exit_code
-        count = Count(job.losses, job.max_losses, job.failures, job.max_failures)
+        count = Count(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
         coming = after(verdict, count, job.stop_requested, resumes)
         if verdict.outcome is Outcome.LOST:
             job.losses += 1
@@ -262,20 +271,20 @@ class Store:
 
     @_transaction
     def unclosed(self, session: Session) -> Sequence[int]:
-        """Numbers of the jobs whose runs, or those of an ended attempt, have not been given their end."""
+        """Sequence numbers of the jobs whose runs, or those of an ended attempt, have not been given their end."""
         lost = JobRow.attempts.any(and_(AttemptRow.ended.is_not(None), AttemptRow.runs_closed.is_(False)))
         ended = and_(JobRow.ended.is_not(None), JobRow.runs_closed.is_(False))
-        return session.scalars(select(JobRow.number).where(or_(ended, lost)).order_by(JobRow.number)).all()
+        return session.scalars(select(JobRow.sequence).where(or_(ended, lost)).order_by(JobRow.sequence)).all()
 
     @_transaction
-    def numbered(self, session: Session, number: int) -> JobRow | None:
-        """A job by its number, which no other job ever gets; None where it was deleted."""
-        return session.get(JobRow, number)
+    def by_sequence(self, session: Session, sequence: int) -> JobRow | None:
+        """Return a job by its sequence number, which no other job ever gets; None if it was deleted."""
+        return session.get(JobRow, sequence)
 
     @_transaction
-    def runs_closed(self, session: Session, number: int, attempts: Iterable[int], job_too: bool) -> None:
-        """Note that runs of a job, by its number, have their end."""
-        job = session.get(JobRow, number)
+    def runs_closed(self, session: Session, sequence: int, attempts: Iterable[int], job_too: bool) -> None:
+        """Record that the runs of a job, named by its sequence number, were ended."""
+        job = session.get(JobRow, sequence)
         if job is None:
             return
         for attempt in job.attempts:
@@ -286,13 +295,15 @@ class Store:
     @_transaction
     def left_in_ray(self, session: Session, keep: int) -> Sequence[str]:
         """Ray's ids of ended attempts but for the latest `keep`: its list must not grow with ours."""
-        ended = select(AttemptRow.ray_id).where(AttemptRow.ended.is_not(None), AttemptRow.in_ray.is_(True))
+        ended = select(AttemptRow.ray_submission_id).where(AttemptRow.ended.is_not(None), AttemptRow.in_ray.is_(True))
         return session.scalars(ended.order_by(AttemptRow.ended.desc()).offset(keep).limit(50)).all()
 
     @_transaction
-    def gone_from_ray(self, session: Session, ray_id: str) -> None:
+    def gone_from_ray(self, session: Session, ray_submission_id: str) -> None:
         """Ray's record of an attempt was removed."""
-        attempt = session.scalars(select(AttemptRow).where(AttemptRow.ray_id == ray_id)).one_or_none()
+        attempt = session.scalars(
+            select(AttemptRow).where(AttemptRow.ray_submission_id == ray_submission_id)
+        ).one_or_none()
         if attempt is not None:
             attempt.in_ray = False
 
@@ -304,9 +315,15 @@ class Store:
         }
 
     @_transaction
-    def job_of(self, session: Session, ray_id: str | None = None, ray_job: str | None = None) -> str | None:
+    def job_of(
+        self, session: Session, ray_submission_id: str | None = None, ray_job_id: str | None = None
+    ) -> str | None:
         """The job that a driver's log (by Ray's submission id) or a worker's (by Ray's driver id) belongs to."""
-        which = AttemptRow.ray_id == ray_id if ray_id else AttemptRow.ray_job == ray_job
+        which = (
+            AttemptRow.ray_submission_id == ray_submission_id
+            if ray_submission_id
+            else AttemptRow.ray_job_id == ray_job_id
+        )
         return session.scalars(select(AttemptRow.job_id).where(which).order_by(AttemptRow.created.desc())).first()
 
     @_transaction
@@ -329,7 +346,7 @@ class Store:
         query = select(JobRow).where(JobRow.id == job_id)
         job = session.scalars(query.with_for_update() if lock else query).one_or_none()
         if job is None:
-            drivers = select(AttemptRow.job_id).where(AttemptRow.ray_job == job_id)
+            drivers = select(AttemptRow.job_id).where(AttemptRow.ray_job_id == job_id)
             found = session.scalars(drivers.order_by(AttemptRow.created.desc())).first()
             if found is None:
                 raise NoSuchJobError(f"Job {job_id} does not exist")

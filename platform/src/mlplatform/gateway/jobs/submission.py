@@ -9,10 +9,11 @@ import math
 import re
 import secrets
 import string
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import JobError
@@ -32,23 +33,31 @@ _ID_LETTERS = string.ascii_letters + string.digits
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
-class Knobs(BaseModel):
-    """What a job's metadata may say to the platform; all values are strings there."""
+_FORMER_KEYS = {"max_retries": "max_restarts_on_loss", "retry_failures": "max_restarts_on_failure"}
+"""Metadata keys of version 0.1, by the present ones; accepted until 1.0."""
+
+
+class JobOptions(BaseModel):
+    """Options for the platform in a job's metadata, where all values are strings."""
 
     model_config = ConfigDict(extra="ignore")
 
     user: str = ""
-    max_retries: int = Field(3, ge=0, le=1000)
-    """How often a job that was lost is started again."""
+    max_restarts_on_loss: int = Field(
+        3, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_loss", "max_retries")
+    )
+    """Restarts allowed after a node or Ray was lost."""
 
-    retry_failures: int = Field(0, ge=0, le=1000)
-    """How often a job that failed by itself is started again."""
+    max_restarts_on_failure: int = Field(
+        0, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_failure", "retry_failures")
+    )
+    """Restarts allowed after the job failed by its own fault."""
 
     wait_for_capacity: bool = False
-    """Wait for a node that can run it, where none ever could, instead of being refused."""
+    """Wait for a node that can run the job instead of rejecting it where no node can."""
 
     workers: int | None = Field(None, ge=1, le=10_000)
-    """The group that the job's own code will ask for."""
+    """Size of the worker group that the job's own code will request."""
 
     worker_cpus: float = Field(1, ge=0, allow_inf_nan=False)
     worker_gpus: float = Field(0, ge=0, allow_inf_nan=False)
@@ -108,14 +117,14 @@ class Submission(BaseModel):
             raise JobError("The submission holds a zero character (\\u0000); leave it out.")
         try:
             submission = cls.model_validate_json(body)
-            submission.knobs()
+            submission.options()
         except ValidationError as error:
             raise JobError(_sentence(error)) from error
         return submission
 
-    def knobs(self) -> Knobs:
-        """What the metadata says to the platform."""
-        return Knobs.model_validate(self.metadata)
+    def options(self) -> JobOptions:
+        """Read the platform's options from the metadata."""
+        return JobOptions.model_validate(self.metadata)
 
     def new_id(self) -> str:
         """The id that was asked for, or a new one in Ray's form."""
@@ -124,20 +133,20 @@ class Submission(BaseModel):
 
     def job(self) -> JobRow:
         """The job that it asks for, arriving now."""
-        knobs = self.knobs()
-        group = {"count": knobs.workers, "cpus": knobs.worker_cpus, "gpus": knobs.worker_gpus}
+        options = self.options()
+        group = {"count": options.workers, "cpus": options.worker_cpus, "gpus": options.worker_gpus}
         arrived = datetime.now(UTC)
         return JobRow(
             id=self.new_id(),
-            user=knobs.user,
+            user=options.user,
             entrypoint=self.entrypoint,
             runtime_env=self.runtime_env,
             job_metadata=self.metadata,
-            entry=self.entry(),
-            workers=group if knobs.workers else None,
-            wait_for_capacity=knobs.wait_for_capacity,
-            max_losses=knobs.max_retries,
-            max_failures=knobs.retry_failures,
+            entrypoint_request=self.entrypoint_request(),
+            workers=group if options.workers else None,
+            wait_for_capacity=options.wait_for_capacity,
+            max_restarts_on_loss=options.max_restarts_on_loss,
+            max_restarts_on_failure=options.max_restarts_on_failure,
             state=State.WAITING,
             message="Job has not started yet.",
             created=arrived,
@@ -145,11 +154,20 @@ class Submission(BaseModel):
             attempts=[],
         )
 
-    def entry(self) -> dict[str, Any]:
+    def entrypoint_request(self) -> dict[str, Any]:
         """The fields that say what the entry point reserves and where it may run."""
         return self.model_dump(
             include={name for name in type(self).model_fields if "entrypoint_" in name}, exclude_none=True
         )
+
+
+def renamed_keys(metadata: Mapping[str, str]) -> list[str]:
+    """Return a notice of one sentence for each metadata key that goes by a former name."""
+    return [
+        f"Metadata key {old!r} is now called {new!r}; the old name is accepted until 1.0."
+        for old, new in _FORMER_KEYS.items()
+        if old in metadata
+    ]
 
 
 def resources_of(entry: dict[str, Any]) -> Resources:
@@ -167,8 +185,8 @@ def group_of(workers: dict[str, Any] | None) -> WorkerGroup | None:
 
 def request_of(job: JobRow) -> Request:
     """Everything that a job requests of the cluster."""
-    labels = job.entry.get("entrypoint_label_selector") or {}
-    return Request(resources_of(job.entry), group_of(job.workers), labels)
+    labels = job.entrypoint_request.get("entrypoint_label_selector") or {}
+    return Request(resources_of(job.entrypoint_request), group_of(job.workers), labels)
 
 
 def _check_package(name: str) -> None:

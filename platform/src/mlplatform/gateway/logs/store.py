@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 class Resolve(Protocol):
     """Finds the job that a driver (Ray's submission id) or a worker (Ray's hexadecimal job id) belongs to."""
 
-    async def __call__(self, ray_id: str | None, ray_job: str | None) -> str | None: ...
+    async def __call__(self, ray_submission_id: str | None, ray_job_id: str | None) -> str | None: ...
 
 
 @dataclass

@@ -108,9 +108,10 @@ class Head:
         _checked(answer)
         return True
 
-    async def has_supervisor(self, ray_id: str) -> bool:
+    async def has_supervisor(self, ray_submission_id: str) -> bool:
         """Whether there is an actor, living or on its way, that runs a submitted job."""
-        name = f"_ray_internal_job_actor_{ray_id}"  # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
+        # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
+        name = f"_ray_internal_job_actor_{ray_submission_id}"
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
 
     async def demands(self) -> list[list[dict[str, float]]]:
@@ -144,15 +145,15 @@ class Head:
             *((task["job_id"], [task["required_resources"]]) for task in tasks if not task["placement_group_id"]),
         ]
 
-    async def stop(self, ray_id: str) -> None:
+    async def stop(self, ray_submission_id: str) -> None:
         """Ask an attempt to end; one that Ray does not know has none."""
-        answer = await self._send("POST", f"/api/jobs/{ray_id}/stop")
+        answer = await self._send("POST", f"/api/jobs/{ray_submission_id}/stop")
         if answer.status_code != 404:
             _checked(answer)
 
-    async def delete(self, ray_id: str) -> bool:
+    async def delete(self, ray_submission_id: str) -> bool:
         """Remove Ray's record of an attempt that has ended; False while Ray will not."""
-        answer = await self._send("DELETE", f"/api/jobs/{ray_id}")
+        answer = await self._send("DELETE", f"/api/jobs/{ray_submission_id}")
         return answer.status_code in (200, 404)
 
     async def has_package(self, name: str) -> bool:
