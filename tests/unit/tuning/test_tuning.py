@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
+from mlplatform.compat.ray_tune import schedule_length
 from mlplatform.tracking.metrics import RunSink
-from mlplatform.tuning import _is_begun
-from mlplatform.tuning.callback import TrialCallback, _points, _step, reported, schedule_length, was_cut
+from mlplatform.tuning.callback import TrialCallback, _points, _step, reported, was_cut
+from mlplatform.tuning.search import _is_begun
 from mlplatform.tuning.trial_runs import TrialRuns
 
 RESULT = {
@@ -135,3 +136,16 @@ def test_parameters_that_mlflow_refuses_cost_a_trial_no_reports(monkeypatch: pyt
     runs = trial_runs(AbsentOnce(MlflowException("no", INVALID_PARAMETER_VALUE)), monkeypatch)
     runs.send([lambda runs: runs.start("a", "a", {"lr": 0.1})])
     assert list(runs._sinks) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("mlplatform.tuning", "TrialCallback"),
+        ("mlplatform.tuning", "trial_folder"),
+        ("mlplatform.retrying", "RetryingHandler"),
+    ],
+)
+def test_a_search_of_version_0_1_0_finds_the_names_in_its_pickle(module: str, name: str) -> None:
+    found = pickle.loads(f"c{module}\n{name}\n.".encode())  # noqa: S301 - one name, as `tuner.pkl` holds it
+    assert found.__name__ == name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.client.git import describe
+from mlplatform.compat.ray_commands import add_job_metadata
 from mlplatform.settings.job import settings
 
 
@@ -23,30 +23,18 @@ def add_to_submission(
 ) -> None:
     """Let a plain `ray job submit` say who submits what: Ray calls this where RAY_JOB_SUBMIT_HOOK names it.
 
-    The hook gets the command's arguments, but neither the client, which does not exist yet, nor, where the person gave
-    no `--metadata-json`, anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's
-    one method for submitting gets a default; the process ends after this submission. What goes wrong is said, and the
-    job is submitted as it would be without.
+    An error is printed, and the job is submitted without these metadata.
 
     Args: as Ray passes them, those of `ray job submit`.
     """
     try:
-        from ray.job_submission import JobSubmissionClient
-
         folder = working_dir or _working_dir(runtime_env, runtime_env_json)
         known = {"user": settings().user}
         if folder and Path(folder).is_dir():
             known |= describe(Path(folder), shlex.join(entrypoint))
+        add_job_metadata(known)
     except Exception as error:
         print(f"The job's user and commit are not recorded: {error}", file=sys.stderr, flush=True)
-        return
-    submit = JobSubmissionClient.submit_job
-
-    @functools.wraps(submit)
-    def submit_job(self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
-        return submit(self, metadata={**known, **(metadata or {})}, **options)
-
-    JobSubmissionClient.submit_job = submit_job
 
 
 def _working_dir(runtime_env: str | None, runtime_env_json: str | None) -> str | None:

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.compat import ray_commands
 from mlplatform.contract import REPORT
 from mlplatform.credentials import fernet_key
 from mlplatform.errors import HostError
@@ -177,7 +177,7 @@ class Local:
             # Ray replaces 127.0.0.1 by the machine's outward address, except where this says that no other
             # node will join, as it does by default on a Mac; then all its servers bind to loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            "RAY_START_HOOK": "mlplatform.local.platform.leave_client_server_out",
+            ray_commands.START_HOOK: "mlplatform.compat.ray_commands.leave_client_server_out",
             # Two fixed ports by default, which a second platform could not open.
             "AUTOSCALER_METRIC_PORT": "0",
             "DASHBOARD_METRIC_PORT": "0",
@@ -273,17 +273,9 @@ class Local:
             yield
 
 
-def leave_client_server_out(parameters: Any, head: bool) -> None:
-    """Spare the server of `ray://` addresses, which nothing here uses and which has no switch.
-
-    Ray calls what its RAY_START_HOOK names with `ray._private.parameter.RayParams` before `ray start` starts anything.
-    """
-    parameters.ray_client_server_port = None
-
-
 def _ray_command(instance: Instance, port: int) -> list[str]:
     return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *(*ray_commands.START, "--head", "--block", "--disable-usage-stats"),
         *(f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={instance.ray_folder}"),
         *(f"--dashboard-host={LOOPBACK}", f"--dashboard-port={port}", "--dashboard-agent-listen-port=0"),
         *("--min-worker-port=0", "--max-worker-port=0"),

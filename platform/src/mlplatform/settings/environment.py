@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlplatform.settings import ray_process
+from mlplatform.compat import ray_core
 
 OPEN_RUN = "MLPLATFORM_OPEN_RUN"
 """Variable by which a process tells its children that it holds the job's run open, and which run that is."""
 
 _DEFAULTS = "MLPLATFORM_DEFAULTS"
 """Variable by which a process tells itself and its children which variables it has set for libraries, and to what."""
-
-RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def environment() -> Mapping[str, str]:
@@ -55,7 +53,7 @@ def launcher_ranks() -> tuple[int, int]:
     if rank is None and local is not None:
         rank = (node or 0) * (_number("LOCAL_WORLD_SIZE") or 1) + local if node else local
     # Under Ray, SLURM's variables are those of the process that started the node: every job there would inherit them.
-    if rank is None and RAY_JOB_CONFIG not in os.environ and not ray_process.is_worker():
+    if rank is None and ray_core.JOB_CONFIG not in os.environ and not ray_core.is_worker():
         rank, local = _number("SLURM_PROCID"), _number("SLURM_LOCALID")
     return rank or 0, local or 0
 

@@ -17,8 +17,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from mlplatform.settings import ray_process
-from mlplatform.settings.environment import RAY_JOB_CONFIG
+from mlplatform.compat import ray_core
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 
 _JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
@@ -114,10 +113,10 @@ class Settings(EnvironmentSettings):
         """Take what was recorded when the job was submitted from Ray's own job metadata where nothing else has set it.
 
         Ray puts the job's configuration into every driver's environment as JSON
-        (`ray._private.ray_constants.RAY_JOB_CONFIG_JSON_ENV_VAR`); its workers have it from their own context.
+        (`ray_core.JOB_CONFIG`); its workers have it from their own context.
         """
-        config = json.loads(os.environ.get(RAY_JOB_CONFIG) or "{}")
-        metadata = config.get("metadata") or ray_process.job_metadata()
+        config = json.loads(os.environ.get(ray_core.JOB_CONFIG) or "{}")
+        metadata = config.get("metadata") or ray_core.job_metadata()
         for field, variable, key in (
             ("job_id", "MLPLATFORM_JOB_ID", "job_submission_id"),
             ("user", "MLPLATFORM_USER", "user"),

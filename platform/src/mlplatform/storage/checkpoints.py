@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from mlplatform.compat import ray_checkpoints as layout
 from mlplatform.storage import addresses, filesystem, objects
 
 if TYPE_CHECKING:
@@ -16,14 +17,6 @@ if TYPE_CHECKING:
 
 KEPT_BY = "mlplatform.kept_by"
 """Key of a checkpoint's metadata: the metric by which the best ones are kept."""
-
-_SNAPSHOT = "checkpoint_manager_snapshot.json"
-"""Where Ray Train lists the checkpoints that it keeps (`ray.train.v2._internal.execution.checkpoint` of Ray 2.60)."""
-
-_METADATA = ".metadata.json"
-
-_PREFIX = "checkpoint_"
-"""Of the folders that Ray Train makes for checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +44,12 @@ class Fit:
     def read(cls, uri: str, name: str) -> Self | None:
         """A training run by the address of its folder; None where it has kept no checkpoint."""
         files, folder = filesystem.filesystem(uri)
-        snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
-        if not snapshot["latest_checkpoint_result"]:
+        snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
+        if not snapshot[layout.LATEST]:
             return None
-        found = (snapshot["latest_checkpoint_result"], *snapshot["checkpoint_results"][-1:])
-        latest, last = (Kept(f"{uri}/{kept['checkpoint_dir_name']}", kept["metrics"]) for kept in found)
-        metadata = _json(files, f"{folder}/{found[0]['checkpoint_dir_name']}/{_METADATA}")
+        found = (snapshot[layout.LATEST], *snapshot[layout.RESULTS][-1:])
+        latest, last = (Kept(f"{uri}/{kept[layout.FOLDER]}", kept[layout.METRICS]) for kept in found)
+        metadata = _json(files, f"{folder}/{found[0][layout.FOLDER]}/{layout.METADATA}")
         metric = metadata.get(KEPT_BY)
         # Ray sorts them by the metric, where there is one, the best at the end.
         return cls(name, latest, last if metric else None, metric)
@@ -69,7 +62,9 @@ def fits(job_id: str | None = None) -> list[Fit]:
         StorageError, UnreachableError, AccessError: the storage cannot be read.
     """
     root = addresses.checkpoint_uri(job_id=job_id)
-    folders = [file.removesuffix(f"/{_SNAPSHOT}") for file in objects.list_files(root) if file.endswith(_SNAPSHOT)]
+    folders = [
+        file.removesuffix(f"/{layout.SNAPSHOT}") for file in objects.list_files(root) if file.endswith(layout.SNAPSHOT)
+    ]
     found = [Fit.read(folder, folder.removeprefix(f"{root}/")) for folder in folders]
     return [fit for fit in found if fit]
 
@@ -86,13 +81,15 @@ def remove_unkept(uri: str) -> list[str]:
     from pyarrow.fs import FileSelector, FileType
 
     files, folder = filesystem.filesystem(uri)
-    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
-    known = [*snapshot.get("checkpoint_results", []), snapshot.get("latest_checkpoint_result") or {}]
-    names = {kept.get("checkpoint_dir_name") for kept in known}
+    snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
+    known = [*snapshot.get(layout.RESULTS, []), snapshot.get(layout.LATEST) or {}]
+    names = {kept.get(layout.FOLDER) for kept in known}
     unkept = sorted(
         entry.base_name
         for entry in files.get_file_info(FileSelector(folder, allow_not_found=True))
-        if entry.type == FileType.Directory and entry.base_name.startswith(_PREFIX) and entry.base_name not in names
+        if entry.type == FileType.Directory
+        and entry.base_name.startswith(layout.FOLDER_PREFIX)
+        and entry.base_name not in names
     )
     for name in unkept:
         files.delete_dir(f"{folder}/{name}")
@@ -111,15 +108,15 @@ def count_reports(uri: str, key: str) -> int:
         key: of the metadata.
     """
     files, folder = filesystem.filesystem(uri)
-    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
-    latest = snapshot.get("latest_checkpoint_result")
+    snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
+    latest = snapshot.get(layout.LATEST)
     if not latest:
         return 0
-    names = [kept["checkpoint_dir_name"] for kept in snapshot["checkpoint_results"]]
-    indices = dict(zip(names, snapshot["checkpoint_report_indices"], strict=True))
-    last = int(indices[latest["checkpoint_dir_name"]])
+    names = [kept[layout.FOLDER] for kept in snapshot[layout.RESULTS]]
+    indices = dict(zip(names, snapshot[layout.INDICES], strict=True))
+    last = int(indices[latest[layout.FOLDER]])
     for name in sorted(names, key=indices.__getitem__, reverse=True):
-        counted = _json(files, f"{folder}/{name}/{_METADATA}").get(key)
+        counted = _json(files, f"{folder}/{name}/{layout.METADATA}").get(key)
         if counted is not None:
             return int(counted) + last - int(indices[name])
     return last + 1
@@ -135,17 +132,17 @@ def restore_nan(uri: str, metric: str) -> None:
         metric: as given to Ray; "a/b" is b of a.
     """
     files, folder = filesystem.filesystem(uri)
-    snapshot = _json(files, f"{folder}/{_SNAPSHOT}")
+    snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
     results = [
-        *snapshot.get("checkpoint_results", []),
-        *snapshot.get("pending_training_results", []),
-        snapshot.get("latest_checkpoint_result"),
+        *snapshot.get(layout.RESULTS, []),
+        *snapshot.get(layout.PENDING, []),
+        snapshot.get(layout.LATEST),
     ]
-    lost = [place for result in results if result and (place := _place_of_null(result["metrics"], metric))]
+    lost = [place for result in results if result and (place := _place_of_null(result[layout.METRICS], metric))]
     for values, key in lost:
         values[key] = math.nan
     if lost:
-        with files.open_output_stream(f"{folder}/{_SNAPSHOT}") as file:
+        with files.open_output_stream(f"{folder}/{layout.SNAPSHOT}") as file:
             file.write(json.dumps(snapshot).encode())
 
 

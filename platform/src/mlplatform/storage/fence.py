@@ -11,9 +11,11 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
+from mlplatform.compat.pyarrow import is_outage
 from mlplatform.errors import FencedError, StorageError, UnreachableError
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, objects
+from mlplatform.storage.retry import retry
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -58,7 +60,6 @@ def allowed(job_id: str, wait: bool = False) -> int | None:
         UnreachableError: the storage does not answer.
         StorageError: what it holds is not a number, or cannot be read.
     """
-    from mlplatform.storage.retry import passes_by_itself, retry
 
     def read() -> str | None:
         files, path = _place(uri(job_id))
@@ -71,7 +72,7 @@ def allowed(job_id: str, wait: bool = False) -> int | None:
     try:
         text = retry(read) if wait else read()
     except OSError as error:
-        kind = UnreachableError if passes_by_itself(error) else StorageError
+        kind = UnreachableError if is_outage(error) else StorageError
         raise kind(f"{uri(job_id)} does not say which attempt may write ({error}); check the storage.") from error
     if text is None:
         return None

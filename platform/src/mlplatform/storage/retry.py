@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from mlplatform.compat.pyarrow import is_outage
+
 _Result = TypeVar("_Result")
 
 _OUTAGE_SECONDS = 600.0
@@ -15,15 +17,12 @@ _PAUSE_SECONDS = 1.0
 
 _WARN_SECONDS = 30.0
 
-_FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "VALIDATION")
-"""Arrow's names of what does not pass by itself (`aws-cpp-sdk-s3`, S3Errors)."""
-
 _log = logging.getLogger(__name__)
 
 
 def retry(call: Callable[[], _Result], passes: Callable[[Exception], bool] | None = None) -> _Result:
     """Call until it works, for at most ten minutes; a failure that does not pass by itself is raised at once."""
-    may_pass = passes or passes_by_itself
+    may_pass = passes or is_outage
     started = time.monotonic()
     warned = started - _WARN_SECONDS
     while True:
@@ -37,9 +36,3 @@ def retry(call: Callable[[], _Result], passes: Callable[[Exception], bool] | Non
                 _log.warning("The storage is away, this waits for it: %s", error)
                 warned = now
             time.sleep(_PAUSE_SECONDS)
-
-
-def passes_by_itself(error: Exception) -> bool:
-    """Whether an error of pyarrow's tells of an S3 server that is away, and not of a request that it refuses."""
-    text = str(error)
-    return isinstance(error, OSError) and "AWS Error" in text and not any(reason in text for reason in _FINAL)

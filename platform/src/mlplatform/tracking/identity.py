@@ -6,8 +6,8 @@ import shlex
 import socket
 import sys
 
+from mlplatform.compat import ray_core
 from mlplatform.contract import TAG_ATTEMPT, TAG_HOLDER, TAG_JOB, TAG_NODE, TAG_ROLE
-from mlplatform.settings import ray_process
 from mlplatform.settings.environment import launcher_ranks
 from mlplatform.settings.job import Settings
 
@@ -16,7 +16,7 @@ DRIVER, WORKER = "driver", "worker"
 
 def process_ranks() -> tuple[int, int]:
     """Rank and local rank of this process among those that train together; 0 and 0 for a process alone."""
-    return ray_process.train_ranks() or launcher_ranks()
+    return ray_core.train_ranks() or launcher_ranks()
 
 
 def identity_tags(config: Settings) -> dict[str, str]:
@@ -34,11 +34,11 @@ def identity_tags(config: Settings) -> dict[str, str]:
 
 def job_tags(config: Settings) -> dict[str, str]:
     # A worker's own command line is Ray's, and names nothing that a person has typed.
-    command = config.entrypoint or ("" if ray_process.is_worker() else shlex.join(sys.orig_argv))
+    command = config.entrypoint or ("" if ray_core.is_worker() else shlex.join(sys.orig_argv))
     tags = {
         **identity_tags(config),
         TAG_ROLE: "job",
-        TAG_HOLDER: WORKER if ray_process.is_worker() else DRIVER,
+        TAG_HOLDER: WORKER if ray_core.is_worker() else DRIVER,
         "mlplatform.entrypoint": command,
     }
     return {tag: value for tag, value in tags.items() if value}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mlplatform import advice as advice_module
 from mlplatform import contract
 from mlplatform.compat import mlflow as mlflow_compat
+from mlplatform.compat import ray_core
 from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
-from mlplatform.settings import ray_process
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
 from mlplatform.storage import fence
@@ -198,7 +198,7 @@ def _is_guest(run: Run) -> bool:
     """
     if open_run() == run.info.run_id:
         return True
-    return ray_process.is_worker() and run.data.tags.get(TAG_HOLDER) == DRIVER
+    return ray_core.is_worker() and run.data.tags.get(TAG_HOLDER) == DRIVER
 
 
 def _own_active_run(config: Settings) -> ActiveRun | None:

@@ -14,8 +14,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
-
+from mlplatform.compat.ray_train import ControllerCallback, ReportCallback, WorkerGroupCallback
 from mlplatform.contract import REPORT
 from mlplatform.settings.environment import set_environment
 from mlplatform.settings.job import settings

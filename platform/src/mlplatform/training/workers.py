@@ -12,9 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ray.train import Checkpoint, CheckpointUploadMode
-from ray.train.v2._internal.execution.callback import WorkerCallback
-from ray.train.v2._internal.execution.context import TrainContext, get_train_context
 
+from mlplatform.compat.ray_train import (
+    WorkerCallback,
+    before_silent_reports,
+    replace_tune_report,
+    stored_checkpoint,
+    wrap_report,
+)
 from mlplatform.errors import JobError
 from mlplatform.settings.environment import set_environment
 from mlplatform.storage import upload as storage_upload
@@ -32,13 +37,11 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
 
     def after_init_train_context(self) -> None:
         set_environment(self._account)
-        context = get_train_context()
         upload = None
         if self._checkpoints.startswith("s3://"):
-            upload = _uploader(context, self._checkpoints)
+            upload = _uploader(self._checkpoints)
             threading.Thread(target=storage_upload.prepare, name="storage", daemon=True).start()
-        # On the object, not on its class: Ray makes one for each start of the training function.
-        context.report = _reporting(context.report, upload)
+        wrap_report(functools.partial(_reporting, upload=upload))
         _warn_of_silent_calls()
         _refuse_reports_to_tune()
 
@@ -82,11 +85,10 @@ def _reporting(report: Callable[..., None], upload: Callable[..., Checkpoint] | 
     return report_plainly
 
 
-def _uploader(context: TrainContext, checkpoints: str) -> Callable[[Checkpoint, str], Checkpoint]:
+def _uploader(checkpoints: str) -> Callable[[Checkpoint, str], Checkpoint]:
     def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
         storage_upload.upload(Path(checkpoint.path), f"{checkpoints}/{name}")
-        place = context.storage_context
-        return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
+        return stored_checkpoint(name)
 
     return upload
 
@@ -99,38 +101,21 @@ def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: An
 
 @functools.cache
 def _warn_of_silent_calls() -> None:
-    """`ray.air.session.report` does nothing under Train V2, and says nothing. Once a process, as it is replaced."""
-    from ray.air import session
-    from ray.train._internal import session as train_session
-
-    silent = train_session.report
-
-    @functools.wraps(silent)
-    def report(*arguments: Any, **options: Any) -> Any:
-        _say_silent()
-        return silent(*arguments, **options)
-
-    for module in (session, train_session):
-        module.report = report
+    """Once per process, as the function is replaced."""
+    before_silent_reports(_log_silent_call)
 
 
 @functools.cache
 def _refuse_reports_to_tune() -> None:
-    """`ray.tune.report` does nothing in a training worker but warn, once, that it is called outside of one."""
-    from ray import tune
-    from ray.tune.trainable import trainable_fn_utils
-
-    @functools.wraps(tune.report)
     def report(*_: Any, **__: Any) -> None:
         raise JobError(
             "ray.tune.report() reaches nothing from inside a training function; call ray.train.report() there, and "
-            "give the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune has to hear of it."
+            "give the trainer TuneReportCallback (of ray.tune.integration.ray_train) where Tune needs the report."
         )
 
-    for module in (tune, trainable_fn_utils):
-        module.report = report
+    replace_tune_report(report)
 
 
 @functools.cache
-def _say_silent() -> None:
+def _log_silent_call() -> None:
     _log.warning("ray.air.session.report() does nothing in this version of Ray Train; call ray.train.report() instead.")

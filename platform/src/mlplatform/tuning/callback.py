@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import functools
 import json
@@ -14,19 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
-from ray.train.v2._internal.execution.callback import ControllerCallback
-from ray.tune.result import (
-    AUTO_RESULT_KEYS,
-    DONE,
-    EXPERIMENT_TAG,
-    SHOULD_CHECKPOINT,
-    TIMESTAMP,
-    TRAINING_ITERATION,
-    TRIAL_ID,
-)
-from ray.tune.trainable import FunctionTrainable
-from ray.tune.utils import flatten_dict
 
+from mlplatform.compat.ray_tune import DONE, FILLED_IN, TIMESTAMP, TRAINING_ITERATION, flatten_dict, is_function
 from mlplatform.contract import REPORT
 from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
@@ -42,10 +30,6 @@ if TYPE_CHECKING:
 
 _KILLED_SECONDS = 2.0
 """Ray follows up SIGTERM with SIGKILL after 3 s."""
-
-_DRAIN_SECONDS = 30.0
-
-_FILLED_IN = {*AUTO_RESULT_KEYS, DONE, EXPERIMENT_TAG, SHOULD_CHECKPOINT, TRIAL_ID}
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +94,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
         report = {**reported(result), "step": _step(result), **{key: result[key] for key in FIELDS if key in result}}
         print(f"{REPORT} {json.dumps({'run': self._name, 'trial': trial.trial_id, **report}, default=str)}", flush=True)
         self._report(trial, result, stamp=False)
-        if was_cut(result, trial.stopping_criterion, self.length) and _is_function(trial):
+        if was_cut(result, trial.stopping_criterion, self.length) and is_function(trial):
             self._cut.add(trial.trial_id)
 
     @_never_raises
@@ -185,26 +169,9 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
             self._outbox.put([act])
 
 
-class Drain(ControllerCallback):  # type: ignore[misc]
-    """Waits, at the end of a trial's trainer, until Ray Tune has taken the last report.
-
-    Ray 2.60 blocks the trial for ever when its function returns while a report is on its way: the trial's actor then
-    puts that report into a queue of one place, where the function's end already stands (`_get_result_from_queues`).
-    """
-
-    def __init__(self, queue: Any) -> None:
-        """Args: queue: the one through which `TuneReportCallback` passes reports on."""
-        self._queue = queue
-
-    async def before_controller_shutdown(self) -> None:
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while not await asyncio.to_thread(self._queue.empty) and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
-
-
 def reported(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the trial itself has reported, without the fields that Ray Tune fills in; nested keys joined by slashes."""
-    own = {key: value for key, value in result.items() if key not in _FILLED_IN}
+    own = {key: value for key, value in result.items() if key not in FILLED_IN}
     return plain(flatten_dict(own))
 
 
@@ -219,20 +186,6 @@ def was_cut(result: Mapping[str, Any], criteria: Mapping[str, float], length: tu
     limits = [*criteria.items(), *([length] if length else [])]
     flat = flatten_dict(dict(result))
     return bool(result.get(DONE)) and not any(flat.get(key, float("-inf")) >= value for key, value in limits)
-
-
-def schedule_length(scheduler: Any) -> tuple[str, int] | None:
-    """Key and value of a report at which a scheduler ends every trial; Ray keeps both to itself."""
-    if not getattr(scheduler, "_stop_last_trials", True):
-        return None
-    most = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
-    key = getattr(scheduler, "_time_attr", None)
-    return (key, most) if key and most else None
-
-
-def _is_function(trial: Trial) -> bool:
-    """Of a class, that it says by itself that it is done cannot be told from that it was stopped."""
-    return issubclass(trial.get_trainable_cls(), FunctionTrainable)
 
 
 def _identity(trial: Trial) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Hooks and parts of Ray's command line that have no public interface; seen in Ray 2.60.0."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+"""`ray start` of the same interpreter; the script `ray` may not be on PATH, and `python -m ray` does not exist."""
+
+START_HOOK = "RAY_START_HOOK"
+"""Variable that names a function which `ray start` calls with its parameters (`ray._private.ray_constants`)."""
+
+
+def leave_client_server_out(parameters: Any, head: bool) -> None:
+    """Do not start the server for `ray://` addresses, which nothing here uses and no option of `ray start` disables.
+
+    Args:
+        parameters: `ray._private.parameter.RayParams`.
+        head: whether the node is the head.
+    """
+    parameters.ray_client_server_port = None
+
+
+def add_job_metadata(known: Mapping[str, str]) -> None:
+    """Give each job that this process submits these metadata, unless its submitter sets other ones.
+
+    The hook of `ray job submit` gets neither the client, which does not exist yet, nor, without `--metadata-json`,
+    anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's one method for
+    submitting gets a default; the process ends after this submission.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    submit = JobSubmissionClient.submit_job
+
+    @functools.wraps(submit)
+    def submit_job(self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
+        return submit(self, metadata={**known, **(metadata or {})}, **options)
+
+    JobSubmissionClient.submit_job = submit_job
+
+
+def write_dashboards(folder: Path) -> list[Path]:
+    """Write Ray's Grafana dashboards, one JSON file each, and return the files.
+
+    Ray writes them itself, but only on a running head, with its own address of Prometheus.
+    """
+    from ray.dashboard.modules.metrics import grafana_dashboard_factory as factory
+
+    generators = {
+        "core": factory.generate_default_grafana_dashboard,
+        "train": factory.generate_train_grafana_dashboard,
+        "data": factory.generate_data_grafana_dashboard,
+        "serve": factory.generate_serve_grafana_dashboard,
+        "serve-deployment": factory.generate_serve_deployment_grafana_dashboard,
+    }
+    files = []
+    for name, generate in generators.items():
+        content, _uid = generate()
+        path = folder / f"ray-{name}.json"
+        path.write_text(content)
+        files.append(path)
+    return files

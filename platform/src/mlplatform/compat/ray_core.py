@@ -1,0 +1,70 @@
+"""Ray's description of the current process, read without importing Ray; seen in Ray 2.60.0.
+
+Settings ask in every process, before and without a connection to Ray, so nothing here raises. A question that fails
+where Ray is connected is logged once per process: after an upgrade of Ray the job's id and user would be missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import cache
+from typing import Any
+
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable with the job's configuration as JSON, which Ray sets for each driver. The public runtime context has no
+metadata of the job (`ray._private.runtime_env.constants`)."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_worker() -> bool:
+    """Whether Ray has started this process to run tasks or an actor; a job's driver is not one."""
+    try:
+        worker = _worker()
+        return worker is not None and worker.mode == sys.modules["ray"].WORKER_MODE
+    except Exception as error:
+        _report("whether this process is a worker", repr(error))
+        return False
+
+
+def job_metadata() -> dict[str, str]:
+    """The metadata of the job that this process works for; empty where Ray is not connected.
+
+    A driver also finds it in its environment; Ray's workers have it from their core worker's job configuration only.
+    """
+    try:
+        worker = _worker()
+        return dict(worker.core_worker.get_job_config().metadata) if worker is not None else {}
+    except Exception as error:
+        _report("the job's metadata", repr(error))
+        return {}
+
+
+def train_ranks() -> tuple[int, int] | None:
+    """World rank and local rank of a Ray Train worker; None in any other process."""
+    train = sys.modules.get("ray.train")
+    # Elsewhere the question itself would import ray.tune, and Ray Train V1 would answer it with a warning.
+    if train is None or not is_worker():
+        return None
+    try:
+        context = train.get_context()
+        return int(context.get_world_rank()), int(context.get_local_rank())
+    except RuntimeError:
+        # A worker, but not of Ray Train (`train_fn_utils.get_train_fn_utils`).
+        return None
+    except Exception as error:
+        _report("the rank of this worker", repr(error))
+        return None
+
+
+def _worker() -> Any:
+    """Ray's own description of this process; None unless Ray is loaded and connected."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().worker if ray is not None and ray.is_initialized() else None
+
+
+@cache
+def _report(question: str, error: str) -> None:
+    """Log a question that failed; the same one with the same error once per process."""
+    _log.warning("Ray was asked for %s and failed (%s); continuing without it.", question, error)

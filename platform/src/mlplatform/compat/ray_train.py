@@ -1,0 +1,73 @@
+"""Internal names of Ray Train V2; seen in Ray 2.60.0.
+
+Ray's public `UserCallback` has two hooks, `after_report` and `after_exception`, both in the controller. The internal
+callbacks are needed to count reports from the checkpoint that a training resumes from, to send the rest before the
+controller ends, and to prepare a worker. Imported by `training` and `tuning` only, which import Ray anyway.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ray.train import Checkpoint
+from ray.train.v2._internal.execution.callback import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerCallback,
+    WorkerGroupCallback,
+)
+from ray.train.v2._internal.execution.context import get_train_context
+
+__all__ = [
+    "ControllerCallback",
+    "ReportCallback",
+    "WorkerCallback",
+    "WorkerGroupCallback",
+    "before_silent_reports",
+    "replace_tune_report",
+    "stored_checkpoint",
+    "wrap_report",
+]
+
+
+def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+    """Replace `ray.train.report` in this training worker by `wrap` of it; no hook sees a report before Ray does.
+
+    On the context's instance, not on its class: Ray makes one for each start of the training function.
+    """
+    context = get_train_context()
+    context.report = wrap(context.report)
+
+
+def stored_checkpoint(name: str) -> Checkpoint:
+    """The checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` has to return it."""
+    place = get_train_context().storage_context
+    return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
+
+
+def before_silent_reports(call: Callable[[], None]) -> None:
+    """Call `call` before each `ray.air.session.report`, which does nothing under Train V2 and logs nothing."""
+    from ray.air import session
+    from ray.train._internal import session as train_session
+
+    silent = train_session.report
+
+    @functools.wraps(silent)
+    def report(*arguments: Any, **options: Any) -> Any:
+        call()
+        return silent(*arguments, **options)
+
+    for module in (session, train_session):
+        module.report = report
+
+
+def replace_tune_report(report: Callable[..., None]) -> None:
+    """Replace `ray.tune.report`, which in a training worker only warns, once, that it is called outside of a trial."""
+    from ray import tune
+    from ray.tune.trainable import trainable_fn_utils
+
+    wrapped = functools.wraps(tune.report)(report)
+    for module in (tune, trainable_fn_utils):
+        module.report = wrapped

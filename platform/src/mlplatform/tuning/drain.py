@@ -1,0 +1,28 @@
+"""Delay of the end of a trial's trainer until Ray Tune has its last report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from mlplatform.compat.ray_train import ControllerCallback
+
+_DRAIN_SECONDS = 30.0
+
+
+class Drain(ControllerCallback):  # type: ignore[misc]
+    """Waits, at the end of a trial's trainer, until Ray Tune has taken the last report.
+
+    Ray 2.60 blocks the trial for ever when its function returns while a report is on its way: the trial's actor then
+    puts that report into a queue of one place, where the function's end already stands (`_get_result_from_queues`).
+    """
+
+    def __init__(self, queue: Any) -> None:
+        """Args: queue: the one through which `TuneReportCallback` passes reports on."""
+        self._queue = queue
+
+    async def before_controller_shutdown(self) -> None:
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not await asyncio.to_thread(self._queue.empty) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)

@@ -1,0 +1,231 @@
+"""Ray Tune wired to the job: a child run a trial, ASHA unless told otherwise, and a search that survives its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray.train
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+from mlplatform.compat.ray_tune import TRIAL_ID, is_begun, report_queue, schedule_length
+from mlplatform.errors import RegistryError
+from mlplatform.settings.environment import set_default_environment
+from mlplatform.storage import addresses, checkpoints, fence, filesystem, objects
+from mlplatform.tracking import run as tracking_run
+from mlplatform.tracking import server
+from mlplatform.training.workers import WorkerSetup
+from mlplatform.tuning.callback import TrialCallback
+from mlplatform.tuning.drain import Drain
+from mlplatform.tuning.trial_runs import TrialRuns
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from pyarrow.fs import FileSystem
+    from ray.tune.experiment import Trial
+
+
+_RAY_TUNE = {
+    # Of what has happened since the last snapshot, a restored search knows nothing; Ray takes one every 10 s or less
+    # often.
+    "TUNE_GLOBAL_CHECKPOINT_S": "2",
+    # A snapshot with each second checkpoint of a trial is what `num_to_keep` needs; no warning is.
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    # Reports of a trial's own trainer are collected every 2 s unless told otherwise.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+}
+
+
+def tuner(
+    trainable: Any,
+    *,
+    param_space: Mapping[str, Any],
+    tune_config: tune.TuneConfig,
+    run_config: tune.RunConfig | None = None,
+    resume_errored: bool = False,
+) -> tune.Tuner:
+    """Ray's own `Tuner` for a search of this job, or the one that an earlier attempt of the job has begun.
+
+    Its trials are child runs of the job's run. Started again with the same job id, `fit` runs no finished trial
+    again, and continues an unfinished one in its run, from its last checkpoint.
+
+    Args:
+        trainable: as Ray takes it, also from `tune.with_resources` (`{"cpu": 0.5}`, `{"gpu": 0.25}`) and
+            `tune.with_parameters`. For several workers a trial, see `trial_config`.
+        param_space: as Ray takes it (`tune.grid_search`, `tune.loguniform`); the same in each attempt.
+        tune_config: with `metric` and `mode`. Without a scheduler it gets ASHA, which stops a trial after 1, 4, 16, ...
+            reports unless it is then among the best quarter, and leaves the trial's length to the trial.
+        run_config: from `tuning.run_config`; None names the search "tune".
+        resume_errored: whether a later attempt tries trials again that have failed.
+
+    Raises:
+        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used, said before a trial starts.
+        SettingsError: a setting is not valid.
+        ValueError: as Ray raises it, when an earlier attempt had another `param_space` or trainable.
+    """
+    run_config = run_config or _run_config_of(tune_config)
+    path = f"{run_config.storage_path}/{run_config.name}"
+    if _is_begun(run_config.storage_filesystem, path):
+        return tune.Tuner.restore(
+            path,
+            trainable,
+            resume_errored=resume_errored,
+            param_space=dict(param_space),
+            storage_filesystem=run_config.storage_filesystem,
+        )
+    tune_config = replace(
+        tune_config,
+        scheduler=tune_config.scheduler or ASHAScheduler(stop_last_trials=False),
+        trial_dirname_creator=tune_config.trial_dirname_creator or trial_folder,
+    )
+    for callback in run_config.callbacks or []:
+        if isinstance(callback, TrialCallback):
+            callback.length = schedule_length(tune_config.scheduler)
+    return tune.Tuner(trainable, param_space=dict(param_space), tune_config=tune_config, run_config=run_config)
+
+
+def run_config(
+    name: str = "tune",
+    *,
+    metric: str | None = None,
+    mode: Literal["min", "max"] = "max",
+    num_to_keep: int | None = 2,
+    max_failures: int = 3,
+    stop: Any = None,
+    callbacks: Sequence[tune.Callback] = (),
+) -> tune.RunConfig:
+    """Ray Tune's own `RunConfig` for a search of this job.
+
+    Checkpoints go to `<storage>/<job id>/<name>/<trial id>`. What a trial reports goes to its child run and to the
+    job's log, one line a report.
+
+    Args:
+        name: of this search within the job.
+        metric: by which a trial's checkpoints are kept, a key of what it reports; None keeps the latest.
+        mode: whether a higher or a lower `metric` is better.
+        num_to_keep: checkpoints of a trial that stay in storage; None keeps all.
+        max_failures: failures of a trial that are survived by starting it again from its last checkpoint.
+        stop: when a trial has run its course, as Ray takes it (`{"epoch": 10}`).
+        callbacks: more of Ray Tune's callbacks.
+
+    Raises:
+        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used, said before a trial starts.
+        SettingsError: a setting is not valid.
+    """
+    fence.check()
+    objects.check_writable(addresses.checkpoint_uri())
+    set_default_environment(_RAY_TUNE)
+    files, path = filesystem.filesystem(addresses.checkpoint_uri())
+    return tune.RunConfig(
+        name=name,
+        storage_path=path,
+        storage_filesystem=files,
+        failure_config=tune.FailureConfig(max_failures=max_failures),
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
+        ),
+        stop=stop,
+        # At 2, Ray would print each report, which is a line of the log already.
+        verbose=1,
+        callbacks=[TrialCallback(name, tracking_run.process_run()), *callbacks],
+    )
+
+
+def trial_config(
+    *,
+    metric: str | None = None,
+    mode: Literal["min", "max"] = "max",
+    num_to_keep: int | None = 2,
+    max_failures: int = 3,
+    controller_failure_limit: int = 3,
+    callbacks: Sequence[ray.train.UserCallback] = (),
+) -> ray.train.RunConfig:
+    """Ray Train's own `RunConfig` for a trainer inside of a trial, which so runs on several workers.
+
+    The trial is a function that calls `TorchTrainer(..., run_config=tuning.trial_config()).fit()`. It needs next to
+    nothing for itself: give it `tune.with_resources(trial, {"cpu": 0.01})`, and let `max_concurrent_trials` say how
+    many worker groups the cluster holds. What rank 0 reports is the trial's report, so it goes to the trial's run.
+    Checkpoints go to the trial's folder, and a trial that is started again resumes from the last one; Ray passes on
+    its path as metric `checkpoint_path` of the trial's result, not as the result's checkpoint.
+
+    Args: as `mlplatform.run_config`.
+
+    Raises:
+        RuntimeError: as Ray raises it, outside of a trial.
+    """
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    place = tune.get_context().get_storage()
+    files, path = place.storage_filesystem, place.experiment_fs_path
+    scheme = "s3://" if files.type_name.endswith("s3") else ""
+    uri = f"{scheme}{path}/{place.trial_dir_name}"
+    if metric:
+        checkpoints.restore_nan(uri, metric)
+    set_default_environment(_RAY_TUNE)
+    reports = TuneReportCallback()
+    return ray.train.RunConfig(
+        name=place.trial_dir_name,
+        storage_path=path,
+        storage_filesystem=files,
+        failure_config=ray.train.FailureConfig(
+            max_failures=max_failures, controller_failure_limit=controller_failure_limit
+        ),
+        checkpoint_config=ray.train.CheckpointConfig(
+            num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
+        ),
+        callbacks=[
+            reports,
+            Drain(report_queue(reports)),
+            WorkerSetup(uri),
+            *callbacks,
+        ],
+    )
+
+
+def best(
+    results: tune.ResultGrid, metric: str | None = None, mode: Literal["min", "max"] | None = None
+) -> tuple[tune.Result, Run | None]:
+    """The best trial by its last report: its result with the checkpoint, and its run, which a model can be logged to.
+
+    Args:
+        metric: None takes the one of the search.
+        mode: None takes the one of the search.
+
+    Returns:
+        Ray's result, and MLflow's run; None for the latter where nothing is tracked.
+
+    Raises:
+        RegistryError: no trial has reported the metric, or MLflow has refused the run of the best one.
+    """
+    try:
+        result = results.get_best_result(metric, mode)
+    except (RuntimeError, ValueError) as error:
+        raise RegistryError(f"There is no best trial in {results.experiment_path}: {error}") from error
+    parent = tracking_run.process_run()
+    if parent is None:
+        return result, None
+    runs = TrialRuns(parent, Path(results.experiment_path).name, server.uri())
+    runs.open()
+    run = runs.find(result.metrics[TRIAL_ID])
+    if run is None:
+        raise RegistryError(f"Trial {result.metrics[TRIAL_ID]} has no run in MLflow; see the job's log for the reason.")
+    return result, run
+
+
+def trial_folder(trial: Trial) -> str:
+    """A trial's folder is its id: with the parameters, which Ray puts there, a path can become too long."""
+    return str(trial.trial_id)
+
+
+def _run_config_of(tune_config: tune.TuneConfig) -> tune.RunConfig:
+    return run_config(metric=tune_config.metric, mode=tune_config.mode or "max")
+
+
+def _is_begun(files: FileSystem, path: str) -> bool:
+    """Whether an earlier attempt has left a search that can continue."""
+    from pyarrow.fs import FileSelector
+
+    return is_begun({Path(info.path).name for info in files.get_file_info(FileSelector(path, allow_not_found=True))})

@@ -1,0 +1,193 @@
+"""Names and signatures of Ray that are private or for developers; a failure here names what an upgrade has changed."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlplatform.compat import ray_checkpoints as layout
+from mlplatform.compat import ray_commands, ray_core
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ray._private.runtime_env.constants.RAY_JOB_CONFIG_JSON_ENV_VAR", ray_core.JOB_CONFIG),
+        ("ray._private.ray_constants.RAY_START_HOOK", ray_commands.START_HOOK),
+        ("ray._private.ray_constants.RAY_JOB_SUBMIT_HOOK", "RAY_JOB_SUBMIT_HOOK"),
+        ("ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES", ".git,.venv,venv,__pycache__"),
+        ("ray.train.v2._internal.constants.CHECKPOINT_MANAGER_SNAPSHOT_FILENAME", layout.SNAPSHOT),
+        ("ray.train._checkpoint._METADATA_FILE_NAME", layout.METADATA),
+    ],
+)
+def test_a_constant_has_the_value_that_is_copied_here(name: str, value: str) -> None:
+    module, _, constant = name.rpartition(".")
+    assert getattr(import_module(module), constant) == value
+
+
+def test_hooks_of_the_command_line_get_what_they_read() -> None:
+    from ray._private.parameter import RayParams
+    from ray.dashboard.modules.job import cli
+    from ray.job_submission import JobSubmissionClient
+
+    given = RayParams()
+    given.ray_client_server_port = 10001
+    ray_commands.leave_client_server_out(given, head=True)
+    assert given.ray_client_server_port is None
+    metadata = inspect.signature(JobSubmissionClient.submit_job).parameters["metadata"]
+    assert (metadata.kind, metadata.default) == (metadata.KEYWORD_ONLY, None)
+    assert {"entrypoint", "working_dir", "runtime_env", "runtime_env_json"} <= set(parameters(cli.submit.callback))
+
+
+def test_a_submission_gets_metadata_and_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.job_submission import JobSubmissionClient
+
+    sent: list[Any] = []
+    monkeypatch.setattr(JobSubmissionClient, "submit_job", lambda self, **options: sent.append(options))
+    ray_commands.add_job_metadata({"user": "ada", "note": "none"})
+    client: Any = JobSubmissionClient.__new__(JobSubmissionClient)
+    client.submit_job(entrypoint="python a.py", metadata={"note": "mine"})
+    client.submit_job(entrypoint="python b.py")
+    assert [options["metadata"] for options in sent] == [
+        {"user": "ada", "note": "mine"},
+        {"user": "ada", "note": "none"},
+    ]
+
+
+def test_dashboards_of_grafana_are_generated(tmp_path: Path) -> None:
+    files = ray_commands.write_dashboards(tmp_path)
+    assert [file.stem for file in files] == ["ray-core", "ray-train", "ray-data", "ray-serve", "ray-serve-deployment"]
+    assert all(json.loads(file.read_text())["panels"] for file in files)
+
+
+def test_this_process_is_described_without_a_connection() -> None:
+    assert ray_core.is_worker() is False
+    assert ray_core.job_metadata() == {}
+    assert ray_core.train_ranks() is None
+
+
+def test_a_worker_is_described_by_the_names_that_are_read() -> None:
+    import ray
+    from ray._private.worker import Worker
+    from ray._raylet import CoreWorker
+    from ray.core.generated.common_pb2 import JobConfig
+    from ray.runtime_context import RuntimeContext
+    from ray.train.v2.api.context import TrainContext
+
+    assert {"worker"} <= set(parameters(RuntimeContext.__init__))
+    assert isinstance(ray.WORKER_MODE, int)
+    assert "mode" in vars(Worker())
+    assert hasattr(CoreWorker, "get_job_config")
+    assert "metadata" in JobConfig.DESCRIPTOR.fields_by_name
+    assert hasattr(TrainContext, "get_world_rank")
+    assert hasattr(TrainContext, "get_local_rank")
+
+
+def test_a_question_that_fails_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "ray", changed)
+    ray_core._report.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert ray_core.job_metadata() == {}
+    assert caplog.text.count("the job's metadata and failed (AttributeError(") == 1
+
+
+def test_train_calls_the_hooks_that_are_overridden() -> None:
+    from mlplatform.compat import ray_train
+    from mlplatform.training.reports import Reports
+    from mlplatform.training.workers import WorkerSetup
+    from mlplatform.tuning.drain import Drain
+
+    hooks = {
+        ray_train.WorkerGroupCallback: {"before_worker_group_start": 1, "after_worker_group_start": 1},
+        ray_train.ReportCallback: {"after_report": 2},
+        ray_train.ControllerCallback: {"before_controller_shutdown": 0, "before_controller_abort": 0},
+        ray_train.WorkerCallback: {"after_init_train_context": 0},
+    }
+    for callback, methods in hooks.items():
+        for name, count in methods.items():
+            assert len(parameters(getattr(callback, name))) == 1 + count, name
+            for ours in (Reports, WorkerSetup, Drain):
+                if name in vars(ours):
+                    assert len(parameters(vars(ours)[name])) == 1 + count, f"{ours.__name__}.{name}"
+    assert inspect.iscoroutinefunction(ray_train.ControllerCallback.before_controller_shutdown)
+
+
+def test_train_has_the_context_that_is_changed() -> None:
+    from ray.train.v2._internal.execution.context import TrainContext
+    from ray.train.v2._internal.execution.storage import StorageContext
+
+    names = {"metrics", "checkpoint", "checkpoint_upload_mode", "checkpoint_upload_fn"}
+    assert names <= set(parameters(TrainContext.report))
+    assert "storage_context" in TrainContext.__dataclass_fields__
+    assert parameters(StorageContext.build_checkpoint_path_from_name) == ["self", "checkpoint_name"]
+    assert "storage_filesystem" in parameters(StorageContext.__init__)
+    assert StorageContext.make_default_checkpoint_dir_name().startswith(layout.FOLDER_PREFIX)
+
+
+def test_train_writes_the_keys_that_are_read() -> None:
+    from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
+
+    state = set(checkpoint_manager._CheckpointManagerState.model_fields)
+    assert {layout.LATEST, layout.RESULTS, layout.INDICES, layout.PENDING} <= state
+    assert {layout.FOLDER, layout.METRICS} <= set(checkpoint_manager._TrainingResultState.model_fields)
+
+
+def test_the_functions_for_reports_that_reach_nothing_exist() -> None:
+    from ray import tune
+    from ray.air import session
+    from ray.train._internal import session as train_session
+    from ray.tune.trainable import trainable_fn_utils
+
+    assert session.report is train_session.report
+    assert tune.report is trainable_fn_utils.report
+
+
+def test_tune_has_the_queue_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.tune.integration import ray_train as integration
+
+    from mlplatform.compat import ray_tune
+
+    queue = object()
+    session = SimpleNamespace(_get_or_create_inter_actor_queue=lambda: queue)
+    monkeypatch.setattr(integration, "_in_tune_session", lambda: True)
+    monkeypatch.setattr(integration, "get_session", lambda: session)
+    assert ray_tune.report_queue(integration.TuneReportCallback()) is queue
+
+
+def test_tune_writes_the_files_that_are_looked_for(tmp_path: Path) -> None:
+    from ray.tune.execution.experiment_state import _find_newest_experiment_checkpoint
+    from ray.tune.execution.tune_controller import TuneController
+    from ray.tune.impl.tuner_internal import _TUNER_PKL
+
+    from mlplatform.compat import ray_tune
+
+    snapshot = TuneController.CKPT_FILE_TMPL.format("2026-11-21_00-00-00")
+    assert callable(_find_newest_experiment_checkpoint)
+    assert ray_tune.is_begun({_TUNER_PKL, snapshot})
+    assert not ray_tune.is_begun({_TUNER_PKL})
+
+
+def test_schedulers_have_the_attributes_that_are_read() -> None:
+    from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, MedianStoppingRule
+
+    from mlplatform.compat import ray_tune
+
+    assert ray_tune.schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
+    assert ray_tune.schedule_length(HyperBandForBOHB(max_t=50)) == ("training_iteration", 50)
+    assert ray_tune.schedule_length(MedianStoppingRule()) is None
