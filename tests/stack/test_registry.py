@@ -104,7 +104,7 @@ def test_only_the_administrator_adds_receivers(stack: Stack, tmp_path: Path) -> 
     words = ("add-webhook", "http://notebook:1/", "--secret-file", str(tmp_path / "secret"))
     refused = models(stack, *words, "--account", "secrets/mlflow_person", check=False)
     assert refused.returncode == 1
-    assert "lets only its administrator handle webhooks (403)" in refused.stderr
+    assert "rejected the account (403): only MLflow's administrator may manage webhooks" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
 
 

@@ -175,7 +175,8 @@ def test_databricks_without_its_file_names_the_fix(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("DATABRICKS_HOST", raising=False)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "databrickscfg"))
     for uri in ("databricks", "databricks://team"):
-        with pytest.raises(AccessError, match=r"has no .*/databrickscfg.*DATABRICKS_CONFIG_FILE naming it"):
+        message = r"is 'databricks.*/databrickscfg does not exist on .*DATABRICKS_CONFIG_FILE naming it"
+        with pytest.raises(AccessError, match=message):
             server.check(uri)
     (tmp_path / "databrickscfg").write_text("[DEFAULT]\nhost = https://example.org\ntoken = t\n")
     server.check("databricks")

@@ -57,6 +57,13 @@ def test_a_refusal_is_told_from_a_wrong_address(status: int, kind: type[Exceptio
         server.check(address)
 
 
+def test_a_plugin_of_mlflows_client_may_authenticate_where_the_probe_cannot(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "company-sso")
+    server.check(serve(lambda method, path: (401, "no")))
+
+
 def test_a_store_that_is_no_server_needs_no_check() -> None:
     server.check("sqlite:///runs.db")
 

@@ -11,22 +11,22 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from mlplatform.credentials import read_mlflow_account
-from mlplatform.errors import AccessError, RegistryError, SettingsError, UnreachableError
+from mlplatform.errors import AccessError, RegistryError, SettingsError
+from mlplatform.mlflow_rest import Account, MlflowRest, RejectedError, account_in
 from mlplatform.tracking import server
-
-_API = "/api/2.0/mlflow/webhooks"
 
 _EVENT = {"entity": "MODEL_VERSION_ALIAS", "action": "CREATED"}
 
 _TIMEOUT_SECONDS = 60.0
+
+_PAGE = 100
+"""Webhooks per request; MLflow accepts no more."""
 
 _TOLERANCE_SECONDS = 300
 """Age beyond which a message counts as replayed; what standardwebhooks.com recommends."""
@@ -63,19 +63,14 @@ def add(url: str, secret: str, *, name: str | None = None, account: Path | None 
     if not secret:
         raise SettingsError("The webhook's secret is empty; `openssl rand -hex 32` makes one.")
     body = {"name": name or "promotions", "url": url, "secret": secret, "events": [_EVENT]}
-    return _webhook(_call("POST", "", account, body)["webhook"])
+    with _mlflow(account) as mlflow:
+        return _webhook(mlflow.call("POST", "webhooks", body)["webhook"])
 
 
 def webhooks(account: Path | None = None) -> list[Webhook]:
     """Every receiver, whatever it is told of."""
-    found: list[Webhook] = []
-    token = ""
-    while True:
-        answer = _call("GET", f"?max_results=100&page_token={token}" if token else "?max_results=100", account)
-        found += [_webhook(entry) for entry in answer.get("webhooks", [])]
-        token = answer.get("next_page_token", "")
-        if not token:
-            return found
+    with _mlflow(account) as mlflow:
+        return [_webhook(entry) for entry in mlflow.all("GET", "webhooks", "webhooks", {"max_results": _PAGE})]
 
 
 def remove(webhook_id: str, account: Path | None = None) -> None:
@@ -84,7 +79,8 @@ def remove(webhook_id: str, account: Path | None = None) -> None:
     Raises:
         RegistryError: there is no such webhook.
     """
-    _call("DELETE", f"/{webhook_id}", account)
+    with _mlflow(account) as mlflow:
+        mlflow.call("DELETE", f"webhooks/{webhook_id}")
 
 
 def send_example(webhook_id: str, account: Path | None = None) -> None:
@@ -93,7 +89,8 @@ def send_example(webhook_id: str, account: Path | None = None) -> None:
     Raises:
         RegistryError: it did not answer, or not with success; the message says how.
     """
-    result = _call("POST", f"/{webhook_id}/test", account, {})["result"]
+    with _mlflow(account) as mlflow:
+        result = mlflow.call("POST", f"webhooks/{webhook_id}/test", {})["result"]
     if not result.get("success"):
         said = result.get("error_message") or f"it answered {result.get('response_status')}"
         raise RegistryError(f"The receiver of webhook {webhook_id} was not reached: {said}.")
@@ -127,33 +124,19 @@ def _webhook(entry: Mapping[str, Any]) -> Webhook:
     return Webhook(entry["webhook_id"], entry["name"], entry["url"])
 
 
-def _call(method: str, path: str, account: Path | None, body: object = None) -> Any:
+@contextmanager
+def _mlflow(account: Path | None) -> Iterator[MlflowRest]:
+    """Connect to MLflow as an administrator, and turn its rejections into this module's errors."""
     uri = server.uri()
     if uri is None:
-        raise SettingsError("MLFLOW_TRACKING_URI is not set, so no MLflow is known; set it to your MLflow.")
-    start = f"MLflow at {uri} (MLFLOW_TRACKING_URI)"
+        raise SettingsError("MLFLOW_TRACKING_URI is not set, so MLflow's address is unknown; set it to your MLflow.")
     try:
-        answer = httpx.request(
-            method,
-            f"{uri}{_API}{path}",
-            auth=read_mlflow_account(account) if account else None,
-            json=body,
-            timeout=_TIMEOUT_SECONDS,
-        )
-    except httpx.TransportError as error:
-        raise UnreachableError(f"{start} does not answer; start it or correct the address.") from error
-    if answer.status_code in (401, 403):
+        with MlflowRest(uri, account_in(account) if account else Account(), _TIMEOUT_SECONDS) as mlflow:
+            yield mlflow
+    except AccessError as error:
         raise AccessError(
-            f"{start} lets only its administrator handle webhooks ({answer.status_code}); "
-            "name the account's file: --account secrets/mlflow_admin."
-        )
-    if not answer.is_success:
-        raise RegistryError(f"{start} refuses: {_reason(answer)}")
-    return answer.json()
-
-
-def _reason(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["message"]).splitlines()[0]
-    except (ValueError, KeyError, IndexError):
-        return f"it answers {answer.status_code}."
+            f"{error.args[0].partition(';')[0]}: only MLflow's administrator may manage webhooks; "
+            "pass --account secrets/mlflow_admin."
+        ) from error
+    except RejectedError as error:
+        raise RegistryError(str(error)) from error

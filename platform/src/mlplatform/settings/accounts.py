@@ -34,12 +34,21 @@ class TrackingAccount(EnvironmentSettings):
     server_certificate: Path | None = Field(None, validation_alias="MLFLOW_TRACKING_SERVER_CERT_PATH")
     """File with the certificate authority of the server."""
 
+    requests_ca_bundle: Path | None = Field(None, validation_alias="REQUESTS_CA_BUNDLE")
+    """The same for every server; MLflow's client, which uses `requests`, heeds it."""
+
+    auth_provider: str | None = Field(None, validation_alias="MLFLOW_TRACKING_AUTH")
+    """Plugin that signs the requests of MLflow's client; `mlplatform` on the platform's nodes."""
+
+    aws_sigv4: bool = Field(False, validation_alias="MLFLOW_TRACKING_AWS_SIGV4")
+    """Requests of MLflow's client are signed for Amazon."""
+
     databricks_host: str | None = Field(None, validation_alias="DATABRICKS_HOST")
 
     databricks_config: Path = Field(Path("~/.databrickscfg"), validation_alias="DATABRICKS_CONFIG_FILE")
     """File that `databricks configure` writes."""
 
-    @field_validator("insecure_tls", mode="before")
+    @field_validator("insecure_tls", "aws_sigv4", mode="before")
     @classmethod
     def _as_mlflow_reads_it(cls, value: object) -> bool:
         if isinstance(value, bool):
@@ -57,6 +66,16 @@ class TrackingAccount(EnvironmentSettings):
     def login(self) -> tuple[str, str] | None:
         """User and password; None unless both are set."""
         return (self.username, self.password) if self.username and self.password else None
+
+    @property
+    def certificate_authority(self) -> Path | None:
+        """File with the certificate authority to verify the server with; None takes the usual ones."""
+        return self.server_certificate or self.requests_ca_bundle
+
+    @property
+    def is_signed_by_a_plugin(self) -> bool:
+        """Whether only MLflow's client can authenticate, because a plugin that is not ours signs its requests."""
+        return self.aws_sigv4 or self.auth_provider not in (None, "mlplatform")
 
     def environment(self) -> dict[str, str]:
         """The variables of MLflow that are set, for a process to which Ray does not pass them by itself."""

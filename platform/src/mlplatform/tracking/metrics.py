@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlplatform.compat import mlflow as mlflow_compat
+from mlplatform.mlflow_rest import MlflowRest, RejectedError
 from mlplatform.storage import fence
-from mlplatform.tracking import rest
 from mlplatform.tracking.metric_names import name_among
 from mlplatform.tracking.outbox import Outbox
 
@@ -138,22 +138,23 @@ class RemoteRun:
 
     def __init__(self, tracking_uri: str, run_id: str) -> None:
         self._run_id = run_id
-        self._http = rest.client(tracking_uri)
+        self._mlflow = MlflowRest(tracking_uri)
 
     def last_steps(self) -> dict[str, int]:
         """The highest step that the run has for each metric."""
-        answer = self._http.get("runs/get", params={"run_id": self._run_id})
-        answer.raise_for_status()
-        found = answer.json()["run"].get("data", {}).get("metrics", [])
+        answer = self._mlflow.call("GET", "runs/get", {"run_id": self._run_id})
+        found = answer["run"].get("data", {}).get("metrics", [])
         return {metric["key"]: int(metric.get("step", 0)) for metric in found}
 
     def log(self, points: Sequence[Point]) -> str | None:
         """Send points; the reason where MLflow refuses them for good."""
         metrics = [{**asdict(point), "value": _as_json(point.value)} for point in points]
-        answer = self._http.post("runs/log-batch", json={"run_id": self._run_id, "metrics": metrics})
-        if answer.status_code in (400, 404):
-            return f"{answer.status_code}, {answer.text.strip()[:300]}"
-        answer.raise_for_status()
+        try:
+            self._mlflow.call("POST", "runs/log-batch", {"run_id": self._run_id, "metrics": metrics})
+        except RejectedError as error:
+            if error.status not in (400, 404):
+                raise
+            return f"{error.code}: {error.reason[:300]}"
         return None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlplatform.contract import TAG_JOB, TAG_ROLE
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.settings.environment import environment
+from mlplatform.mlflow_rest import MlflowRest, RejectedError
+from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
 
 if TYPE_CHECKING:
@@ -22,18 +22,11 @@ NOT_TRACKED = (
     "(`make up` without ONLY=ray) or set it to your MLflow server."
 )
 
-_ACCOUNT = (
-    *("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
-    *("MLFLOW_TRACKING_INSECURE_TLS", "MLFLOW_TRACKING_SERVER_CERT_PATH"),
-)
-
 _PROBE_SECONDS = 5
-
-_PROBE = "/api/2.0/mlflow/experiments/search"
 
 
 def uri() -> str | None:
-    """Address of MLflow: the one that the program has set, else the one of the settings; None if nothing is tracked."""
+    """Return MLflow's address as the program has set it, else that of the settings; None if nothing is tracked."""
     mlflow = sys.modules.get("mlflow")
     if mlflow is not None and mlflow.is_tracking_uri_set():
         return str(mlflow.get_tracking_uri())
@@ -41,9 +34,9 @@ def uri() -> str | None:
 
 
 def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
-    """The parent run of a job, in whatever experiment it is; None before the job has opened it.
+    """Return the parent run of a job, in whatever experiment it is; None before the job has opened it.
 
-    Should two attempts have opened one each at the same moment, it is the earlier one for everybody.
+    If two attempts have opened one each at the same moment, every caller gets the earlier one.
 
     Args:
         tracking_uri: None takes the server that the process uses.
@@ -64,67 +57,51 @@ def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
 
 
 def own_account() -> dict[str, str]:
-    """The account at MLflow that this process has in its environment; Ray hands on what the job was submitted with."""
-    variables = environment()
-    return {variable: variables[variable] for variable in _ACCOUNT if variable in variables}
+    """Return the variables with this process's account at MLflow, for processes to which Ray does not pass them."""
+    return TrackingAccount.load().environment()
 
 
 def run_url(run: Run) -> str:
-    """The run's page in MLflow's web interface."""
+    """Return the address of the run's page in MLflow's web interface."""
     page = settings().tracking_page or uri()
     return f"{page}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def check(tracking_uri: str) -> None:
-    """Ask MLflow one question, without the minutes of retries that its client allows itself.
+    """Send MLflow one request, without the minutes of retries that its client allows itself.
 
     Raises:
-        UnreachableError: nothing answers, or what answers is not MLflow.
-        AccessError: the credentials are refused, or there are none for Databricks on this node.
+        UnreachableError: nothing answers within 5 s, or the server is not MLflow.
+        AccessError: MLflow rejected the account, or this node has none for Databricks.
     """
     if tracking_uri.partition(":")[0] == "databricks":
         _check_databricks(tracking_uri)
     if not tracking_uri.startswith(("http://", "https://")):
         return
-    import mlflow
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    start = f"MLflow at {tracking_uri} (MLFLOW_TRACKING_URI)"
-    try:
-        response = http_request(  # type: ignore[no-untyped-call]
-            get_default_host_creds(tracking_uri),  # type: ignore[no-untyped-call]
-            _PROBE,
-            "GET",
-            params={"max_results": 1},
-            max_retries=0,
-            timeout=_PROBE_SECONDS,
-            raise_on_status=False,
-        )
-    except mlflow.MlflowException as error:
-        raise UnreachableError(f"{start} does not answer; start it or correct the address.") from error
-    if response.status_code in (401, 403):
-        raise AccessError(
-            f"{start} refuses the credentials ({response.status_code}); "
-            "put your account into ~/.mlflow/credentials (`mlplatform env` says how)."
-        )
-    if response.status_code != 200:
-        raise UnreachableError(f"{start} answers {response.status_code}; check that the address is MLflow's.")
+    with MlflowRest(tracking_uri, timeout_s=_PROBE_SECONDS) as mlflow:
+        try:
+            mlflow.call("GET", "experiments/search", {"max_results": 1})
+        except RejectedError as error:
+            raise UnreachableError(f"{error}; check that the address is MLflow's.") from error
+        except AccessError:
+            # MLflow's client may succeed with a signature that only its plugin can make.
+            if not TrackingAccount.load().is_signed_by_a_plugin:
+                raise
 
 
 def _check_databricks(tracking_uri: str) -> None:
-    """Whether this node knows an account; not whether Databricks takes it, as its client may try that for minutes."""
-    variables = environment()
-    file = Path(variables.get("DATABRICKS_CONFIG_FILE") or "~/.databrickscfg").expanduser()
-    if not variables.get("DATABRICKS_HOST") and not file.is_file():
+    """Check that this node has an account; not that Databricks accepts it, which its client may try for minutes."""
+    account = TrackingAccount.load()
+    if not account.databricks_host and not account.databricks_config.is_file():
         raise AccessError(
-            f"MLflow is to be {tracking_uri} (MLFLOW_TRACKING_URI), but {socket.gethostname()} has no {file}. Copy the "
-            f"file that `databricks configure` writes to {settings().shared_folder}, which every node sees, and submit "
-            "the job with DATABRICKS_CONFIG_FILE naming it there; or with DATABRICKS_HOST and DATABRICKS_TOKEN."
+            f"MLFLOW_TRACKING_URI is {tracking_uri!r}, but {account.databricks_config} does not exist on "
+            f"{socket.gethostname()}. Copy the file that `databricks configure` writes to {settings().shared_folder}, "
+            "which every node sees, and submit the job with DATABRICKS_CONFIG_FILE naming it there; or with "
+            "DATABRICKS_HOST and DATABRICKS_TOKEN."
         )
 
 
 @cache
 def report_untracked() -> None:
-    """Once a process, also where both `job_run` and `run_config` find it out."""
+    """Print once per process that nothing is tracked; both `job_run` and `run_config` may find it out."""
     print(NOT_TRACKED, file=sys.stderr, flush=True)

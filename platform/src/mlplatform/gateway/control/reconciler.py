@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio.to_thread
-import httpx
 
 from mlplatform import advice as advice_module
 from mlplatform.errors import CapacityError, PlatformError, UnreachableError
@@ -30,6 +29,7 @@ from mlplatform.gateway.jobs.submission import renamed_keys, request_of, resourc
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.mlflow import close_runs
 from mlplatform.gateway.upstream.ray import Cluster, Head
+from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.storage import addresses, fence, objects
 
@@ -88,7 +88,7 @@ class Conductor:
         logs: JobLogs,
         packages: Packages,
         outages: Outages,
-        tracking: httpx.AsyncClient | None,
+        tracking: AsyncMlflowRest | None,
     ) -> None:
         self._config = config
         self._store = store
