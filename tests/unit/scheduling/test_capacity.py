@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import CapacityError
-from mlplatform.scheduling.capacity import Wait, check
+from mlplatform.scheduling.capacity import Shortage, check
 from mlplatform.scheduling.listings import nodes_in, users_of
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
@@ -49,7 +49,12 @@ def test_a_listing_gives_shape_use_and_labels() -> None:
 
 def test_a_node_lost_lately_counts_with_the_shape_that_it_had() -> None:
     worker = listed("lost", LOST_AT + 599)[1]
-    assert (worker.name, worker.alive, worker.total["GPU"], worker.room(now=True)) == ("ray-worker-0", False, 1, {})
+    assert (worker.name, worker.alive, worker.total["GPU"], worker.available(now=True)) == (
+        "ray-worker-0",
+        False,
+        1,
+        {},
+    )
     assert [node.name for node in listed("lost", LOST_AT + 601)] == ["ray-head"]
 
 
@@ -198,4 +203,4 @@ def test_a_node_that_is_away_is_waited_for_by_name() -> None:
 
 
 def test_a_wait_names_who_is_in_the_way() -> None:
-    assert str(Wait("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."
+    assert str(Shortage("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."

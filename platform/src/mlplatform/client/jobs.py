@@ -29,7 +29,7 @@ from mlplatform.client.renamed import renamed
 from mlplatform.contract import GATEWAY_HEADER, REPORT
 from mlplatform.errors import AccessError, JobError, SettingsError, UnreachableError
 from mlplatform.scheduling import capacity, listings
-from mlplatform.scheduling.capacity import Wait as Wait
+from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
 from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
 from mlplatform.settings.job import Settings, settings
@@ -167,7 +167,7 @@ class Jobs:
         max_restarts_on_loss: int | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
-        on_wait: Callable[[Wait], None] | None = None,
+        on_wait: Callable[[Shortage], None] | None = None,
         retries: int | None = None,
         max_losses: int | None = None,
     ) -> str:
@@ -304,7 +304,7 @@ class Jobs:
             if (report := report_in(line)) is not None:
                 yield report
 
-    def check_capacity(self, entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Wait | None:
+    def check_capacity(self, entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
         """Ask whether a job can run on the nodes alive or lately seen.
 
         Args:
@@ -488,7 +488,7 @@ def reports(job_id: str) -> Iterator[dict[str, Any]]:
         yield from jobs.reports(job_id)
 
 
-def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Wait | None:
+def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
     """Ask whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
     with Jobs() as jobs:
         return jobs.check_capacity(entry, workers)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import packages
 from mlplatform.gateway.http.auth import TokenAuth
@@ -24,11 +24,11 @@ from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.jobs import Api
 from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.upstream import mlflow
-from mlplatform.gateway.upstream.ray import Head
+from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.storage.objects import open_store
 
@@ -42,21 +42,21 @@ def create_app(config: GatewaySettings) -> Starlette:
         SettingsError: a secret's file cannot be read.
     """
     token = config.token()
-    store = Store(config.database)
-    head = Head(config.head, config.head_agent, token)
+    store = JobStore(config.database)
+    head = RayHead(config.head, config.head_agent, token)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     kept = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
-    conductor = Conductor(config, store, head, logs, kept, outages, tracking)
+    reconciler = Reconciler(config, store, head, logs, kept, outages, tracking)
     passage = Passage(config.head)
-    api = Api(store, conductor, logs, head, passage)
+    api = Api(store, reconciler, logs, head, passage)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
         kept.tidy()
-        tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(logs.run())]
+        tasks = [asyncio.create_task(reconciler.run()), asyncio.create_task(logs.run())]
         for task in tasks:
             task.add_done_callback(_end_with)
         try:

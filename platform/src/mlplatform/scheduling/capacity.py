@@ -26,7 +26,7 @@ _EPSILON = 1e-9
 
 
 @dataclass(frozen=True)
-class Wait:
+class Shortage:
     """The job can run, but not now; `str()` says what it waits for."""
 
     missing: str
@@ -50,7 +50,7 @@ def check(
     entry: Resources,
     workers: WorkerGroup | None = None,
     labels: Mapping[str, str] = MappingProxyType({}),
-) -> Wait | None:
+) -> Shortage | None:
     """Refuse what the nodes can never run, and say what is missing now.
 
     Args:
@@ -141,18 +141,18 @@ def _most_workers(
     A worker never spans nodes, so each node holds its own number of them, and only the node that takes the entry
     point holds fewer: the best over all such nodes is exact.
     """
-    places = [host.room(now) for host in hosts if _times(host.room(now), entry) >= 1]
+    places = [host.available(now) for host in hosts if _times(host.available(now), entry) >= 1]
     if not places:
         return -1
     if not one:
         return math.inf
     lost = min(_times(room, one) - _times(subtract(room, entry), one) for room in places)
-    return sum(_times(node.room(now), one) for node in nodes) - lost
+    return sum(_times(node.available(now), one) for node in nodes) - lost
 
 
 def _wait(
     nodes: Sequence[Node], hosts: Sequence[Node], entry: Mapping[str, float], workers: WorkerGroup | None
-) -> Wait | None:
+) -> Shortage | None:
     one = workers.amounts() if workers else {}
     count = workers.count if workers else 0
     room = _most_workers(nodes, hosts, entry, one, now=True)
@@ -160,8 +160,8 @@ def _wait(
         return None
     away = tuple(node.name for node in nodes if not node.alive)
     if room < 0:
-        return Wait(_deficit(entry, hosts), away=away)
-    return Wait(f"room for {count - int(room)} of its {count} workers with {describe(one)} each", away=away)
+        return Shortage(_deficit(entry, hosts), away=away)
+    return Shortage(f"room for {count - int(room)} of its {count} workers with {describe(one)} each", away=away)
 
 
 def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
@@ -169,9 +169,9 @@ def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
     able = [host for host in hosts if _times(host.total, asked) >= 1]
     lacking = [
         {
-            name: value - host.room(True).get(name, 0)
+            name: value - host.available(True).get(name, 0)
             for name, value in asked.items()
-            if value > host.room(True).get(name, 0)
+            if value > host.available(True).get(name, 0)
         }
         for host in able
     ]

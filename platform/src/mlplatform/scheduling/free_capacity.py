@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mlplatform.scheduling import capacity
-from mlplatform.scheduling.capacity import Wait
+from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Node, Request
 
 YOUNG_SECONDS = 60.0
@@ -28,7 +28,7 @@ class FreeCapacity:
         self._nodes = list(nodes)
         self._label = label
 
-    def check(self, request: Request) -> Wait | None:
+    def check(self, request: Request) -> Shortage | None:
         """Return what a job has to wait for; None if it fits now.
 
         Raises:

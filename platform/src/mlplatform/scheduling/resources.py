@@ -58,7 +58,7 @@ class Node:
     free: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def room(self, now: bool) -> Mapping[str, float]:
+    def available(self, now: bool) -> Mapping[str, float]:
         """What it has for jobs: all of it, or what nobody uses now."""
         return self.total if not now else self.free if self.alive else {}
 

@@ -17,17 +17,17 @@ from websockets.asyncio.client import connect
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import reconciler
 from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import Api
 from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations.upgrade import upgrade
-from mlplatform.gateway.upstream.ray import Cluster
+from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.scheduling.resources import Node
 from mlplatform.settings import job as settings_job
 from mlplatform.storage import fence
@@ -49,8 +49,8 @@ class MadeUpHead:
     wanted: list[dict[str, float]] = field(default_factory=list)
     """Bundles of a placement group that has no place."""
 
-    async def look(self) -> Cluster:
-        return Cluster(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
+    async def look(self) -> ClusterSnapshot:
+        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
 
     async def submit(self, request: dict[str, Any]) -> None:
         self.submitted.append(request["submission_id"])
@@ -58,10 +58,10 @@ class MadeUpHead:
             raise self.refusal
         self.jobs[request["submission_id"]] = ray(self.status)
 
-    async def demands(self) -> list[list[dict[str, float]]]:
+    async def pending_shapes(self) -> list[list[dict[str, float]]]:
         return [self.wanted] if self.wanted else []
 
-    async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
+    async def pending_requests(self) -> list[tuple[str, list[dict[str, float]]]]:
         return [("02000000", self.wanted)] if self.wanted else []
 
     async def has_package(self, name: str) -> bool:
@@ -101,13 +101,13 @@ class Gateway:
     """The parts that stand behind the door."""
 
     head: MadeUpHead
-    store: Store
+    store: JobStore
     logs: JobLogs
-    conductor: Conductor
+    reconciler: Reconciler
 
     async def submit(self, **fields: Any) -> None:
         await self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job())
-        self.conductor.wake()
+        self.reconciler.wake()
 
     async def state(self) -> str:
         return (await self.store.get("mine")).state
@@ -126,7 +126,7 @@ class Gateway:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         await upgrade(self.store.engine)
-        tasks = [asyncio.create_task(work) for work in (self.conductor.run(), self.logs.run())]
+        tasks = [asyncio.create_task(work) for work in (self.reconciler.run(), self.logs.run())]
         try:
             yield
         finally:
@@ -140,17 +140,17 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     monkeypatch.setattr(reconciler, "_STEP_SECONDS", 0.05)
-    monkeypatch.setattr(reconciler, "_UNPLACED_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
     monkeypatch.setattr(reconciler, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(reconciler, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):
         (tmp_path / folder).mkdir(parents=True)
     head = MadeUpHead()
-    store = Store(f"sqlite:///{tmp_path}/gateway.db")
+    store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    return Gateway(head, store, logs, Conductor(_Config(), store, made_up, logs, packages, Outages({}), None))
+    return Gateway(head, store, logs, Reconciler(_Config(), store, made_up, logs, packages, Outages({}), None))
 
 
 def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
@@ -236,7 +236,7 @@ def test_an_open_job_without_an_attempt_does_not_keep_the_others_from_starting(
             await gateway.until_state(State.SUCCEEDED)
             stopped, job = await gateway.store.request_stop("broken")
             assert (stopped, job.state) == (True, State.STOPPED)
-            await gateway.conductor.stop(job)
+            await gateway.reconciler.stop(job)
 
     asyncio.run(scenario())
     (line,) = {record.getMessage() for record in caplog.records}
@@ -448,7 +448,7 @@ async def served(endpoints: Api) -> AsyncIterator[str]:
 
 def api(gateway: Gateway) -> Api:
     made_up: Any = gateway.head
-    return Api(gateway.store, gateway.conductor, gateway.logs, made_up, Passage("http://127.0.0.1:1"))
+    return Api(gateway.store, gateway.reconciler, gateway.logs, made_up, Passage("http://127.0.0.1:1"))
 
 
 async def _true(value: object) -> bool:

@@ -9,7 +9,7 @@ from ray.dashboard.modules.job.common import JobErrorType, JobStatus
 
 from mlplatform.gateway.control import outages as control_outages
 from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.jobs.states import Count, Outcome, Sight, State, Verdict, after, judge
+from mlplatform.gateway.jobs.states import Observation, Outcome, RestartCounts, State, Verdict, judge, next_state
 
 OWN_FAULTS = {"RUNTIME_ENV_SETUP_FAILURE", "JOB_ENTRYPOINT_COMMAND_ERROR"}
 """Of Ray's error types; all others are faults of what ran the job."""
@@ -21,13 +21,15 @@ STOPPED = Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
 SUCCEEDED = Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0)
 
 
-def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It broke.", **more: Any) -> Sight:
+def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It broke.", **more: Any) -> Observation:
     details = {"status": "FAILED", "error_type": kind, "message": message, "driver_exit_code": 1}
-    return Sight(details, **more)
+    return Observation(details, **more)
 
 
-def count(losses: int = 0, max_restarts_on_loss: int = 3, failures: int = 0, max_restarts_on_failure: int = 0) -> Count:
-    return Count(losses, max_restarts_on_loss, failures, max_restarts_on_failure)
+def count(
+    losses: int = 0, max_restarts_on_loss: int = 3, failures: int = 0, max_restarts_on_failure: int = 0
+) -> RestartCounts:
+    return RestartCounts(losses, max_restarts_on_loss, failures, max_restarts_on_failure)
 
 
 @pytest.mark.parametrize("state", State)
@@ -57,18 +59,18 @@ def test_a_failure_is_the_jobs_own_only_where_all_else_was_well(
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("status", [status.value for status in JobStatus if status != JobStatus.FAILED])
 def test_what_has_not_failed_is_lost_only_with_its_node(status: str, node_dead: bool, away: tuple[str, ...]) -> None:
-    verdict = judge(Sight({"status": status}, node_dead, away))
+    verdict = judge(Observation({"status": status}, node_dead, away))
     ended = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}
     expected = ended.get(status, Outcome.LOST if node_dead else None)
     assert (verdict and verdict.outcome) == expected
 
 
 def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
-    assert judge(Sight(None)) == Verdict(Outcome.LOST, "Ray was restarted without memory of it")
+    assert judge(Observation(None)) == Verdict(Outcome.LOST, "Ray was restarted without memory of it")
 
 
 @pytest.mark.parametrize(
-    ("sight", "reason"),
+    ("observed", "reason"),
     [
         (failed("JOB_SUPERVISOR_ACTOR_DIED"), "the process that ran it has died"),
         (failed(node_dead=True), "it ended with exit code 1 as the node of its driver died"),
@@ -77,8 +79,8 @@ def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
         (failed(), "It broke."),
     ],
 )
-def test_a_verdict_says_why(sight: Sight, reason: str) -> None:
-    verdict = judge(sight)
+def test_a_verdict_says_why(observed: Observation, reason: str) -> None:
+    verdict = judge(observed)
     assert verdict is not None
     assert reason in verdict.reason
 
@@ -101,59 +103,61 @@ def test_out_of_memory_is_the_jobs_own_fault_while_its_node_lives(kind: str | No
     assert dead.outcome is Outcome.LOST
 
 
-# --- after ---
+# --- next_state ---
 
 
 @pytest.mark.parametrize(("used", "delay_s"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (999, 60)])
 @pytest.mark.parametrize("verdict", [LOST, FAILED])
 def test_each_start_waits_longer_up_to_a_minute(verdict: Verdict, used: int, delay_s: float) -> None:
-    coming = after(verdict, Count(used, 1000, used, 1000), False, False)
-    assert (coming.state, coming.delay_s) == (State.WAITING, delay_s)
+    transition = next_state(verdict, RestartCounts(used, 1000, used, 1000), False, False)
+    assert (transition.state, transition.delay_s) == (State.WAITING, delay_s)
 
 
 @pytest.mark.parametrize("resumes", [False, True])
 def test_the_message_tells_attempts_reason_and_where_it_goes_on(resumes: bool) -> None:
     where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
-    assert after(LOST, count(losses=1), False, resumes).message == (
+    assert next_state(LOST, count(losses=1), False, resumes).message == (
         f"Attempt 3 {where}; attempt 2 was lost: the node of its driver has died."
     )
 
 
 def test_losses_and_failures_are_counted_apart_and_number_attempts_together() -> None:
-    coming = after(FAILED, count(losses=3, max_restarts_on_loss=3, failures=1, max_restarts_on_failure=2), False, False)
-    assert (coming.state, coming.delay_s) == (State.WAITING, 2)
-    assert coming.message == "Attempt 6 starts from the beginning; attempt 5 failed: exit code 1."
+    transition = next_state(
+        FAILED, count(losses=3, max_restarts_on_loss=3, failures=1, max_restarts_on_failure=2), False, False
+    )
+    assert (transition.state, transition.delay_s) == (State.WAITING, 2)
+    assert transition.message == "Attempt 6 starts from the beginning; attempt 5 failed: exit code 1."
 
 
 @pytest.mark.parametrize(
     ("used", "times"), [(0, "once"), (1, "2 times"), (3, "4 times")], ids=["none", "one", "the default"]
 )
 def test_a_job_lost_too_often_has_failed_and_says_what_allows_more(used: int, times: str) -> None:
-    coming = after(LOST, count(losses=used, max_restarts_on_loss=used), False, True)
-    assert coming.state is State.FAILED
-    assert coming.message == (
+    transition = next_state(LOST, count(losses=used, max_restarts_on_loss=used), False, True)
+    assert transition.state is State.FAILED
+    assert transition.message == (
         f"Job was lost {times}, the last time because the node of its driver has died; "
         "`max_restarts_on_loss` allows more."
     )
 
 
 def test_a_failure_without_retries_keeps_its_whole_message() -> None:
-    coming = after(FAILED, count(), False, False)
-    assert (coming.state, coming.message, coming.delay_s) == (State.FAILED, FAILED.reason, 0)
+    transition = next_state(FAILED, count(), False, False)
+    assert (transition.state, transition.message, transition.delay_s) == (State.FAILED, FAILED.reason, 0)
 
 
 @pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
 def test_a_job_that_was_told_to_stop_is_not_started_again(verdict: Verdict) -> None:
-    assert after(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
+    assert next_state(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
 
 
 def test_a_stop_from_elsewhere_ends_the_job_too() -> None:
-    assert after(STOPPED, count(max_restarts_on_failure=3), False, True).state is State.STOPPED
+    assert next_state(STOPPED, count(max_restarts_on_failure=3), False, True).state is State.STOPPED
 
 
 @pytest.mark.parametrize("stop_requested", [False, True])
 def test_a_success_stays_one(stop_requested: bool) -> None:
-    assert after(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
+    assert next_state(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
 
 
 def test_clients_see_states_that_ray_has() -> None:

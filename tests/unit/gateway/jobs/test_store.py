@@ -18,7 +18,7 @@ from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobE
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
-from mlplatform.gateway.jobs.store import Ended, Store
+from mlplatform.gateway.jobs.store import Ended, JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.scheduling.resources import Node
@@ -46,14 +46,14 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> Store:
-    store = Store(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
+def store(migrated: Path, tmp_path: Path) -> JobStore:
+    store = JobStore(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
     # Nothing here outlives its process: a busy disk need not be waited for.
     event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     return store
 
 
-def add(store: Store, job_id: str = "mine", **metadata: str) -> JobRow:
+def add(store: JobStore, job_id: str = "mine", **metadata: str) -> JobRow:
     job = submitted(submission_id=job_id, metadata=metadata)
     do(store.add(job))
     return job
@@ -63,7 +63,7 @@ def submitted(**fields: Any) -> JobRow:
     return Submission.model_validate({"entrypoint": "true", **fields}).job()
 
 
-def begin(store: Store, job_id: str = "mine") -> AttemptRow:
+def begin(store: JobStore, job_id: str = "mine") -> AttemptRow:
     attempt = do(store.begin_attempt(job_id))
     assert attempt is not None
     return attempt
@@ -76,7 +76,9 @@ def ray(status: str = "RUNNING", driver: str | None = "01000000") -> dict[str, A
     return {"status": status, "job_id": driver, "driver_info": info, **where}
 
 
-def end(store: Store, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False) -> Ended | None:
+def end(
+    store: JobStore, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False
+) -> Ended | None:
     return do(store.end_attempt(job_id, number, verdict, None, resumes))
 
 
@@ -84,32 +86,32 @@ def ids(jobs: Sequence[JobRow]) -> list[str]:
     return [job.id for job in jobs]
 
 
-def listed_ids(store: Store) -> list[str]:
+def listed_ids(store: JobStore) -> list[str]:
     return [job.id for job, _ in do(store.list())]
 
 
 # --- What people ask for ---
 
 
-def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
+def test_a_job_comes_back_as_it_was_kept(store: JobStore) -> None:
     fields = {"runtime_env": {"env_vars": {"Ä": "ü"}}, "metadata": {"workers": "2"}, "entrypoint_num_cpus": 0.5}
     job = submitted(submission_id="mine", **fields)
     do(store.add(job))
-    kept = do(Store(str(store.engine.url)).get("mine"))
+    kept = do(JobStore(str(store.engine.url)).get("mine"))
     for column in JobRow.__table__.columns:
         assert getattr(kept, column.name) == getattr(job, column.name), column.name
     assert kept.created.tzinfo is not None
     assert (kept.attempts, kept.losses, kept.stop_requested, kept.ended) == ([], 0, False, None)
 
 
-def test_an_id_is_taken_once(store: Store) -> None:
+def test_an_id_is_taken_once(store: JobStore) -> None:
     first = add(store, user="ann")
     with pytest.raises(JobExistsError, match="mine already exists"):
         add(store, user="bob")
     assert do(store.get("mine")).user == first.user
 
 
-def test_jobs_are_listed_in_the_order_of_arrival(store: Store) -> None:
+def test_jobs_are_listed_in_the_order_of_arrival(store: JobStore) -> None:
     for job_id in ("c", "a", "b"):
         add(store, job_id)
     begin(store, "a")
@@ -118,7 +120,7 @@ def test_jobs_are_listed_in_the_order_of_arrival(store: Store) -> None:
     assert ids(do(store.open_jobs())) == ["c", "b"]
 
 
-def test_the_list_tells_of_each_job_what_it_tells_alone(store: Store) -> None:
+def test_the_list_tells_of_each_job_what_it_tells_alone(store: JobStore) -> None:
     for job_id in ("waits", "runs", "again"):
         add(store, job_id)
     for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
@@ -143,13 +145,13 @@ def test_the_list_tells_of_each_job_what_it_tells_alone(store: Store) -> None:
     ],
     ids=["get", "stop", "delete", "begin", "say", "end"],
 )
-def test_a_job_that_is_not_there_is_named(store: Store, ask: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
+def test_a_job_that_is_not_there_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
     add(store)
     with pytest.raises(NoSuchJobError, match="Job none does not exist"):
         do(ask(store))
 
 
-def test_a_waiting_job_stops_at_once(store: Store) -> None:
+def test_a_waiting_job_stops_at_once(store: JobStore) -> None:
     add(store)
     stopped, job = do(store.request_stop("mine"))
     assert (stopped, job.state, job.message) == (True, State.STOPPED, "Job was intentionally stopped.")
@@ -158,7 +160,7 @@ def test_a_waiting_job_stops_at_once(store: Store) -> None:
     assert do(store.request_stop("mine"))[0] is False
 
 
-def test_a_started_job_stops_with_its_attempt(store: Store) -> None:
+def test_a_started_job_stops_with_its_attempt(store: JobStore) -> None:
     add(store)
     begin(store)
     stopped, job = do(store.request_stop("mine"))
@@ -167,7 +169,7 @@ def test_a_started_job_stops_with_its_attempt(store: Store) -> None:
     assert do(store.get("mine")).state == State.STOPPED
 
 
-def test_an_open_job_is_not_deleted(store: Store) -> None:
+def test_an_open_job_is_not_deleted(store: JobStore) -> None:
     add(store)
     with pytest.raises(JobIsOpenError, match="'mine', but it is in a non-terminal state PENDING"):
         do(store.delete("mine"))
@@ -177,7 +179,7 @@ def test_an_open_job_is_not_deleted(store: Store) -> None:
         do(store.delete("mine"))
 
 
-def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: Store) -> None:
+def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -193,7 +195,7 @@ def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: Store)
 # --- Attempts ---
 
 
-def test_an_attempt_begins_only_while_the_job_waits(store: Store) -> None:
+def test_an_attempt_begins_only_while_the_job_waits(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     assert (attempt.number, attempt.accepted, attempt.in_ray) == (1, False, True)
@@ -205,7 +207,7 @@ def test_an_attempt_begins_only_while_the_job_waits(store: Store) -> None:
     assert do(store.begin_attempt("mine")) is None
 
 
-def test_what_ray_says_of_an_attempt_is_kept(store: Store) -> None:
+def test_what_ray_says_of_an_attempt_is_kept(store: JobStore) -> None:
     add(store)
     begin(store)
     do(store.accepted("mine", 1))
@@ -225,12 +227,12 @@ def test_what_ray_says_of_an_attempt_is_kept(store: Store) -> None:
     ("verdict", "state"),
     [(SUCCEEDED, State.SUCCEEDED), (FAILED, State.FAILED), (STOPPED, State.STOPPED)],
 )
-def test_an_attempt_ends_once(store: Store, verdict: Verdict, state: State) -> None:
+def test_an_attempt_ends_once(store: JobStore, verdict: Verdict, state: State) -> None:
     add(store)
     begin(store)
     ended = end(store, verdict)
     assert ended is not None
-    assert (ended.attempt, ended.verdict, ended.next.state) == (1, verdict, state)
+    assert (ended.attempt, ended.verdict, ended.transition.state) == (1, verdict, state)
     assert end(store, LOST) is None
     job = do(store.get("mine"))
     assert (job.state, job.message, job.exit_code, job.error_type) == (
@@ -241,7 +243,7 @@ def test_an_attempt_ends_once(store: Store, verdict: Verdict, state: State) -> N
     assert job.ended is not None
 
 
-def test_a_lost_job_waits_before_it_is_started_again(store: Store) -> None:
+def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
     add(store, max_restarts_on_loss="2")
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -256,7 +258,7 @@ def test_a_lost_job_waits_before_it_is_started_again(store: Store) -> None:
     assert do(store.get("mine")).message == f"Job is running again. {job.message}"
 
 
-def test_a_job_is_started_as_often_as_was_allowed(store: Store) -> None:
+def test_a_job_is_started_as_often_as_was_allowed(store: JobStore) -> None:
     add(store, max_restarts_on_loss="1", max_restarts_on_failure="1")
     for number, verdict in enumerate((LOST, FAILED, LOST), 1):
         begin(store)
@@ -267,14 +269,14 @@ def test_a_job_is_started_as_often_as_was_allowed(store: Store) -> None:
     assert [attempt.outcome for attempt in job.attempts] == ["LOST", "FAILED", "LOST"]
 
 
-def test_people_read_their_own_id_in_rays_reasons(store: Store) -> None:
+def test_people_read_their_own_id_in_rays_reasons(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     end(store, Verdict(Outcome.FAILED, f"Job {attempt.ray_submission_id} broke."))
     assert do(store.get("mine")).message == "Job mine broke."
 
 
-def test_an_end_keeps_what_was_known_of_the_driver(store: Store) -> None:
+def test_an_end_keeps_what_was_known_of_the_driver(store: JobStore) -> None:
     add(store)
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -283,7 +285,7 @@ def test_an_end_keeps_what_was_known_of_the_driver(store: Store) -> None:
     assert (attempt.ray_job_id, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
 
 
-def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: Store) -> None:
+def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: JobStore) -> None:
     add(store, max_restarts_on_loss="3", max_restarts_on_failure="3")
     begin(store)
     do(store.refuse("mine", 1, "Ray refuses the job."))
@@ -292,7 +294,7 @@ def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: Store)
     assert do(store.left_in_ray(0)) == []
 
 
-def test_only_a_waiting_job_is_told_what_it_waits_for(store: Store) -> None:
+def test_only_a_waiting_job_is_told_what_it_waits_for(store: JobStore) -> None:
     add(store)
     do(store.say("mine", "It waits.", State.WAITING))
     assert do(store.get("mine")).message == "It waits."
@@ -304,7 +306,7 @@ def test_only_a_waiting_job_is_told_what_it_waits_for(store: Store) -> None:
 # --- Ray's ids ---
 
 
-def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: Store) -> None:
+def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: JobStore) -> None:
     add(store)
     first = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -319,7 +321,7 @@ def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: Store) -> None
     assert do(store.job_of(ray_job_id="03000000")) is None
 
 
-def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: Store) -> None:
+def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: JobStore) -> None:
     for job_id in ("a", "b"):
         add(store, job_id)
     for job_id in ("b", "a"):
@@ -328,7 +330,7 @@ def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: Store) -> N
     assert do(store.get("01000000")).id == do(store.job_of(ray_job_id="01000000")) == "a"
 
 
-def test_a_persons_id_comes_before_rays(store: Store) -> None:
+def test_a_persons_id_comes_before_rays(store: JobStore) -> None:
     add(store, "other")
     begin(store, "other")
     do(store.seen("other", 1, ray(), "a"))
@@ -339,7 +341,7 @@ def test_a_persons_id_comes_before_rays(store: Store) -> None:
 # --- What is done behind ---
 
 
-def test_runs_are_closed_after_each_attempt_and_after_the_job(store: Store) -> None:
+def test_runs_are_closed_after_each_attempt_and_after_the_job(store: JobStore) -> None:
     sequence = add(store).sequence
     add(store, "running")
     for job_id in ("mine", "running"):
@@ -357,7 +359,7 @@ def test_runs_are_closed_after_each_attempt_and_after_the_job(store: Store) -> N
     assert do(store.unclosed()) == []
 
 
-def test_a_job_that_was_deleted_has_no_runs_to_close(store: Store) -> None:
+def test_a_job_that_was_deleted_has_no_runs_to_close(store: JobStore) -> None:
     sequence = add(store).sequence
     do(store.request_stop("mine"))
     do(store.delete("mine"))
@@ -365,7 +367,7 @@ def test_a_job_that_was_deleted_has_no_runs_to_close(store: Store) -> None:
     do(store.runs_closed(sequence, [], job_too=True))
 
 
-def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: Store) -> None:
+def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: JobStore) -> None:
     sequence = add(store).sequence
     do(store.request_stop("mine"))
     assert do(store.unclosed()) == [sequence]
@@ -373,7 +375,7 @@ def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: Store)
     assert do(store.unclosed()) == []
 
 
-def test_what_a_script_printed_last_may_hold_zero_characters(store: Store) -> None:
+def test_what_a_script_printed_last_may_hold_zero_characters(store: JobStore) -> None:
     """Ray puts the last lines into its message, and Postgres refuses a text with a zero."""
     add(store)
     begin(store)
@@ -388,14 +390,14 @@ def test_what_a_script_printed_last_may_hold_zero_characters(store: Store) -> No
         do(store.get("a\0b"))
 
 
-def test_packages_of_all_jobs_are_needed(store: Store) -> None:
+def test_packages_of_all_jobs_are_needed(store: JobStore) -> None:
     modules = {"py_modules": ["gcs://b.whl", "/local"]}
     for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {})):
         do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
     assert do(store.packages()) == {"a.zip", "b.whl"}
 
 
-def test_ray_keeps_the_latest_ended_attempts_only(store: Store) -> None:
+def test_ray_keeps_the_latest_ended_attempts_only(store: JobStore) -> None:
     submission_ids = []
     for job_id in ("a", "b", "c", "open"):
         add(store, job_id)
@@ -409,25 +411,25 @@ def test_ray_keeps_the_latest_ended_attempts_only(store: Store) -> None:
     assert do(store.left_in_ray(2)) == []
 
 
-def test_nodes_are_remembered_as_lost_ones_for_a_while(store: Store) -> None:
+def test_nodes_are_remembered_as_lost_ones_for_a_while(store: JobStore) -> None:
     shape = {"CPU": 8.0, "GPU": 1.0}
     do(store.remember_nodes([Node("a", True, {"CPU": 1.0}, {}, {}), Node("dead", False, shape, shape, {})]))
     do(store.remember_nodes([Node("a", True, shape, {"CPU": 0.0}, {"role": "worker"})]))
     assert do(store.remembered_nodes(60)) == [Node("a", False, shape, shape, {"role": "worker"})]
-    assert do(store.remembered_nodes(60))[0].room(now=True) == {}
+    assert do(store.remembered_nodes(60))[0].available(now=True) == {}
     assert do(store.remembered_nodes(0)) == []
 
 
 # --- The database ---
 
 
-def test_the_migration_gives_the_tables_of_the_schema(store: Store) -> None:
+def test_the_migration_gives_the_tables_of_the_schema(store: JobStore) -> None:
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_a_second_upgrade_changes_nothing(store: Store) -> None:
+def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
     add(store)
     do(upgrade(store.engine))
     assert listed_ids(store) == ["mine"]
@@ -446,22 +448,22 @@ def test_a_second_upgrade_changes_nothing(store: Store) -> None:
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_database_that_is_away_is_named(
-    tmp_path: Path, closed_port: int, kind: str, ask: Callable[[Store], Coroutine[Any, Any, Any]]
+    tmp_path: Path, closed_port: int, kind: str, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]
 ) -> None:
     nowhere = {
         "sqlite": f"sqlite:///{tmp_path}/none/gateway.db",
         "postgres": f"postgresql+psycopg2://a:b@127.0.0.1:{closed_port}/gateway",
     }
     with pytest.raises(UnreachableError, match="The gateway's database does not answer") as error:
-        do(ask(Store(nowhere[kind])))
+        do(ask(JobStore(nowhere[kind])))
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_database_that_answers_says_nothing(store: Store) -> None:
+def test_a_database_that_answers_says_nothing(store: JobStore) -> None:
     assert do(store.ping()) is None
 
 
-def test_nothing_changes_where_a_step_fails(store: Store) -> None:
+def test_nothing_changes_where_a_step_fails(store: JobStore) -> None:
     add(store)
     begin(store)
     with pytest.raises(KeyError):

@@ -16,7 +16,7 @@ from upgraded import upgraded
 
 from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
-from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import configured, upgrade
 
@@ -31,37 +31,37 @@ def do(call: Coroutine[Any, Any, T]) -> T:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Store]:
+def old(tmp_path: Path) -> Iterator[JobStore]:
     """The store over the dump of 0.1.0, not yet upgraded."""
     with sqlite3.connect(tmp_path / "gateway.db") as database:
         database.executescript((FIXTURES / "gateway.sqlite.sql").read_text())
     database.close()
-    store = Store(f"sqlite:///{tmp_path / 'gateway.db'}")
+    store = JobStore(f"sqlite:///{tmp_path / 'gateway.db'}")
     yield store
     store.engine.dispose()
 
 
 @pytest.fixture
-def store(old: Store) -> Store:
+def store(old: JobStore) -> JobStore:
     """The same, upgraded."""
     do(upgraded(old))
     return old
 
 
-def test_every_job_and_attempt_reads_as_before(old: Store) -> None:
+def test_every_job_and_attempt_reads_as_before(old: JobStore) -> None:
     assert do(upgraded(old)) == json.loads((FIXTURES / "jobs.json").read_text())
 
 
-def test_a_second_upgrade_changes_nothing(store: Store) -> None:
+def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
     assert do(upgraded(store)) == json.loads((FIXTURES / "jobs.json").read_text())
 
 
-def test_the_upgraded_tables_are_those_of_the_code(store: Store) -> None:
+def test_the_upgraded_tables_are_those_of_the_code(store: JobStore) -> None:
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
-def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: Store) -> None:
+def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: JobStore) -> None:
     before = rows(old)
     do(upgrade(old.engine))
     with old.engine.begin() as connection:
@@ -71,7 +71,7 @@ def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: Store) -> None:
     assert do(upgraded(old)) == json.loads((FIXTURES / "jobs.json").read_text())
 
 
-def rows(store: Store) -> dict[str, Any]:
+def rows(store: JobStore) -> dict[str, Any]:
     """Tables of a database: columns and indexes by name, and every row."""
     inspector = inspect(store.engine)
     with store.engine.connect() as connection:
@@ -85,7 +85,7 @@ def rows(store: Store) -> dict[str, Any]:
         }
 
 
-def test_restart_limits_are_kept(old: Store) -> None:
+def test_restart_limits_are_kept(old: JobStore) -> None:
     """Loss and failure are not swapped, and neither gets its default."""
     limits = {job["id"]: (job["max_restarts_on_loss"], job["max_restarts_on_failure"]) for job in do(upgraded(old))}
     assert limits == {
@@ -104,7 +104,7 @@ def test_restart_limits_are_kept(old: Store) -> None:
     }
 
 
-def test_open_jobs_are_still_open(store: Store) -> None:
+def test_open_jobs_are_still_open(store: JobStore) -> None:
     states = {job.id: (job.state, len(job.attempts)) for job in do(store.open_jobs())}
     assert states == {
         "running": (State.RUNNING, 3),
@@ -115,34 +115,34 @@ def test_open_jobs_are_still_open(store: Store) -> None:
     }
 
 
-def test_a_running_job_is_restarted_within_its_limit(store: Store) -> None:
+def test_a_running_job_is_restarted_within_its_limit(store: JobStore) -> None:
     ended = do(store.end_attempt("running", 3, Verdict(Outcome.FAILED, "It broke.", 1), None, False))
     assert ended
-    assert ended.next.state is State.WAITING
+    assert ended.transition.state is State.WAITING
     again = do(store.begin_attempt("running"))
     assert again
     assert again.number == 4
 
 
-def test_a_job_without_restarts_left_fails(store: Store) -> None:
+def test_a_job_without_restarts_left_fails(store: JobStore) -> None:
     ended = do(store.end_attempt("starting", 1, Verdict(Outcome.LOST, "the node of its driver has died"), None, False))
     assert ended
-    assert ended.next.state is State.FAILED
+    assert ended.transition.state is State.FAILED
 
 
-def test_a_requested_stop_is_remembered(store: Store) -> None:
+def test_a_requested_stop_is_remembered(store: JobStore) -> None:
     verdict = Verdict(Outcome.LOST, "the node of its driver has died")
     ended = do(store.end_attempt("running-to-be-stopped", 1, verdict, None, False))
     assert ended
-    assert ended.next.state is State.STOPPED
+    assert ended.transition.state is State.STOPPED
 
 
-def test_a_new_job_arrives_last(store: Store) -> None:
+def test_a_new_job_arrives_last(store: JobStore) -> None:
     do(store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "new"}).job()))
     assert [job.id for job, _ in do(store.list())][-2:] == ["waiting", "new"]
 
 
-def test_jobs_are_found_by_what_ray_calls_them(store: Store) -> None:
+def test_jobs_are_found_by_what_ray_calls_them(store: JobStore) -> None:
     running = do(store.get("running"))
     last = running.attempts[-1]
     assert do(store.job_of(last.ray_submission_id)) == "running"
@@ -150,7 +150,7 @@ def test_jobs_are_found_by_what_ray_calls_them(store: Store) -> None:
     assert do(store.get(last.ray_job_id)).id == "running"
 
 
-def test_packages_and_nodes_are_remembered(store: Store) -> None:
+def test_packages_and_nodes_are_remembered(store: JobStore) -> None:
     assert do(store.packages()) == {"_ray_pkg_3f1c0a5d8e2b4a67.zip", "_ray_pkg_77aa0a5d8e2b4a67.zip"}
     nodes = {node.name: (node.total, node.labels) for node in do(store.remembered_nodes(YEARS_S))}
     assert nodes == {
@@ -159,7 +159,7 @@ def test_packages_and_nodes_are_remembered(store: Store) -> None:
     }
 
 
-def test_ended_jobs_without_closed_runs_are_closed_later(store: Store) -> None:
+def test_ended_jobs_without_closed_runs_are_closed_later(store: JobStore) -> None:
     unclosed = [do(store.by_sequence(sequence)) for sequence in do(store.unclosed())]
     assert {job.id for job in unclosed if job} == {
         *("failed", "failed-by-losses", "refused", "stopped", "stopped-while-waiting", "running", "waiting-again"),

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from mlplatform.errors import CapacityError
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import RUNNING_MESSAGE, Store
+from mlplatform.gateway.jobs.store import RUNNING_MESSAGE, JobStore
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.upstream.ray import Head
+from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling import capacity
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
 _WAITS = "The job runs, and waits for a node that can run its workers. "
 
 
-class Unplaced:
+class InfeasibleRequests:
     """Says of jobs, in their message and in their log, what they wait for in vain."""
 
-    def __init__(self, store: Store, head: Head, logs: JobLogs) -> None:
+    def __init__(self, store: JobStore, head: RayHead, logs: JobLogs) -> None:
         self._store = store
         self._head = head
         self._logs = logs
@@ -44,11 +44,13 @@ class Unplaced:
 
     async def _hopeless(self, running: Sequence[JobRow], nodes: Sequence[Node]) -> dict[str, str]:
         """Why a request of a job has no place, by the ids of the jobs that have made such a one."""
-        if not any(never(nodes, bundles) for bundles in await self._head.demands()):
+        if not any(never(nodes, bundles) for bundles in await self._head.pending_shapes()):
             return {}
         ids = {attempt.ray_job_id: job.id for job in running if (attempt := job.open_attempt)}
         requests = [
-            (ids[ray_job_id], bundles) for ray_job_id, bundles in await self._head.unplaced() if ray_job_id in ids
+            (ids[ray_job_id], bundles)
+            for ray_job_id, bundles in await self._head.pending_requests()
+            if ray_job_id in ids
         ]
         return {job_id: reason for job_id, bundles in requests if (reason := never(nodes, bundles))}
 

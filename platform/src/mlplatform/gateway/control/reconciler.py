@@ -18,17 +18,17 @@ import anyio.to_thread
 from mlplatform import advice as advice_module
 from mlplatform.errors import CapacityError, PlatformError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors
-from mlplatform.gateway.control.infeasible import Unplaced
+from mlplatform.gateway.control.infeasible import InfeasibleRequests
 from mlplatform.gateway.control.outages import HEAD, LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.errors import PackageError, RefusedError
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome, Sight, State, Verdict, judge
-from mlplatform.gateway.jobs.store import Store, now
+from mlplatform.gateway.jobs.states import Observation, Outcome, State, Verdict, judge
+from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.jobs.submission import renamed_keys, request_of, resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.mlflow import close_runs
-from mlplatform.gateway.upstream.ray import Cluster, Head
+from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.storage import addresses, fence, objects
@@ -53,7 +53,7 @@ _CLEAN_SECONDS = 30.0
 
 _CLEAN_PACKAGES_SECONDS = 3600.0
 
-_UNPLACED_SECONDS = 10.0
+_INFEASIBLE_SECONDS = 10.0
 
 _KEPT_IN_RAY = 100
 
@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 class Config(Protocol):
-    """What the conductor needs of the settings."""
+    """What the reconciler needs of the settings."""
 
     @property
     def starts(self) -> int: ...
@@ -77,14 +77,14 @@ class Config(Protocol):
     def driver_labels(self) -> dict[str, str]: ...
 
 
-class Conductor:
+class Reconciler:
     """One a platform; `run` never ends."""
 
     def __init__(
         self,
         config: Config,
-        store: Store,
-        head: Head,
+        store: JobStore,
+        head: RayHead,
         logs: JobLogs,
         packages: Packages,
         outages: Outages,
@@ -96,13 +96,13 @@ class Conductor:
         self._logs = logs
         self._packages = packages
         self._outages = outages
-        self._unplaced = Unplaced(store, head, logs)
+        self._infeasible = InfeasibleRequests(store, head, logs)
         self._tracking = tracking
         self._errors = JobErrors()
         self._wake = asyncio.Event()
         self._some_open = asyncio.Event()
         self._some_ended = asyncio.Event()
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterSnapshot | None = None
         self._looked = self._remembered = float("-inf")
         self._warned = float("-inf")
         self._head_was_away = True
@@ -121,19 +121,19 @@ class Conductor:
         """Go on for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forever(self._step_and_wait))
-            group.create_task(self._forever(self._look_for_unplaced))
+            group.create_task(self._forever(self._look_for_infeasible))
             group.create_task(self._forever(self._close_runs))
             group.create_task(self._forever(self._clean_ray))
             group.create_task(self._forever(self._clean_packages))
             group.create_task(self._outages.watch(self._some_open))
 
-    async def look(self) -> Cluster:
+    async def look(self) -> ClusterSnapshot:
         """What Ray says now, or has said within the last two seconds."""
         if self._cluster is None or time.monotonic() - self._looked > _FRESH_SECONDS:
             return await self._look()
         return self._cluster
 
-    def asks(self, job: JobRow) -> bool:
+    def needs_check(self, job: JobRow) -> bool:
         """Whether a job asks for more than any entry point gets; looking at the nodes takes Ray 50 ms."""
         labels = job.entrypoint_request.get("entrypoint_label_selector") or {}
         return bool(
@@ -142,7 +142,7 @@ class Conductor:
             or labels.items() - self._config.driver_labels.items()
         )
 
-    async def room(self) -> FreeCapacity | None:
+    async def free_capacity(self) -> FreeCapacity | None:
         """The nodes' room as well as it is known; None where nothing is known of any node."""
         try:
             nodes = (await self.look()).nodes
@@ -244,14 +244,14 @@ class Conductor:
         if gone:
             self._some_ended.set()
 
-    async def _look(self) -> Cluster:
+    async def _look(self) -> ClusterSnapshot:
         self._cluster, self._looked = await self._head.look(), time.monotonic()
         if self._looked - self._remembered > _NODES_SECONDS:
             await self._store.remember_nodes(self._cluster.nodes)
             self._remembered = self._looked
         return self._cluster
 
-    async def _watch(self, job: JobRow, attempt: AttemptRow, cluster: Cluster) -> None:
+    async def _watch(self, job: JobRow, attempt: AttemptRow, cluster: ClusterSnapshot) -> None:
         if (job.id, attempt.number) in self._busy:
             return
         ray = cluster.jobs.get(attempt.ray_submission_id)
@@ -266,7 +266,7 @@ class Conductor:
             name = cluster.names.get(node or "")
             await self._store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node
-        verdict = judge(Sight(ray, node in cluster.dead))
+        verdict = judge(Observation(ray, node in cluster.dead))
         if verdict is not None:
             self._ending.add(job.id)
             self._spawn(job, attempt, self._finish(job, attempt, ray, node in cluster.dead))
@@ -325,7 +325,7 @@ class Conductor:
     # --- The start ---
 
     async def _start(
-        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], cluster: Cluster
+        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], cluster: ClusterSnapshot
     ) -> None:
         if not waiting:
             return
@@ -422,11 +422,11 @@ class Conductor:
         if ended is None:
             return
         self._some_ended.set()
-        if lost or not ended.next.state.final:
-            await _if_kept(self._logs.note(job.id, ended.next.message))
-        elif advice := advice_module.advice_in(ended.next.message):
+        if lost or not ended.transition.state.final:
+            await _if_kept(self._logs.note(job.id, ended.transition.message))
+        elif advice := advice_module.advice_in(ended.transition.message):
             await _if_kept(self._logs.note(job.id, advice))
-        if ended.next.state.final:
+        if ended.transition.state.final:
             await _if_kept(self._logs.close(job.id))
         if lost and ray is not None and ray["status"] != "FAILED":
             # Should it wake up again, it is told to end.
@@ -435,21 +435,21 @@ class Conductor:
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """The judgement with a closer look at what a failed driver stood on."""
         if ray is None or ray["status"] != "FAILED" or node_dead:
-            return judge(Sight(ray, node_dead))
+            return judge(Observation(ray, node_dead))
         agent = ray["driver_agent_http_address"]
         answers, _ = await asyncio.gather(
             self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
         )
         # What was away before the attempt began did it no harm.
         age = (now() - attempt.created).total_seconds()
-        return judge(Sight(ray, not answers, self._outages.recent(age)))
+        return judge(Observation(ray, not answers, self._outages.recent(age)))
 
     # --- Behind ---
 
-    async def _look_for_unplaced(self) -> None:
+    async def _look_for_infeasible(self) -> None:
         await self._some_open.wait()
-        await asyncio.sleep(_UNPLACED_SECONDS)
-        await self._unplaced.look((await self.look()).nodes)
+        await asyncio.sleep(_INFEASIBLE_SECONDS)
+        await self._infeasible.look((await self.look()).nodes)
 
     async def _close_runs(self) -> None:
         """Give the runs of what has ended their end; while MLflow is away, they wait."""

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control.reconciler import Conductor
+from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.browser import is_browser
@@ -26,10 +26,10 @@ from mlplatform.gateway.http.proxy import Passage
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import Store
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.upstream.ray import Head
+from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.storage import fence
 
 _BODY_BYTES = 768 << 10
@@ -50,9 +50,9 @@ _Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 class Api:
     """The endpoints; what is not of jobs of ours goes to the head."""
 
-    def __init__(self, store: Store, conductor: Conductor, logs: JobLogs, head: Head, passage: Passage) -> None:
+    def __init__(self, store: JobStore, reconciler: Reconciler, logs: JobLogs, head: RayHead, passage: Passage) -> None:
         self._store = store
-        self._conductor = conductor
+        self._reconciler = reconciler
         self._logs = logs
         self._head = head
         self._passage = passage
@@ -82,10 +82,14 @@ class Api:
     async def _submit(self, request: Request) -> Response:
         body = await request_body.whole(request.receive, _BODY_BYTES, "upload files as a package")
         job = Submission.parse(body).job()
-        if not job.wait_for_capacity and self._conductor.asks(job) and (room := await self._conductor.room()):
+        if (
+            not job.wait_for_capacity
+            and self._reconciler.needs_check(job)
+            and (room := await self._reconciler.free_capacity())
+        ):
             room.check(request_of(job))
         await self._store.add(job)
-        self._conductor.wake()
+        self._reconciler.wake()
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
@@ -97,7 +101,7 @@ class Api:
         """What runs on Ray without the gateway: programs that have connected by themselves, jobs of other doors."""
         try:
             async with asyncio.timeout(_OTHERS_SECONDS):
-                cluster = await self._conductor.look()
+                cluster = await self._reconciler.look()
         except (UnreachableError, TimeoutError):
             return []
         return [
@@ -112,14 +116,14 @@ class Api:
         stopped, job = await self._store.request_stop(job.id)
         if stopped:
             with suppress(UnreachableError):  # remembered, and asked again when the head is back
-                await self._conductor.stop(job)
-            self._conductor.wake()
+                await self._reconciler.stop(job)
+            self._reconciler.wake()
         return JSONResponse({"stopped": stopped})
 
     async def _delete(self, request: Request, job: JobRow) -> Response:
         if not State(job.state).final:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
-        await self._conductor.settle(job)
+        await self._reconciler.settle(job)
         await self._logs.delete(job.id)
         # Whoever takes the id next begins with attempt 1.
         await anyio.to_thread.run_sync(fence.remove, job.id)

@@ -24,7 +24,7 @@ def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
 
 
 def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
-    """The same from the columns of a job and of its last attempt, as `Store.list` gives them."""
+    """The same from the columns of a job and of its last attempt, as `JobStore.list` gives them."""
     return {
         "type": "SUBMISSION",
         "job_id": last.ray_job_id if last else None,

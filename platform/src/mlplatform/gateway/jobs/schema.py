@@ -15,7 +15,7 @@ class JobRow(Base):
     """A job as it was submitted, and where it stands."""
 
     __tablename__ = "jobs"
-    # The conductor asks for the open ones only, and the list is as long as the platform is old.
+    # The reconciler asks for the open ones only, and the list is as long as the platform is old.
     __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)

@@ -63,7 +63,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observation:
     """What is known of an attempt that was handed to Ray."""
 
     ray: Mapping[str, Any] | None
@@ -87,7 +87,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Count:
+class RestartCounts:
     """How often a job was started again, and how often it may be."""
 
     losses: int
@@ -97,7 +97,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Next:
+class Transition:
     """What becomes of a job after an attempt; WAITING for `delay_s` seconds means that it is started again."""
 
     state: State
@@ -110,7 +110,7 @@ _LOST_SUPERVISOR = {
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "Ray did not start it in time",
     "JOB_SUPERVISOR_ACTOR_START_FAILURE": "Ray could not start it",
     "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "Ray found no node for it",
-    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost sight of it",
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost observed of it",
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": "Ray could not run its command",
 }
 """Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are no fault of the job's own."""
@@ -122,23 +122,23 @@ _FIRST_DELAY_S = 1.0
 _MOST_DELAY_S = 60.0
 
 
-def judge(sight: Sight) -> Verdict | None:
+def judge(observed: Observation) -> Verdict | None:
     """Whether and how an attempt has ended; None while it goes on."""
-    if sight.ray is None:
+    if observed.ray is None:
         return Verdict(Outcome.LOST, "Ray was restarted without memory of it")
-    status = sight.ray["status"]
+    status = observed.ray["status"]
     if status == "SUCCEEDED":
         return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
     if status == "STOPPED":
         return Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
     if status == "FAILED":
-        return _judge_failed(sight, sight.ray)
-    if sight.node_dead:
+        return _judge_failed(observed, observed.ray)
+    if observed.node_dead:
         return Verdict(Outcome.LOST, "the node of its driver has died")
     return None
 
 
-def after(verdict: Verdict, count: Count, stop_requested: bool, resumes: bool) -> Next:
+def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, resumes: bool) -> Transition:
     """What becomes of a job whose attempt has ended.
 
     Args:
@@ -147,33 +147,33 @@ def after(verdict: Verdict, count: Count, stop_requested: bool, resumes: bool) -
         resumes: it goes on from a checkpoint when it is started again; else it starts from the beginning.
     """
     if verdict.outcome is Outcome.SUCCEEDED:
-        return Next(State.SUCCEEDED, verdict.reason)
+        return Transition(State.SUCCEEDED, verdict.reason)
     if stop_requested or verdict.outcome is Outcome.STOPPED:
-        return Next(State.STOPPED, "Job was intentionally stopped.")
+        return Transition(State.STOPPED, "Job was intentionally stopped.")
     lost = verdict.outcome is Outcome.LOST
     used, allowed = (
         (count.losses, count.max_restarts_on_loss) if lost else (count.failures, count.max_restarts_on_failure)
     )
     if used >= allowed:
-        return Next(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
+        return Transition(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
     number = count.losses + count.failures + 2
     where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
     what = "was lost" if lost else "failed"
     why = _first_line(verdict.reason) if lost or verdict.exit_code is None else f"exit code {verdict.exit_code}"
     message = f"Attempt {number} {where}; attempt {number - 1} {what}: {why}."
-    return Next(State.WAITING, message, min(_FIRST_DELAY_S * 2 ** min(used, 6), _MOST_DELAY_S))
+    return Transition(State.WAITING, message, min(_FIRST_DELAY_S * 2 ** min(used, 6), _MOST_DELAY_S))
 
 
-def _judge_failed(sight: Sight, ray: Mapping[str, Any]) -> Verdict:
+def _judge_failed(observed: Observation, ray: Mapping[str, Any]) -> Verdict:
     kind, message, code = ray.get("error_type"), ray.get("message") or "Job failed.", ray.get("driver_exit_code")
-    if any(sign in message for sign in _OUT_OF_MEMORY) and not sight.node_dead:
+    if any(sign in message for sign in _OUT_OF_MEMORY) and not observed.node_dead:
         return Verdict(Outcome.FAILED, message, code, kind)
     if kind in _LOST_SUPERVISOR:
         return Verdict(Outcome.LOST, _LOST_SUPERVISOR[kind], code, kind)
-    if sight.node_dead:
+    if observed.node_dead:
         return Verdict(Outcome.LOST, f"it ended with exit code {code} as the node of its driver died", code, kind)
-    if sight.away:
-        away = " and ".join(sight.away)
+    if observed.away:
+        away = " and ".join(observed.away)
         return Verdict(Outcome.LOST, f"it ended with exit code {code} after {away} had been away", code, kind)
     return Verdict(Outcome.FAILED, message, code, kind)
 

@@ -20,7 +20,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
-from mlplatform.gateway.jobs.states import Count, Next, Outcome, State, Verdict, after
+from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transition, Verdict, next_state
 from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
@@ -53,7 +53,7 @@ class Ended:
 
     attempt: int
     verdict: Verdict
-    next: Next
+    transition: Transition
 
 
 def now() -> datetime:
@@ -62,11 +62,11 @@ def now() -> datetime:
 
 
 def _transaction(
-    method: Callable[Concatenate[Store, Session, _P], _T],
-) -> Callable[Concatenate[Store, _P], Coroutine[Any, Any, _T]]:
+    method: Callable[Concatenate[JobStore, Session, _P], _T],
+) -> Callable[Concatenate[JobStore, _P], Coroutine[Any, Any, _T]]:
     """Run a method in a transaction of its own, in a thread, so that the event loop never waits for the database."""
 
-    async def run(self: Store, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def run(self: JobStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         def call() -> _T:
             with self._session() as session:
                 return method(self, session, *args, **kwargs)
@@ -77,7 +77,7 @@ def _transaction(
     return run
 
 
-class Store:
+class JobStore:
     """Jobs and attempts. Every method raises UnreachableError while the database is away; then nothing has changed."""
 
     def __init__(self, url: str) -> None:
@@ -155,7 +155,7 @@ class Store:
             return False, job
         job.stop_requested = True
         if job.open_attempt is None:
-            self._end(job, Next(State.STOPPED, "Job was intentionally stopped."))
+            self._end(job, Transition(State.STOPPED, "Job was intentionally stopped."))
         return True, job
 
     @_transaction
@@ -171,7 +171,7 @@ class Store:
         session.delete(job)
         return job
 
-    # --- What the conductor does ---
+    # --- What the reconciler does ---
 
     @_transaction
     def open_jobs(self, session: Session) -> Sequence[JobRow]:
@@ -235,19 +235,19 @@ class Store:
         # People know the job by their own id, and Postgres keeps no zero character, which a script may print.
         verdict = replace(verdict, reason=verdict.reason.replace(attempt.ray_submission_id, job.id).replace("\0", ""))
         attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, verdict.reason, verdict.exit_code
-        count = Count(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
-        coming = after(verdict, count, job.stop_requested, resumes)
+        count = RestartCounts(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
+        transition = next_state(verdict, count, job.stop_requested, resumes)
         if verdict.outcome is Outcome.LOST:
             job.losses += 1
         if verdict.outcome is Outcome.FAILED:
             job.failures += 1
-        if coming.state.final:
+        if transition.state.final:
             job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
-            self._end(job, coming)
+            self._end(job, transition)
         else:
-            job.state, job.message = State.WAITING, coming.message
-            job.not_before = now() + timedelta(seconds=coming.delay_s)
-        return Ended(number, verdict, coming)
+            job.state, job.message = State.WAITING, transition.message
+            job.not_before = now() + timedelta(seconds=transition.delay_s)
+        return Ended(number, verdict, transition)
 
     @_transaction
     def refuse(self, session: Session, job_id: str, number: int, reason: str) -> None:
@@ -258,7 +258,7 @@ class Store:
             return
         reason = reason.replace("\0", "")
         attempt.ended, attempt.outcome, attempt.reason, attempt.in_ray = now(), Outcome.FAILED, reason, False
-        self._end(job, Next(State.FAILED, reason))
+        self._end(job, Transition(State.FAILED, reason))
 
     @_transaction
     def say(self, session: Session, job_id: str, message: str, state: State) -> None:
@@ -354,5 +354,5 @@ class Store:
         return job
 
     @staticmethod
-    def _end(job: JobRow, how: Next) -> None:
+    def _end(job: JobRow, how: Transition) -> None:
         job.state, job.message, job.ended = how.state, how.message, now()

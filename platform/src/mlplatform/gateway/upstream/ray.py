@@ -37,7 +37,7 @@ _REFUSALS = ("status code 400", *_TOO_LARGE)
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterSnapshot:
     """What Ray says at one moment."""
 
     jobs: Mapping[str, dict[str, Any]]
@@ -56,7 +56,7 @@ class Cluster:
     """Alive, or seen lately."""
 
 
-class Head:
+class RayHead:
     """A client of the head. Every method raises UnreachableError while it does not answer."""
 
     def __init__(self, address: str, agent_address: str, token: str) -> None:
@@ -68,13 +68,13 @@ class Head:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def look(self) -> Cluster:
+    async def look(self) -> ClusterSnapshot:
         """Jobs and nodes, asked for at the same time."""
         jobs, states, summary = await asyncio.gather(
             self._json("/api/jobs/"), self._listed("nodes"), self._json("/nodes", view="summary")
         )
         names = {node["raylet"]["nodeId"]: node.get("hostname") for node in summary["data"]["summary"]}
-        return Cluster(
+        return ClusterSnapshot(
             jobs={job["submission_id"]: job for job in jobs if job["type"] == "SUBMISSION"},
             drivers=[job for job in jobs if job["type"] != "SUBMISSION"],
             names={node: name for node, name in names.items() if name},
@@ -114,10 +114,10 @@ class Head:
         name = f"_ray_internal_job_actor_{ray_submission_id}"
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
 
-    async def demands(self) -> list[list[dict[str, float]]]:
-        """The kinds of requests that have no place on a node yet, each as the resources of its bundles.
+    async def pending_shapes(self) -> list[list[dict[str, float]]]:
+        """Return the distinct shapes of pending requests, each as the resources of its bundles.
 
-        Ray's autoscaler counts them every 5 s. Asking takes 6 ms, where `unplaced` takes 2 s of 10,000 waiting tasks.
+        Ray's autoscaler counts them every 5 s. This takes 6 ms; `pending_requests` takes 2 s with 10,000 waiting tasks.
         """
         report = ((await self._json("/api/cluster_status"))["data"]["clusterStatus"] or {}).get("loadMetricsReport", {})
         return [
@@ -128,7 +128,7 @@ class Head:
             ),
         ]
 
-    async def unplaced(self) -> list[tuple[str, list[dict[str, float]]]]:
+    async def pending_requests(self) -> list[tuple[str, list[dict[str, float]]]]:
         """The requests themselves, and by Ray's id the job that each one is of.
 
         Actors and Ray Train's workers are among the tasks and placement groups that wait.
