@@ -1,4 +1,4 @@
-"""What a job's log keeps of the lines that its driver and its workers print: plain text that says who speaks."""
+"""Log lines from raw output of drivers and workers: without ANSI codes and Ray's own messages, with their source."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from dataclasses import dataclass
 
 PART_BYTES = 64 << 10
-"""A line longer than this is cut; what is shorter waits for its end."""
+"""A longer line is cut; a shorter one waits for its end."""
 
 NO_JOB = "ffffffff"
-"""Ray's id in the file names of workers that it started before a job needed them; their first line names the job."""
+"""Ray's job id in the file names of workers that it started before a job needed them; their first line has the id."""
 
 _SEQUENCES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links, up to their end
-    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # strings for the device
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements
-    r"|\x1b[ -/]*[0-~]"  # the short ones
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links, up to their terminator
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # device control strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor movements
+    r"|\x1b[ -/]*[0-~]"  # two-character sequences
 )
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]")
 
-# A line of Ray's C++ code (spdlog's pattern in src/ray/util/logging.cc); F, which says why a process aborts, is kept.
+# A line of Ray's C++ code (spdlog's pattern in src/ray/util/logging.cc); level F, the reason of an abort, is kept.
 _CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [TDIWE] \d+ \d+(?: \([^)]*\))?\] ")
 
 _CONTROL_PLANE = re.compile(r"\((?:pid=)?(?:raylet|gcs_server)[,)]")
@@ -41,27 +41,27 @@ _JOB_LINE = re.compile(rb"^:job_id:([0-9a-f]{8})\r?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LogName:
-    """What the name of a log file says."""
+    """The parsed name of a log file."""
 
     file: str
-    """The name that the file had before it was rotated away."""
+    """The file's name before it was rotated."""
 
     age: int = 0
-    """How many times it was rotated away; 0 for the one that is written."""
+    """Number of rotations; 0 for the file that is being written."""
 
     ray_id: str | None = None
-    """Ray's submission id, for a driver's log."""
+    """Ray's submission id, for a driver's log; None for a worker's."""
 
     ray_job: str | None = None
-    """Ray's hexadecimal job id, for a worker's."""
+    """Ray's hexadecimal job id, for a worker's log; None for a driver's."""
 
     pid: int = 0
 
 
 def log_name(name: str) -> LogName | None:
-    """Read the name of a file in a session's `logs` folder; None for what is no log of a driver or a worker.
+    """Parse the name of a file in a session's `logs` folder; None unless it is the log of a driver or a worker.
 
-    Rotated files have their number before the ending (Ray's C++ code) or after it (Python's logging).
+    Rotated files have their number before the extension (Ray's C++ code) or after it (Python's logging).
     """
     if match := _DRIVER.fullmatch(name):
         return LogName(name, ray_id=match["ray_id"])
@@ -73,13 +73,13 @@ def log_name(name: str) -> LogName | None:
 
 
 def job_in(body: bytes) -> str | None:
-    """The job that a worker's first lines name; None as long as none does."""
+    """Return Ray's id of the job that a worker's first lines name; None if there is none."""
     match = _JOB_LINE.search(body)
     return match[1].decode() if match else None
 
 
 def plain(line: str) -> str | None:
-    """What a terminal would show of a line, without colours; None if nothing is left of one that rewrote itself."""
+    """Return a line as a terminal shows it, without colors; None for one that overwrote itself with blanks."""
     line = _SEQUENCES.sub("", line).rstrip("\r")
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
@@ -89,13 +89,13 @@ def plain(line: str) -> str | None:
 
 
 def is_noise(line: str) -> bool:
-    """Whether Ray's control plane has printed the line, and not the job."""
+    """Return whether the line is from Ray's control plane and not from the job."""
     return bool(_CORE.match(line) or _CONTROL_PLANE.match(line)) or _PROGRESS in line
 
 
 @dataclass
-class Speaker:
-    """Who prints into a file; `state` is what has to be known to go on with its next line."""
+class LogSource:
+    """The process that writes a log file, and its current actor or task."""
 
     node: str
     name: LogName
@@ -104,13 +104,13 @@ class Speaker:
     task: str = ""
 
     def state(self) -> dict[str, str]:
-        """What the file has said so far of who prints, as keyword arguments of this class."""
+        """Return the state that the next line depends on, as keyword arguments of this class."""
         return {key: value for key, value in (("actor", self.actor), ("task", self.task)) if value}
 
-    def say(self, raw: bytes) -> str | None:
-        """The line as the job's log shows it, without its end; None for one that is left out."""
+    def format_line(self, raw: bytes) -> str | None:
+        """Return a line as the job's log shows it, without its end; None for one that is omitted."""
         text = plain(raw.decode("utf-8", "replace"))
-        if text is None or (self.name.ray_job and self._learned(text)) or is_noise(text):
+        if text is None or (self.name.ray_job and self._is_marker(text)) or is_noise(text):
             return None
         if self.name.ray_id:
             return text.replace(f"Running entrypoint for job {self.name.ray_id}: ", self._headline, 1)
@@ -122,8 +122,8 @@ class Speaker:
     def _headline(self) -> str:
         return f"Running entrypoint for job {self.job_id}: "
 
-    def _learned(self, text: str) -> bool:
-        """Whether the line is one of Ray's that tell who prints the next ones (ray._private.log_monitor)."""
+    def _is_marker(self, text: str) -> bool:
+        """Apply one of Ray's lines that name the source of the next lines (ray._private.log_monitor)."""
         if text.startswith(":actor_name:"):
             self.actor, self.task = text.removeprefix(":actor_name:"), ""
         elif text.startswith(":task_name:"):
@@ -134,10 +134,10 @@ class Speaker:
 
 
 def split(body: bytes) -> list[tuple[bytes, int]]:
-    """Cut bytes into whole lines, each without its end and with the count of bytes up to and with its end.
+    """Split bytes into complete lines, each without its end and with the offset after its end.
 
-    What follows the last line's end is left, unless it is longer than `PART_BYTES`: then all but its last part is
-    given as lines, cut behind a carriage return if there is one, and never within a character.
+    The rest after the last end is not returned, unless it is longer than `PART_BYTES`: then all but its last part are
+    returned as lines, cut after a carriage return if there is one, and never within a character.
     """
     lines = []
     start = 0
@@ -152,5 +152,5 @@ def split(body: bytes) -> list[tuple[bytes, int]]:
 
 
 def _character_end(body: bytes, end: int) -> int:
-    """The last place at or before `end` where a UTF-8 character begins; `end` itself in what is no UTF-8."""
+    """Return the last position at or before `end` where a UTF-8 character begins; `end` for other encodings."""
     return next((place for place in range(end, end - 4, -1) if body[place] & 0xC0 != 0x80), end)

@@ -1,0 +1,44 @@
+"""Completed passes of the log shippers: the moment up to which the gateway has each node's logs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+_SILENT_SECONDS = 10.0
+
+
+class Passes:
+    """The start of each node's last completed pass, in Unix seconds."""
+
+    def __init__(self) -> None:
+        self._created = time.time()
+        self._started: dict[str, float] = {}
+        self._reported = asyncio.Event()
+        self._awaited: list[tuple[str, float]] = []
+
+    def report(self, node: str, started: float) -> bool:
+        """Record a pass; return whether someone waits for a later one."""
+        self._started[node] = max(started, self._started.get(node, started))
+        self._reported.set()
+        self._reported = asyncio.Event()
+        return any(name == node and since > started for name, since in self._awaited)
+
+    def is_live(self, node: str) -> bool:
+        """Return whether a pass of the node began within the last 10 s; new instances give every node 10 s."""
+        return self._started.get(node, self._created) > time.time() - _SILENT_SECONDS
+
+    async def wait(self, nodes: set[str], since: float, timeout_s: float) -> bool:
+        """Wait until each of the nodes has completed a pass that began at `since` or later; False on timeout."""
+        awaited = [(name, since) for name in nodes]
+        self._awaited += awaited
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(self._started.get(name, 0.0) >= since for name in nodes):
+                    await self._reported.wait()
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            for item in awaited:
+                self._awaited.remove(item)
