@@ -68,7 +68,7 @@ def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Setti
     assert run.data.tags["mlplatform.entrypoint"] == "python autologged.py --train --held --logger"
     assert log.count(f"rank 0 of 2 has logged to {reached.tracking_uri}") == 1, "what a worker prints, once"
     assert "rank 1 of 2 has logged to file:///" in log
-    assert "Parameter 'text' has 10000 characters, of which MLflow takes 6000" in log
+    assert "Parameter 'text' has 10000 characters, of which MLflow stores 6000" in log
 
 
 def test_ranks_of_torchrun_share_one_run_and_a_failed_one_is_seen(tmp_path: Path, reached: Settings) -> None:

@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +9,7 @@ from mlplatform.tracking.outbox import Outbox
 
 
 class Shelf:
-    """A sink that keeps what it gets, and is away for its first `absences` calls."""
+    """A sink that keeps the items it gets, and is unavailable for its first `absences` calls."""
 
     name = "Shelf"
 
@@ -23,7 +24,7 @@ class Shelf:
     def send(self, items: Sequence[int]) -> None:
         if self.absences:
             self.absences -= 1
-            raise ConnectionError("away")
+            raise ConnectionError("unavailable")
         self.items.extend(items)
 
 
@@ -41,7 +42,7 @@ def test_everything_arrives_in_order_before_it_is_closed() -> None:
     assert shelf.items == [number for number in range(100) for _ in (0, 1)]
 
 
-def test_what_was_handed_over_while_the_receiver_was_away_arrives_once_and_in_order() -> None:
+def test_items_queued_while_the_receiver_was_unavailable_arrive_once_and_in_order() -> None:
     shelf = Shelf(absences=3)
     box = Outbox(shelf)
     box.put([1])
@@ -51,11 +52,31 @@ def test_what_was_handed_over_while_the_receiver_was_away_arrives_once_and_in_or
     assert shelf.items == [1, 2]
 
 
-def test_an_end_while_the_receiver_is_away_is_bounded_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_while_the_receiver_is_unavailable_is_bounded_and_counts_the_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     box = Outbox(Shelf(absences=10**9))
-    box.put([1])
+    box.put([1, 2])
+    box.put([3])
     box.close(timeout_s=0.2)
-    assert "Shelf is away" in caplog.text
+    assert "Shelf is unavailable" in caplog.text
+    loss = "Shelf did not accept 3 items within 0.2 s; they were dropped unless a later checkpoint carries them."
+    assert loss in caplog.text
+    assert box.pending() == [1, 2, 3], "the number is that of the items"
+
+
+def test_delivered_items_do_not_count_as_lost(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf()
+    box = Outbox(shelf)
+    box.put([1, 2])
+    deadline = time.monotonic() + 5
+    while box.pending() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    shelf.absences = 10**9
+    box.put([3])
+    box.close(timeout_s=0.2)
+    assert "did not accept 1 item within" in caplog.text
+    assert shelf.items == [1, 2]
 
 
 def test_an_outbox_that_got_nothing_closes_at_once() -> None:

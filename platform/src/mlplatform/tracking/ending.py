@@ -1,4 +1,4 @@
-"""The end of a job's run: its status, its traceback, and who may set them."""
+"""The end of a job's run: its status, its traceback, and the processes that may set them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from mlplatform.settings.job import settings
 from mlplatform.tracking.server import check, find_run
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 
 def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
-    """End the run, or leave it if it is another's; an MLflow that is away does not hide what ended the job."""
+    """End the run, or leave it to its holder; errors of MLflow are printed, so that they do not hide the job's own.
+
+    Args:
+        address: MLflow of the run.
+        run_id: run to end.
+        status: FINISHED, FAILED or KILLED, by the end of this process.
+        guest: another process holds the run open.
+    """
     import mlflow
 
     client = mlflow.MlflowClient(address)
@@ -31,7 +39,7 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
                 client.log_text(run_id, traceback.format_exc(), "traceback.txt")
         if guest or status == "KILLED":
             status = _status_to_leave(run, status, guest)
-        # What user code has left open inside ends with it.
+        # Runs that user code has left open inside end with it.
         while (active := mlflow.active_run()) and active.info.run_id != run_id:
             mlflow.end_run(status)
         if mlflow.active_run():
@@ -41,24 +49,35 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
         if not guest:
             client.delete_tag(run_id, TAG_HOLDER)
     except Exception as error:
-        said = f"MLflow at {address} did not take that run {run_id} ended {status}: {error}"
-        print(said, file=sys.stderr, flush=True)
+        _print_not_ended(run_id, status, error)
+
+
+def end_quietly(client: MlflowClient, run_id: str, status: str) -> None:
+    """End a run; errors of MLflow are printed, so that they do not hide the error that ends the process."""
+    try:
+        client.set_terminated(run_id, status)
+    except Exception as error:
+        _print_not_ended(run_id, status, error)
+
+
+def _print_not_ended(run_id: str, status: str, error: Exception) -> None:
+    print(f"MLflow did not accept the end of run {run_id}, {status}: {error}", file=sys.stderr, flush=True)
 
 
 def _is_of_a_later_attempt(run: Run) -> bool:
-    """Whether the run has been taken over; told by MLflow alone, as there is no time to wait for the storage.
+    """Return whether a later attempt has taken over the run, by its tags alone: the storage could take too long.
 
-    Before its successor has rejoined a run, a replaced attempt may end it: rejoining opens it again.
+    A replaced attempt may still end the run until its successor rejoins it: rejoining opens it again.
     """
     attempt = run.data.tags.get(TAG_ATTEMPT, "")
     return attempt.isdecimal() and int(attempt) > settings().attempt
 
 
 def _status_to_leave(run: Run, status: str, guest: bool) -> str:
-    """How a run stands after this process, where that follows from how it stands now.
+    """Return the status that this process leaves behind, where that depends on the run's present status.
 
-    torchrun ends rank 0 with SIGTERM when another rank has failed, which has then made the run FAILED. A guest leaves a
-    run RUNNING that is still held, also where Lightning's logger has marked it FINISHED at the end of a fit.
+    torchrun ends rank 0 with SIGTERM after another rank has failed, and that rank has made the run FAILED. A guest
+    leaves a held run RUNNING, even if Lightning's logger has marked it FINISHED at the end of a fit.
     """
     now = str(run.info.status)
     if not guest:
@@ -69,13 +88,15 @@ def _status_to_leave(run: Run, status: str, guest: bool) -> str:
 
 
 def fail_run_of(job_id: str, address: str, rank: int) -> None:
-    """Let the job's run show that a rank has failed and why; the rank's own error matters more than what fails here."""
+    """Make the job's run FAILED with a rank's traceback; errors of MLflow are printed, the rank's own matters more."""
     from mlflow import MlflowClient
 
-    with suppress(Exception):
+    try:
         check(address)
         run = find_run(job_id, address)
         if run and not _is_of_a_later_attempt(run):
             client = MlflowClient(address)
             client.log_text(run.info.run_id, traceback.format_exc(), f"traceback-rank-{rank}.txt")
             client.set_terminated(run.info.run_id, "FAILED")
+    except Exception as error:
+        print(f"MLflow did not accept the failure of rank {rank} of job {job_id}: {error}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How a process ends, as MLflow's runs tell it: FINISHED, FAILED or KILLED."""
+"""Status of a run by the end of its process: FINISHED, FAILED or KILLED."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGTERM_EXITS = (signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a Python process that got SIGTERM: Ray's handler exits with 15, ours as a shell would."""
+"""Exit codes of a Python process after SIGTERM: Ray's handler exits with 15, ours as a shell would."""
 
 _WITHIN_RAY = "SystemExit is raised"
-"""While Ray waits in C++, only handlers of signals run. What they raise becomes an exit with 1 that says so
-(`check_signals` in Ray 2.60's `_raylet.pyx`)."""
+"""While Ray waits in C++, only handlers of signals run. Ray turns what they raise into an exit with code 1 and this
+text (`check_signals` in Ray 2.60's `_raylet.pyx`)."""
 
 
 def status_after(error: BaseException) -> str:
-    """The status of a run whose process is ended by `error`."""
+    """Return the status of a run whose process is ended by `error`."""
     if isinstance(error, KeyboardInterrupt):
         return "KILLED"
     if isinstance(error, SystemExit):
@@ -30,7 +30,7 @@ def status_after(error: BaseException) -> str:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that the run is closed; only a main thread can."""
+    """Turn SIGTERM into SystemExit, so that the run is closed; does nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,12 +45,15 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-class NotedExit:
-    """Takes the place of `sys.exit`: nothing else tells what runs `atexit` how the process ends."""
+class ExitRecorder:
+    """Replacement for `sys.exit` that records the exit status, which `atexit` handlers cannot see otherwise.
+
+    It stays in place until the process ends. `sys.excepthook` sees every other exception, but not SystemExit.
+    """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
-        """What ends the process, where that is no exception which `sys.excepthook` sees; None while nothing does."""
+        """SystemExit or KeyboardInterrupt that ends the process; None before `sys.exit` is called."""
         self._exit = sys.exit
         sys.exit = self  # type: ignore[assignment]
 
@@ -59,6 +62,6 @@ class NotedExit:
             handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
             caller = sys._getframe(1).f_code
             by_signal = any(getattr(handler, "__code__", None) is caller for handler in handlers)
-            # Ray Train's handler of Ctrl-C exits with 0.
+            # Ray Train's handler of Ctrl-C exits with code 0.
             self.error = KeyboardInterrupt() if by_signal else SystemExit(code)
         self._exit(code)  # type: ignore[arg-type]

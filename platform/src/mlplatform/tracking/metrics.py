@@ -1,4 +1,4 @@
-"""Metrics on their way to an MLflow run: stamped once, in batches, one point for each step."""
+"""Delivery of metrics to an MLflow run: stamped once, in batches, one point per step."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.mlflow_rest import MlflowRest, RejectedError
 from mlplatform.storage import fence
 from mlplatform.tracking.metric_names import name_among
-from mlplatform.tracking.outbox import Outbox
+from mlplatform.tracking.outbox import FLUSH_SECONDS, Outbox
 
 _BATCH = 1000
-"""Metrics a request; MLflow takes no more."""
+"""Metrics per request; MLflow accepts no more."""
 
 FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "PERMISSION_DENIED")
-"""MLflow's codes of what does not pass by itself."""
+"""MLflow's error codes that retrying does not fix."""
 
 _DATABASE = "BAD_REQUEST"
-"""Also for connections that Postgres has closed, and for those that were waited for in vain (MLflow 3.17)."""
+"""MLflow 3.17 also answers this when Postgres has closed the connection, or none of the pool became free in time."""
 
 _DOUBTS = 5
-"""Times that it is asked again, a second apart."""
+"""Retries after `_DATABASE`, a second apart."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A metric as it will be sent, however often: its time stamp is part of MLflow's key for a point."""
+    """A metric with the time stamp that it keeps in every retry: the stamp is part of MLflow's key for a point."""
 
     key: str
     value: float
@@ -42,13 +42,13 @@ class Point:
 
 
 class RunSink:
-    """An MLflow run; leaves out what the run already has, as after a restore from a checkpoint.
+    """An MLflow run; skips points that the run already has, as after a restore from a checkpoint.
 
-    An attempt of the job that was replaced sends nothing any more. Its successor asks for the run's steps when the
-    fence already stands, so no point comes in between.
+    An attempt of the job that was replaced sends nothing more. Its successor reads the run's steps after it has set
+    the fence, so no point arrives in between.
 
-    A server is asked over HTTP without MLflow's client: that one takes 4 s of a core to import while workers train, and
-    repeats a request by itself, with pauses of up to a minute.
+    A server is reached without MLflow's client: importing it takes 4 s of a core while workers train, and it retries a
+    request by itself, with pauses of up to a minute.
     """
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:
@@ -60,6 +60,10 @@ class RunSink:
         self._doubted = 0
         self._run: RemoteRun | LocalRun
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the connection to this process."""
+        return RunSink, (self._run_id, self._tracking_uri)
+
     def open(self) -> None:
         remote = (self._tracking_uri or "").startswith(("http://", "https://"))
         address, run_id = self._tracking_uri, self._run_id
@@ -67,7 +71,7 @@ class RunSink:
         self._last_steps = self._run.last_steps()
 
     def send(self, items: Sequence[Point]) -> None:
-        # What is noted as sent, only after it was: the same items come again if MLflow is away.
+        # Steps count as sent only after the request: the same items come again if MLflow is unavailable.
         last_steps = dict(self._last_steps)
         fresh = not_yet_sent([self._with_a_valid_name(point) for point in items], last_steps)
         for start in range(0, len(fresh), _BATCH):
@@ -75,26 +79,32 @@ class RunSink:
         self._last_steps = last_steps
 
     def _log(self, points: Sequence[Point]) -> None:
-        """Log what MLflow takes of a batch, which it refuses as a whole for one point."""
+        """Log the points of a batch that MLflow accepts; for a single bad point it rejects the whole batch."""
         fence.check(wait=False)
-        refusal = self._run.log(points)
-        if refusal is None:
+        rejection = self._run.log(points)
+        if rejection is None:
             return
-        # A run that takes no points at all, as a deleted one, also refuses none.
+        # A run that accepts no points at all, such as a deleted one, also rejects an empty batch.
         if len(points) == 1 or self._run.log([]):
-            self._doubt(refusal)
+            self._doubt(rejection)
             keys = sorted({point.key for point in points})
-            _log.warning("MLflow refuses metrics of run %s, %s are left out: %s", self._run_id, keys, refusal)
+            _log.warning(
+                "MLflow rejected %d points of run %s, metrics %s; they were dropped: %s",
+                len(points),
+                self._run_id,
+                ", ".join(map(repr, keys)),
+                rejection,
+            )
             return
         half = len(points) // 2
         self._log(points[:half])
         self._log(points[half:])
 
-    def _doubt(self, refusal: str) -> None:
-        """Raise, so that the points come again, where MLflow may mean its database by what it says of them."""
-        if _DATABASE in refusal and self._doubted < _DOUBTS:
+    def _doubt(self, rejection: str) -> None:
+        """Raise, so that the points come again, if the rejection may be about MLflow's database and not the points."""
+        if _DATABASE in rejection and self._doubted < _DOUBTS:
             self._doubted += 1
-            raise ConnectionError(refusal)
+            raise ConnectionError(rejection)
         self._doubted = 0
 
     def _with_a_valid_name(self, point: Point) -> Point:
@@ -103,28 +113,36 @@ class RunSink:
         if name == point.key:
             return point
         if is_new:
-            _log.warning("Metric %r is logged as %r, because MLflow refuses its name or has it.", point.key, name)
+            _log.warning("Metric %r is logged as %r: MLflow rejects its name or has it already.", point.key, name)
         return Point(name, point.value, point.step, point.timestamp)
 
 
-class MetricWriter(Outbox):
-    """Sends points to an MLflow run from a thread of its own; handing over neither waits nor raises."""
+class MetricWriter:
+    """Sends points to an MLflow run from a thread of its own; `log` and `put` neither wait nor raise."""
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:
-        super().__init__(RunSink(run_id, tracking_uri))
-        self._arguments = (run_id, tracking_uri)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MetricWriter, self._arguments
+        self._outbox = Outbox(RunSink(run_id, tracking_uri))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Stamp values with the present time and hand them over."""
+        """Stamp values with the present time and queue them."""
         now = time.time_ns() // 1_000_000
         self.put([Point(key, value, step, now) for key, value in values.items()])
 
+    def put(self, points: Sequence[Point]) -> None:
+        """Queue points that have their stamps."""
+        self._outbox.put(points)
+
+    def pending(self) -> list[Point]:
+        """Return the points whose delivery is not confirmed, in order; a checkpoint carries them."""
+        return self._outbox.pending()
+
+    def close(self, timeout_s: float = FLUSH_SECONDS) -> None:
+        """Wait until all points are delivered, at most `timeout_s` seconds; log how many were not."""
+        self._outbox.close(timeout_s)
+
 
 def not_yet_sent(points: Sequence[Point], last_steps: dict[str, int]) -> list[Point]:
-    """Leave out what was replayed after a restore, and note in `last_steps` what remains: one point for a step."""
+    """Return the points without those that a restore replayed, and add their steps to `last_steps`."""
     fresh = []
     for point in points:
         if point.step > last_steps.get(point.key, -1):
@@ -134,20 +152,20 @@ def not_yet_sent(points: Sequence[Point], last_steps: dict[str, int]) -> list[Po
 
 
 class RemoteRun:
-    """A run of an MLflow server; whatever is raised means that the server is away."""
+    """A run of an MLflow server; every exception means that the server is unavailable."""
 
     def __init__(self, tracking_uri: str, run_id: str) -> None:
         self._run_id = run_id
         self._mlflow = MlflowRest(tracking_uri)
 
     def last_steps(self) -> dict[str, int]:
-        """The highest step that the run has for each metric."""
+        """Return the highest step that the run has of each metric."""
         answer = self._mlflow.call("GET", "runs/get", {"run_id": self._run_id})
         found = answer["run"].get("data", {}).get("metrics", [])
         return {metric["key"]: int(metric.get("step", 0)) for metric in found}
 
     def log(self, points: Sequence[Point]) -> str | None:
-        """Send points; the reason where MLflow refuses them for good."""
+        """Send points; return the reason if MLflow rejects them and retrying does not help."""
         metrics = [{**asdict(point), "value": _as_json(point.value)} for point in points]
         try:
             self._mlflow.call("POST", "runs/log-batch", {"run_id": self._run_id, "metrics": metrics})
@@ -159,7 +177,7 @@ class RemoteRun:
 
 
 class LocalRun:
-    """A run of a database that MLflow's client itself opens."""
+    """A run in a database, which MLflow's client opens by itself."""
 
     def __init__(self, tracking_uri: str | None, run_id: str) -> None:
         from mlflow import MlflowClient
@@ -187,7 +205,7 @@ class LocalRun:
 
 
 def _as_json(value: float) -> float | str:
-    """Protocol buffers write what JSON has no number for as a string."""
+    """Return a number for JSON; protocol buffers write NaN and infinity, for which it has none, as strings."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

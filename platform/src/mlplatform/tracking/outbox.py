@@ -1,4 +1,4 @@
-"""Hands things over to a thread that delivers them, however long the receiver is away."""
+"""Queue with a delivery thread, which retries for as long as the receiver is unavailable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from mlplatform.errors import FencedError
 
-_FLUSH_SECONDS = 120.0
-"""At the end of a training; above the 60 s that a restart of MLflow, Postgres or MinIO takes at the longest."""
+FLUSH_SECONDS = 120.0
+"""Time to deliver the rest at the end of a training; a restart of MLflow, Postgres or MinIO takes up to 60 s."""
 
 _RETRY_SECONDS = 1.0
 
@@ -22,25 +22,31 @@ _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where an outbox delivers to. It is pickled before its first use, so it connects in `open`."""
+    """Receiver of an outbox. It is pickled before its first use, so it connects in `open`."""
 
     name: str
 
     def open(self) -> None:
-        """Called once, in the outbox' thread, before the first delivery; repeated until it does not raise."""
+        """Connect; called in the outbox's thread before the first delivery, again and again until it does not raise."""
 
     def send(self, items: Sequence[Any]) -> None:
-        """Deliver; whatever is raised, the same items come again. What can never be delivered must not raise.
+        """Deliver items; after any exception the same items come again, so it must not raise for an undeliverable one.
 
-        FencedError ends it: nothing is delivered from here any more.
+        Raises:
+            FencedError: ends the outbox, nothing more is delivered.
         """
 
 
 class Outbox:
-    """Delivers to a sink, in order, from a thread of its own; handing over neither waits nor raises."""
+    """Delivers to a sink, in order, from a thread of its own; `put` neither waits nor raises."""
 
     def __init__(self, sink: Sink, interval_s: float = 0.0) -> None:
-        """Args: interval_s: least time between two deliveries, for a sink where each one is dear."""
+        """Start nothing yet; the thread starts with the first items.
+
+        Args:
+            sink: receiver of the items.
+            interval_s: least seconds between two deliveries, for a sink where each delivery is expensive.
+        """
         self._sink = sink
         self._interval = interval_s
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -52,11 +58,11 @@ class Outbox:
         self._deadline: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Queue and thread belong to a process: Ray's controller gets an outbox of its own."""
+        """Leave queue and thread to this process: Ray's controller gets an outbox of its own."""
         return Outbox, (self._sink, self._interval)
 
     def put(self, items: Sequence[Any]) -> None:
-        """Hand items over; the thread starts with the first."""
+        """Queue items for delivery."""
         if self._fenced.is_set():
             return
         with self._lock:
@@ -67,37 +73,40 @@ class Outbox:
             self._thread.start()
 
     def pending(self) -> list[Any]:
-        """What was handed over and is not yet known to be delivered, in order."""
+        """Return the queued items whose delivery is not confirmed, in order."""
         with self._lock:
             return list(self._pending)
 
-    def close(self, timeout_s: float = _FLUSH_SECONDS) -> None:
-        """Wait until everything is delivered, at most `timeout_s` seconds; says so where that was too short."""
+    def close(self, timeout_s: float = FLUSH_SECONDS) -> None:
+        """Wait until everything is delivered, at most `timeout_s` seconds; log the number of items that were not."""
         if self._thread is None or self._fenced.is_set():
             return
         self._deadline = time.monotonic() + timeout_s
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout_s + _RETRY_SECONDS)
-        if self._fenced.is_set():
-            return
-        if self._thread.is_alive() or not self._queue.empty():
-            _log.warning("%s did not take everything within %.0f s; what it has stays.", self._sink.name, timeout_s)
+        if not self._fenced.is_set() and (dropped := len(self.pending())):
+            _log.warning(
+                "%s did not accept %s within %g s; they were dropped unless a later checkpoint carries them.",
+                self._sink.name,
+                _items(dropped),
+                timeout_s,
+            )
 
     def _deliver_all(self) -> None:
-        if not self._until_it_works(self._sink.open):
+        if not self._retry(self._sink.open):
             return
         more = True
         while more:
             more, items = self._next_batch()
-            if items and not self._until_it_works(self._sink.send, items):
+            if items and not self._retry(self._sink.send, items):
                 return
             with self._lock:
                 del self._pending[: len(items)]
             self._closing.wait(self._interval)
 
     def _next_batch(self) -> tuple[bool, list[Any]]:
-        """Wait for items, then take all there are; False once the outbox is being closed."""
+        """Wait for items and return all there are; with False once the outbox is being closed."""
         batch: list[Any] = []
         items = self._queue.get()
         while items is not None:
@@ -108,7 +117,8 @@ class Outbox:
                 return True, batch
         return False, batch
 
-    def _until_it_works(self, call: Any, *arguments: Any) -> bool:
+    def _retry(self, call: Any, *arguments: Any) -> bool:
+        """Call until it does not raise; return False if it was fenced or the outbox' time was up."""
         warned = float("-inf")
         while self._deadline is None or time.monotonic() < self._deadline:
             try:
@@ -120,7 +130,13 @@ class Outbox:
                 return False
             except Exception as error:
                 if time.monotonic() - warned > _WARN_SECONDS:
-                    _log.warning("%s is away, what is meant for it waits: %s", self._sink.name, error)
+                    _log.warning(
+                        "%s is unavailable, %s queued: %s", self._sink.name, _items(len(self.pending())), error
+                    )
                     warned = time.monotonic()
                 time.sleep(_RETRY_SECONDS)
         return False
+
+
+def _items(number: int) -> str:
+    return f"{number} item" if number == 1 else f"{number} items"

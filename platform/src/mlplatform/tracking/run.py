@@ -1,4 +1,4 @@
-"""One MLflow run a job: opened by its first attempt, rejoined by every later one."""
+"""One MLflow run per job: opened by its first attempt, rejoined by every later one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import atexit
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mlplatform import advice as advice_module
 from mlplatform import contract
-from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.compat import ray_core
 from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
 from mlplatform.storage import fence
 from mlplatform.tracking import exit_status, gpu_info
-from mlplatform.tracking.ending import end_run, fail_run_of
+from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
-from mlplatform.tracking.metric_names import name_among
+from mlplatform.tracking.params import new_params
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
@@ -44,30 +43,30 @@ def job_run(
 ) -> Iterator[ActiveRun | None]:
     """Open the job's MLflow run, or rejoin it when an earlier attempt or another process of the job has opened it.
 
-    Inside, `mlflow.log_metric` and its siblings, autologging included, go to this run. It ends FINISHED, FAILED with
-    the traceback as artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
+    Inside, `mlflow.log_metric` and the rest of MLflow's fluent API, autologging included, write to this run. It ends
+    FINISHED, FAILED with the traceback as artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
 
     Among ranks that train together (Ray Train, torchrun, Lightning's own DDP, SLURM) only rank 0 gets the job's run.
-    The others get one in a temporary folder, where all that they log works and from which nothing is kept; one that
-    fails makes the job's run FAILED, with artifact `traceback-rank-<rank>.txt`.
+    The others get one in a temporary folder, where every call that logs works and from which nothing is kept. If one
+    of them fails, the job's run is FAILED, with artifact `traceback-rank-<rank>.txt`.
 
-    A process that rejoins a run which the job's driver, or a parent of its own, still holds open does not end it: it
-    leaves it RUNNING, or FAILED if it failed, and the one that holds it has the last word. Whoever else rejoins a run,
-    as the next attempt and a restarted train worker do, ends it.
+    A process does not end a run that the job's driver, or a parent process, still holds open: it leaves the run
+    RUNNING, or FAILED if the process failed, and the holder decides how it ends. Any other process that rejoins a run
+    ends it, such as the next attempt or a restarted train worker.
 
     Args:
-        experiment: where a new run goes; None leaves it to MLFLOW_EXPERIMENT_NAME, or MLflow's default.
-        name: of a new run; None takes the job's id.
-        params: logged once, by the first attempt; what MLflow would refuse or cut is whole in artifact `params.json`.
+        experiment: experiment of a new run; None leaves it to MLFLOW_EXPERIMENT_NAME, or MLflow's default.
+        name: name of a new run; None takes the job's id.
+        params: logged once, by the first attempt; if MLflow would reject or cut any, artifact `params.json` has all.
         tags: set in addition to the job's own.
 
     Yields:
-        MLflow's own `ActiveRun`, or None where nothing is tracked (said in one sentence on stderr).
+        MLflow's own `ActiveRun`, or None where nothing is tracked (reported in one sentence on stderr).
 
     Raises:
-        UnreachableError: no MLflow answers within seconds.
-        AccessError: MLflow refuses the credentials.
-        FencedError: a later attempt of this job was started; the run is that one's.
+        UnreachableError: MLflow does not answer within 5 s.
+        AccessError: MLflow rejected the account.
+        FencedError: a later attempt of this job was started, and the run is now that attempt's.
     """
     config = settings()
     address = uri()
@@ -90,13 +89,15 @@ def job_run(
 
 
 def process_run(fit: str | None = None) -> str | None:
-    """Id of the job's run, opened for the rest of this process where no `job_run` is open; None if untracked.
+    """Return the id of the job's run, opened for the rest of this process if no `job_run` is; None if untracked.
 
-    Inside of a run that the script has opened by itself it is that one, or, in a later attempt of the job, the one that
-    the same training has had before.
+    Inside a run that the script has opened itself, return that run's id, or, in a later attempt of the job, the id of
+    the run that the same training had before.
+
+    Replaces `sys.excepthook` and `sys.exit` until the process ends, to learn how it ends.
 
     Args:
-        fit: name of the training that is to be tracked.
+        fit: name of the training to track.
     """
     opened: AbstractContextManager[ActiveRun | Run | None] = job_run()
     if uri() is not None:
@@ -109,7 +110,7 @@ def process_run(fit: str | None = None) -> str | None:
             opened = _continued(earlier)
     stack = ExitStack()
     run = stack.enter_context(opened)
-    previous_hook, leaving = sys.excepthook, exit_status.NotedExit()
+    previous_hook, leaving = sys.excepthook, exit_status.ExitRecorder()
 
     def end_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         stack.__exit__(kind, error, trace)
@@ -128,7 +129,7 @@ def process_run(fit: str | None = None) -> str | None:
 def _first_rank(
     config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> Iterator[ActiveRun]:
-    """The job's own run, and how it ends."""
+    """Open the job's own run, and end it with the status that the block's end stands for."""
     with exit_status.exit_on_sigterm():
         run, guest = _open(config, experiment, name, tags)
         run_id = run.info.run_id
@@ -147,7 +148,7 @@ def _first_rank(
                     print(advice, file=sys.stderr, flush=True)
                 raise
             finally:
-                # First of all: a stopped job has 3 s before Ray kills it.
+                # Before anything else: a stopped job has 3 s until Ray kills it.
                 end_run(address, run_id, status, guest)
 
 
@@ -155,7 +156,7 @@ def _first_rank(
 def _other_rank(
     config: Settings, address: str, rank: int, experiment: str | None, name: str | None
 ) -> Iterator[ActiveRun]:
-    """A run that is not kept; what is kept of this rank is its node's system metrics, and why it failed."""
+    """Open a scratch run; of this rank, the job's run gets only its node's system metrics and its traceback."""
     with exit_status.exit_on_sigterm(), node_metrics(), scratch_run(experiment, name) as run:
         try:
             yield run
@@ -168,7 +169,7 @@ def _other_rank(
 def _open(
     config: Settings, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> tuple[ActiveRun, bool]:
-    """Open or rejoin the run; whether it is a guest there, because another process holds it open."""
+    """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open."""
     import mlflow
 
     earlier = find_run(config.job_id) if config.job_id else None
@@ -180,21 +181,21 @@ def _open(
         earlier = find_run(config.job_id) if config.job_id else None
         if earlier is None or earlier.info.run_id == run.info.run_id:
             return run, False
-        # Another attempt of the job has opened its run at the same moment, and was the earlier one.
+        # Another attempt of the job opened a run at the same moment, and was earlier.
         mlflow.end_run("KILLED")
         mlflow.MlflowClient().delete_run(run.info.run_id)
     guest = _is_guest(earlier)
-    # MLflow refuses to rejoin a run of another experiment than the one that is set.
+    # MLflow rejoins a run only if its experiment is the active one.
     mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
     own_tags = {} if guest else job_tags(config)
     return mlflow.start_run(run_id=earlier.info.run_id, tags={**own_tags, **tags}, log_system_metrics=False), guest
 
 
 def _is_guest(run: Run) -> bool:
-    """Whether the run is open in a process that outlives this one: its parent, or the driver of its Ray job.
+    """Return whether a process that outlives this one holds the run open: its parent, or the driver of its Ray job.
 
-    A driver always takes the run over, for the one that held it has then died; so does a train worker from a train
-    worker. A driver that dies takes its workers with it, so they cannot find what a dead one has left.
+    A driver always takes over the run, because its earlier holder has died; so does a train worker from a train
+    worker. The workers of a driver die with it, so they never find a run that a dead driver has left.
     """
     if open_run() == run.info.run_id:
         return True
@@ -202,7 +203,7 @@ def _is_guest(run: Run) -> bool:
 
 
 def _own_active_run(config: Settings) -> ActiveRun | None:
-    """The run that a `job_run` around this one has opened in this thread, the job's or a throwaway one."""
+    """Return the run that an enclosing `job_run` has opened in this thread: the job's, or a scratch run."""
     import mlflow
 
     active = mlflow.active_run()
@@ -215,7 +216,7 @@ def _own_active_run(config: Settings) -> ActiveRun | None:
 
 
 def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
-    """The run that an earlier attempt of the job had open around a training, whose points are to stay together."""
+    """Return the run in which an earlier attempt of the job tracked a training, so that its points stay together."""
     import mlflow
 
     config = settings()
@@ -233,7 +234,7 @@ def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
 
 @contextmanager
 def _continued(run: Run) -> Iterator[Run]:
-    """An earlier attempt's run, open again until this one ends."""
+    """Open an earlier attempt's run again until this attempt ends."""
     import mlflow
 
     client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
@@ -245,45 +246,37 @@ def _continued(run: Run) -> Iterator[Run]:
         status = exit_status.status_after(error)
         raise
     finally:
-        with suppress(Exception):
-            client.set_terminated(run_id, status)
+        end_quietly(client, run_id, status)
 
 
 def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
-    """Log what the run does not have yet: MLflow refuses to change a parameter, so that a later attempt would fail."""
+    """Log the parameters that the run does not have yet; in `params.json` too if any is renamed or cut."""
     import mlflow
 
     if not params:
         return
-    # Asked for anew: a run that is open already knows no parameter that was logged since.
-    logged = mlflow.get_run(run.info.run_id).data.params
-    limit = mlflow_compat.max_param_characters()
-    accepted: dict[str, str] = {}
-    names: dict[str, str] = {}
-    odd = []
-    for key, value in params.items():
-        text, valid = str(value), name_among(key, names)
-        if valid in logged:
-            continue
-        if valid != key:
-            odd.append(f"Parameter {key!r} is logged as {valid!r}, because MLflow refuses its name or has it already.")
-        if len(text) > limit:
-            odd.append(
-                f"Parameter {key!r} has {len(text)} characters, of which MLflow takes {limit}; "
-                "it is whole in the artifact params.json."
-            )
-        accepted[valid] = text[:limit]
-    if accepted:
-        mlflow.log_params(accepted)
-    # Rank 0 says it for all.
-    if odd and not uri_outside():
-        print("\n".join(odd), file=sys.stderr, flush=True)
+    # Read again: the object of an open run lacks every parameter that was logged since.
+    new = new_params(params, mlflow.get_run(run.info.run_id).data.params)
+    if new.values:
+        mlflow.log_params(new.values)
+    notes = [
+        f"Parameter {key!r} is logged as {name!r}: MLflow rejects its name or has it already."
+        for key, name in new.renamed.items()
+    ]
+    notes += [
+        f"Parameter {key!r} has {length} characters, of which MLflow stores {new.limit}; it is whole in the artifact "
+        "params.json."
+        for key, length in new.cut.items()
+    ]
+    # Rank 0 prints it for all.
+    if notes and not uri_outside():
+        print("\n".join(notes), file=sys.stderr, flush=True)
         mlflow.log_dict({key: str(value) for key, value in params.items()}, "params.json")
 
 
 @contextmanager
 def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
-    """What the opener adds to the run on the side: `gpu-info.txt`, `git.diff`, its node's system metrics."""
+    """Add `gpu-info.txt`, `git.diff` and this node's system metrics to the run, from two threads."""
     writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
     monitor = NodeMonitor(lambda: run, address, None)
     writer.start()
@@ -304,4 +297,4 @@ def _write_files(config: Settings, run_id: str, address: str) -> None:
             client.log_text(run_id, contract.unpack(config.git_diff), "git.diff")
         client.log_text(run_id, gpu_info.describe(), "gpu-info.txt")
     except Exception as error:
-        print(f"The run lacks gpu-info.txt, MLflow did not take it: {error}", file=sys.stderr, flush=True)
+        print(f"MLflow did not accept git.diff or gpu-info.txt of the run: {error}", file=sys.stderr, flush=True)

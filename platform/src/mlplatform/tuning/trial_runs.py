@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.contract import TAG_ATTEMPT
 from mlplatform.settings.job import settings
 from mlplatform.storage import fence
 from mlplatform.tracking.identity import identity_tags
-from mlplatform.tracking.metric_names import name_among
 from mlplatform.tracking.metrics import FINAL, Point, RunSink
+from mlplatform.tracking.params import new_params
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -141,14 +140,12 @@ class TrialRuns:
     def _log_new_params(self, run: Run, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        names: dict[str, str] = {}
-        named = {name_among(key, names): str(value) for key, value in params.items()}
-        missing = [Param(key, value) for key, value in named.items() if key not in run.data.params]
-        limit = mlflow_compat.max_param_characters()
-        if long := [param.key for param in missing if len(param.value) > limit]:
-            _log.warning("MLflow takes %d characters of a parameter; cut: %s.", limit, ", ".join(long))
-        for start in range(0, len(missing), _PARAMS):
-            self._client.log_batch(run.info.run_id, params=missing[start : start + _PARAMS])
+        new = new_params(params, run.data.params)
+        if new.cut:
+            _log.warning("MLflow stores %d characters of a parameter; cut: %s.", new.limit, ", ".join(new.cut))
+        values = [Param(name, value) for name, value in new.values.items()]
+        for start in range(0, len(values), _PARAMS):
+            self._client.log_batch(run.info.run_id, params=values[start : start + _PARAMS])
 
     def _flush(self, trial_id: str) -> None:
         if (points := self._waiting.get(trial_id)) and (sink := self._sinks.get(trial_id)):
