@@ -12,7 +12,6 @@ from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Job
     from mlplatform.storage.checkpoints import Kept
 
 LATEST = 20
@@ -50,7 +49,7 @@ def list_jobs(all_: All = False, state: State = None, user: User = None) -> None
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        found = [job for job in client.list() if _matches(job, state, user)]
+        found = client.list(state=state, user=user)
     shown = found if all_ else found[:LATEST]
     print_table(
         ["Job", "Status", "User", "Started", "Command"],
@@ -125,10 +124,6 @@ def delete(job_id: JobId) -> None:
     with Jobs() as client:
         client.delete(job_id)
     print(f"Job {job_id} is deleted.")
-
-
-def _matches(job: Job, state: str | None, user: str | None) -> bool:
-    return (state is None or job.status == state.upper()) and (user is None or job.user == user)
 
 
 def _results(job_id: str) -> dict[str, str]:
