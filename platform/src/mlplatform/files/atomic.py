@@ -1,15 +1,36 @@
-"""Folders that appear whole or not at all, filled by one process at a time."""
+"""Files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlplatform.errors import StorageError
+
+DRAFT = ".partial-"
+"""Starts the names of files that are not complete."""
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to beside `path`; the file is flushed to disk and renamed to `path` without an error.
+
+    Raises:
+        OSError: the file cannot be written or renamed; `path` is as it was.
+    """
+    draft = path.with_name(f"{DRAFT}{uuid.uuid4().hex}")
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from mlplatform.compat import ray_commands
 from mlplatform.contract import REPORT
 from mlplatform.credentials import fernet_key
 from mlplatform.errors import HostError
+from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings, settings
 
@@ -254,9 +255,8 @@ class Local:
             ) from error
 
     def _save(self, instance: Instance) -> None:
-        partial = self._state.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(instance), indent=2))
-        partial.replace(self._state)
+        with atomic.new_file(self._state) as draft:
+            draft.write_text(json.dumps(asdict(instance), indent=2))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

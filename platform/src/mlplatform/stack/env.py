@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import secrets_folder
@@ -58,9 +59,8 @@ def _write_version(env_file: Path, version: str) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(text)
-    draft.rename(path)
+    with atomic.new_file(path) as draft:
+        draft.write_text(text)
 
 
 def detect() -> dict[str, str]:

@@ -22,6 +22,7 @@ from mlplatform.credentials import (
     s3_account,
     wandb_netrc,
 )
+from mlplatform.files import atomic
 
 
 def _plain(path: Path) -> None:
@@ -82,11 +83,8 @@ def write_missing(folder: Path) -> list[str]:
         # An empty file counts as missing: MinIO would take it for "no password" and fall back to its well-known one.
         if path.exists() and path.stat().st_size:
             continue
-        # Written beside and renamed: a run that is interrupted leaves no half of a secret behind.
-        draft = folder / f".{name}"
-        draft.unlink(missing_ok=True)
-        write(draft)
-        draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
-        draft.rename(path)
+        with atomic.new_file(path) as draft:
+            write(draft)
+            draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
         written.append(name)
     return written
