@@ -55,7 +55,7 @@ def check_addresses(left: Left) -> None:
     """Check that `mlplatform jobs ID` shows the checkpoints, and that they are in storage."""
     command = [sys.executable, "-m", "mlplatform", "jobs", left.job.id]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    first, second = checkpoints.fits(left.job.id)
+    first, second = checkpoints.training_runs(left.job.id)
     assert (first.latest.metrics["epoch"], first.best.metrics["epoch"]) == (4, 2)
     assert (second.latest.metrics["epoch"], second.best.metrics["epoch"]) == (4, 3)
     for kept in (first.latest, first.best, second.latest, second.best):

@@ -13,7 +13,7 @@ import pytest
 
 from mlplatform.client.jobs import Attempt, Jobs
 from mlplatform.settings.job import Settings
-from mlplatform.storage.checkpoints import KEPT_BY, count_reports, fits, remove_unkept, restore_nan
+from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept, restore_nan, training_runs
 
 
 def kept(number: int, accuracy: float) -> dict[str, object]:
@@ -42,7 +42,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_best_is_told_from_the_latest_by_the_metric(job: Path) -> None:
-    found = {fit.name: fit for fit in fits("digits-1")}
+    found = {fit.name: fit for fit in training_runs("digits-1")}
     assert list(found) == ["by-age", "fit", "tune/trial"]
     fit = found["fit"]
     assert (fit.latest.uri, fit.latest.metrics["epoch"]) == (f"{job}/fit/checkpoint_3", 3)
@@ -54,7 +54,7 @@ def test_the_best_is_told_from_the_latest_by_the_metric(job: Path) -> None:
 
 def test_a_checkpoint_without_metadata_has_no_metric(job: Path) -> None:
     (job / "fit" / "checkpoint_3" / ".metadata.json").unlink()
-    assert {fit.metric for fit in fits("digits-1")} == {None}
+    assert {fit.metric for fit in training_runs("digits-1")} == {None}
 
 
 def test_what_a_lost_worker_has_left_is_removed_and_what_is_kept_stays(job: Path) -> None:
@@ -126,7 +126,7 @@ def test_scores_that_were_no_number_are_so_again(tmp_path: Path, metric: str, pl
 
 
 def test_a_job_that_saved_nothing_has_none(job: Path) -> None:
-    assert fits("digits-2") == []
+    assert training_runs("digits-2") == []
 
 
 def test_a_job_is_shown_with_the_addresses_of_its_checkpoints(job: Path, serve: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ import boto3
 import pytest
 
 from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
-from mlplatform.storage import addresses, objects, upload
+from mlplatform.storage import addresses, objects, s3, upload
 from mlplatform.storage.objects import S3Store
 
 REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
@@ -136,3 +136,24 @@ def test_threads_that_begin_at_once_share_one_connection(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
     assert len(made) == 1
+
+
+@pytest.mark.usefixtures("s3_key")
+@pytest.mark.parametrize("uri", ["s3://ray", "s3://ray/", "s3://ray/team/job", "/data/job"])
+def test_pyarrow_finds_the_path_that_its_own_parser_finds(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow.fs import FileSystem, S3FileSystem
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    (theirs, their_path), (ours, our_path) = FileSystem.from_uri(uri), s3.arrow_filesystem(uri)
+    assert our_path == their_path.rstrip("/")
+    assert ours.type_name == theirs.type_name
+    if isinstance(ours, S3FileSystem):
+        assert ours.region == "us-east-1", "MinIO checks the region that a request is signed for"
+
+
+def test_a_folder_that_cannot_be_used_is_named_with_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = objects.open_store(str(tmp_path / "file"), "MLPLATFORM_DATASETS")
+    for use in (lambda: store.write("a", "b"), lambda: store.read("a"), lambda: store.delete("a")):
+        with pytest.raises(StorageError, match=r"file/a cannot be .* check the folder or MLPLATFORM_DATASETS"):
+            use()

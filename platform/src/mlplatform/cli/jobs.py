@@ -12,7 +12,7 @@ from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.storage.checkpoints import Kept
+    from mlplatform.storage.checkpoints import KeptCheckpoint
 
 LATEST = 20
 """Jobs that are listed without --all: a table of 20,000 took 10 s to print."""
@@ -128,15 +128,15 @@ def delete(job_id: JobId) -> None:
 
 def _results(job_id: str) -> dict[str, str]:
     """Return a job's run and checkpoints, or the reason why they cannot be shown here."""
-    from mlplatform.storage.checkpoints import fits
+    from mlplatform.storage.checkpoints import training_runs
 
     facts = {}
     try:
         facts["Run"] = _address_of_run(job_id)
-        for fit in fits(job_id):
-            facts[f"Latest of {fit.name}"] = _kept(fit.latest, "epoch" if "epoch" in fit.latest.metrics else "step")
-            if fit.best:
-                facts[f"Best of {fit.name}"] = _kept(fit.best, fit.metric)
+        for run in training_runs(job_id):
+            facts[f"Latest of {run.name}"] = _kept(run.latest, "epoch" if "epoch" in run.latest.metrics else "step")
+            if run.best:
+                facts[f"Best of {run.name}"] = _kept(run.best, run.metric)
     except PlatformError as error:
         facts["Not shown"] = str(error)
     except ModuleNotFoundError as missing:
@@ -154,7 +154,7 @@ def _address_of_run(job_id: str) -> str:
     return server.run_url(run) if run else ""
 
 
-def _kept(checkpoint: Kept, metric: str | None) -> str:
+def _kept(checkpoint: KeptCheckpoint, metric: str | None) -> str:
     """Return a checkpoint's metric and address; the address ends the line, so that it is easy to copy."""
     value = checkpoint.metrics.get(metric or "")
     shown = f"{value:.6g}" if isinstance(value, float) else value

@@ -21,7 +21,7 @@ from mlplatform.files import atomic, checksums, progress
 from mlplatform.files.checksums import Sums
 from mlplatform.files.progress import Counter
 from mlplatform.settings.job import settings
-from mlplatform.storage.objects import Entry, Store, open_store
+from mlplatform.storage.objects import Entry, ObjectStore, open_store
 from mlplatform.tracking import server
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Dataset:
                 progress.run(f"Downloading {self.name}@{self.digest[:12]}", self.size, tasks)
         return destination
 
-    def _fetch(self, store: Store, folder: Path, path: str, moved: Counter) -> None:
+    def _fetch(self, store: ObjectStore, folder: Path, path: str, moved: Counter) -> None:
         try:
             store.download(f"{self.name}/{self.digest}/{path}", folder / path, moved.add)
         except StorageError as error:
@@ -165,7 +165,7 @@ def _sums(files: Mapping[str, Path], total: int) -> Sums:
     return sums
 
 
-def _send(store: Store, prefix: str, files: Mapping[str, Path], before: Mapping[str, tuple[int, int]]) -> None:
+def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Mapping[str, tuple[int, int]]) -> None:
     """Upload what is not there yet; the digest in the prefix says that what is there has the same contents."""
     there = {entry.key: entry.size for entry in store.find(f"{prefix}/")}
 
@@ -189,7 +189,7 @@ def _state(file: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read(store: Store, entry: Entry) -> Dataset:
+def _read(store: ObjectStore, entry: Entry) -> Dataset:
     name, digest = _name_of(entry), _digest_of(entry)
     record = json.loads(store.read(entry.key))
     checksums.check_paths(record["files"])
@@ -206,7 +206,7 @@ def _read(store: Store, entry: Entry) -> Dataset:
     )
 
 
-def _manifests(store: Store, name: str = "") -> list[Entry]:
+def _manifests(store: ObjectStore, name: str = "") -> list[Entry]:
     entries = store.find(f"{_MANIFESTS}/{name}/" if name else f"{_MANIFESTS}/")
     return sorted(entries, key=lambda entry: (_name_of(entry), entry.modified))
 
@@ -219,7 +219,7 @@ def _digest_of(entry: Entry) -> str:
     return entry.key.split("/")[2]
 
 
-def _known(store: Store, name: str) -> str:
+def _known(store: ObjectStore, name: str) -> str:
     versions = [f"{name}@{_digest_of(entry)[:12]}" for entry in _manifests(store, name)]
     names = versions or sorted({_name_of(entry) for entry in _manifests(store)})
     return f"are: {', '.join(names)}" if names else "is none yet: `mlplatform data put FOLDER NAME` keeps one"
@@ -230,7 +230,7 @@ def _check_name(name: str) -> None:
         raise StorageError(f"{name!r} is no name for a data set; use letters, digits, dot, dash and underscore.")
 
 
-def _store() -> Store:
+def _store() -> ObjectStore:
     return open_store(settings().datasets, "MLPLATFORM_DATASETS")
 
 

@@ -1,4 +1,4 @@
-"""What a job has left to go on from: the latest and the best checkpoint of each of its training runs."""
+"""The latest and the best checkpoint of each of a job's training runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT_BY = "mlplatform.kept_by"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCheckpoint:
     """A checkpoint that is in storage."""
 
     uri: str
@@ -29,12 +29,12 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Fit:
+class TrainingRun:
     """A training run of a job."""
 
     name: str
-    latest: Kept
-    best: Kept | None
+    latest: KeptCheckpoint
+    best: KeptCheckpoint | None
     """None where checkpoints are kept by their age."""
 
     metric: str | None
@@ -48,14 +48,14 @@ class Fit:
         if not snapshot[layout.LATEST]:
             return None
         found = (snapshot[layout.LATEST], *snapshot[layout.RESULTS][-1:])
-        latest, last = (Kept(f"{uri}/{kept[layout.FOLDER]}", kept[layout.METRICS]) for kept in found)
+        latest, last = (KeptCheckpoint(f"{uri}/{kept[layout.FOLDER]}", kept[layout.METRICS]) for kept in found)
         metadata = _json(files, f"{folder}/{found[0][layout.FOLDER]}/{layout.METADATA}")
         metric = metadata.get(KEPT_BY)
         # Ray sorts them by the metric, where there is one, the best at the end.
         return cls(name, latest, last if metric else None, metric)
 
 
-def fits(job_id: str | None = None) -> list[Fit]:
+def training_runs(job_id: str | None = None) -> list[TrainingRun]:
     """The training runs of a job that have checkpoints, by name; None means this job.
 
     Raises:
@@ -65,8 +65,8 @@ def fits(job_id: str | None = None) -> list[Fit]:
     folders = [
         file.removesuffix(f"/{layout.SNAPSHOT}") for file in objects.list_files(root) if file.endswith(layout.SNAPSHOT)
     ]
-    found = [Fit.read(folder, folder.removeprefix(f"{root}/")) for folder in folders]
-    return [fit for fit in found if fit]
+    found = [TrainingRun.read(folder, folder.removeprefix(f"{root}/")) for folder in folders]
+    return [run for run in found if run]
 
 
 def remove_unkept(uri: str) -> list[str]:

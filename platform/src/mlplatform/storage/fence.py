@@ -16,6 +16,7 @@ from mlplatform.errors import FencedError, StorageError, UnreachableError
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, objects
 from mlplatform.storage.retry import retry
+from mlplatform.storage.s3 import arrow_filesystem
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -92,7 +93,7 @@ def allow(job_id: str, attempt: int) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    objects.write_text(uri(job_id), str(attempt))
+    _store(job_id).write(NAME, str(attempt))
 
 
 def remove(job_id: str) -> None:
@@ -101,7 +102,7 @@ def remove(job_id: str) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    objects.delete_file(uri(job_id))
+    _store(job_id).delete(NAME)
 
 
 class _Own:
@@ -135,10 +136,11 @@ def _own(job_id: str, attempt: int, storage_root: str) -> _Own:
     return _Own(job_id, attempt)
 
 
+def _store(job_id: str) -> objects.ObjectStore:
+    return objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)
+
+
 @cache
 def _place(address: str) -> tuple[FileSystem, str]:
     """pyarrow and not boto3, whose import takes 1 s of a core beside a training; Ray has loaded pyarrow already."""
-    from pyarrow.fs import FileSystem
-
-    files, path = FileSystem.from_uri(address)
-    return files, path
+    return arrow_filesystem(address)

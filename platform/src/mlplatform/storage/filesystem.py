@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyarrow.fs import FileSelector, FileSystem, FileSystemHandler, PyFileSystem, S3FileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileSystemHandler, PyFileSystem
 
 from mlplatform.storage import fence
-from mlplatform.storage.retry import _Result, retry
+from mlplatform.storage.retry import retry
+from mlplatform.storage.s3 import arrow_filesystem
 
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
+_Result = TypeVar("_Result")
 
 _SMALL_BYTES = 4 << 20
-"""Of a file that is kept in memory until it is closed, so that all of it can be written again."""
+"""Largest file that is kept in memory until it is closed, so that all of it can be written again."""
 
 _abandoned: list[Any] = []
 """Streams that must not be closed: pyarrow cannot abort one, and would finish its file when it is freed."""
 
 
 class RetryingHandler(FileSystemHandler):  # type: ignore[misc]
-    """Repeats what failed for a reason that passes, for ten minutes; each write asks `fence.check` first."""
+    """Retries calls during an outage, for ten minutes; each write calls `fence.check` first.
+
+    The name is kept in the `tuner.pkl` of searches, also of version 0.1.0 (`mlplatform.retrying`).
+    """
 
     def __init__(self, files: FileSystem) -> None:
         self.files = files
@@ -82,7 +84,7 @@ class RetryingHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 class _Output:
-    """A file being written; a small one is written when it is closed, right after the fence was asked."""
+    """A file being written; a small one is written when it is closed, right after a check of the fence."""
 
     def __init__(self, files: FileSystem, path: str, metadata: Any) -> None:
         self._files = files
@@ -92,7 +94,7 @@ class _Output:
         self._stream: Any = None
         self._written = 0
         self.closed = False
-        # Said before the caller makes what it would write.
+        # Raised before the caller computes what it would write.
         fence.check()
 
     def write(self, data: bytes | pa.Buffer) -> int:
@@ -137,25 +139,13 @@ class _Output:
         return self._files.open_output_stream(self._path, compression=None, metadata=self._metadata)
 
 
-def retrying(files: FileSystem) -> PyFileSystem:
-    """Wrap a file system; it can be pickled, as Ray Train needs."""
-    return PyFileSystem(RetryingHandler(_writing_by_itself(files)))
-
-
-def _writing_by_itself(files: FileSystem) -> FileSystem:
-    """The same S3, written to by the thread that writes.
-
-    By default pyarrow hands each write to its 8 threads for I/O. `copy_files` closes files in these very threads, where
-    ours are written: with 8 of them or more at once, each would wait for a thread for ever.
-    """
-    if not isinstance(files, S3FileSystem):
-        return files
-    rebuild, (options,) = files.__reduce__()
-    return rebuild({**options, "background_writes": False})
+def fenced_filesystem(files: FileSystem) -> PyFileSystem:
+    """Wrap a file system; the result can be pickled, as Ray Train needs."""
+    return PyFileSystem(RetryingHandler(files))
 
 
 def _write(call: Callable[[], _Result]) -> _Result:
-    """As `retry`, but nothing is written by an attempt of the job that was replaced, also while this waited."""
+    """Retry a write; a replaced attempt of the job writes nothing, even if it was replaced during the wait."""
 
     def unless_fenced() -> _Result:
         fence.check()
@@ -165,15 +155,10 @@ def _write(call: Callable[[], _Result]) -> _Result:
 
 
 def filesystem(uri: str) -> tuple[FileSystem, str]:
-    """The pyarrow file system of an address and the path in it; one on S3 waits while its server is away.
+    """Return the pyarrow file system of an address and the path in it; one on S3 waits while its server is unavailable.
 
     What is written through it raises FencedError once a later attempt of this job has been started.
     """
-    from pyarrow.fs import FileSystem
-
-    from mlplatform.storage import fence
-    from mlplatform.storage.filesystem import retrying
-
-    files, path = FileSystem.from_uri(uri)
+    files, path = arrow_filesystem(uri)
     # A folder as it is where no attempt is ever replaced: Ray reads checkpoints in place, without a copy, from that.
-    return (retrying(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)
+    return (fenced_filesystem(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)

@@ -1,21 +1,20 @@
-"""Files by key below an address, which is an S3 bucket or a folder; data sets lie in either."""
+"""Files by key below an address, which is an S3 bucket or a folder."""
 
 from __future__ import annotations
 
 import shutil
-import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mlplatform.errors import SettingsError, StorageError
-from mlplatform.files import progress
-from mlplatform.storage import addresses, s3
+from mlplatform.files import atomic
+from mlplatform.storage import s3
 from mlplatform.storage.addresses import split_uri
-from mlplatform.storage.s3 import s3_client, s3_errors
 
 if TYPE_CHECKING:
     from boto3.s3.transfer import TransferConfig
@@ -23,15 +22,14 @@ if TYPE_CHECKING:
 
 
 Add = Callable[[int], None]
-"""Told how many more bytes were moved."""
+"""Called with the number of bytes that were moved since its last call."""
 
 _PART_BYTES = 16 << 20
 
-_PARTS_A_FILE = 4
+_VARIABLE = "MLPLATFORM_STORAGE"
 
-_READ_SECONDS = 60
-
-_ATTEMPTS = 5
+_PROBE = f".probe-{uuid.uuid4().hex}"
+"""One name per process, so that two processes do not remove each other's file."""
 
 
 @dataclass(frozen=True)
@@ -43,40 +41,84 @@ class Entry:
     modified: datetime
 
 
-class Store(Protocol):
-    """Files by key; a file is there whole or not at all."""
+class ObjectStore(Protocol):
+    """Files by key; a file appears whole or not at all.
+
+    Each method raises UnreachableError (the S3 server does not answer), AccessError (it rejects the credentials) or
+    StorageError (the bucket is missing, a file or folder cannot be used).
+    """
 
     uri: str
 
-    def find(self, prefix: str) -> list[Entry]: ...
-    def read(self, key: str) -> str: ...
-    def write(self, key: str, text: str) -> None: ...
-    def delete(self, key: str) -> None: ...
-    def upload(self, path: Path, key: str, add: Add) -> None: ...
-    def download(self, key: str, path: Path, add: Add) -> None: ...
+    def check_writable(self) -> None:
+        """Write, and remove, an empty file."""
+
+    def find(self, prefix: str) -> list[Entry]:
+        """List the files whose key begins with `prefix`."""
+
+    def read(self, key: str) -> str:
+        """Read a small text."""
+
+    def write(self, key: str, text: str) -> None:
+        """Write a small text."""
+
+    def delete(self, key: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+
+    def upload(self, path: Path, key: str, add: Add) -> None:
+        """Copy a local file here."""
+
+    def download(self, key: str, path: Path, add: Add) -> None:
+        """Copy a file to a local path."""
 
 
-def open_store(uri: str, variable: str) -> Store:
-    """The files below `uri`, which the setting `variable` has named.
+def open_store(uri: str, variable: str = _VARIABLE, *, bulk: bool = True) -> ObjectStore:
+    """Open the files below `uri`, which the setting `variable` holds.
+
+    Args:
+        bulk: many or large files, whose requests are repeated for a minute; otherwise an outage is raised in seconds.
 
     Raises:
         SettingsError: it is neither an S3 URI nor an absolute folder.
     """
     if uri.startswith("s3://") and len(uri) > len("s3://"):
-        return S3Store(uri.rstrip("/"))
+        return S3Store(uri.rstrip("/"), bulk=bulk)
     if Path(uri).is_absolute():
-        return FolderStore(uri.rstrip("/"))
-    raise SettingsError(f"{variable}={uri!r} is neither s3://bucket nor an absolute folder; set it so.")
+        return FolderStore(uri.rstrip("/"), variable)
+    raise SettingsError(f"{variable}={uri!r} is neither s3://bucket nor an absolute folder; correct it.")
+
+
+def check_writable(uri: str) -> None:
+    """Write, and remove, an empty file below `uri`, so that a job fails before its training and not after it.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: as the methods of `ObjectStore`.
+    """
+    open_store(uri, bulk=False).check_writable()
+
+
+def list_files(uri: str) -> list[str]:
+    """Addresses of all files below `uri`, sorted; empty where there are none.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: as the methods of `ObjectStore`.
+    """
+    store = open_store(uri, bulk=False)
+    return sorted(f"{store.uri}/{entry.key}" for entry in store.find(""))
 
 
 class S3Store:
-    """Objects of a bucket, on any S3 server; large ones go in parallel parts."""
+    """Objects of a bucket, on any S3 server; large ones are moved in parallel parts."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, bulk: bool = True) -> None:
         self.uri = uri
-        self._bucket, self._prefix = addresses.split_uri(uri)
-        self._cached: S3Client | None = None
-        self._making = threading.Lock()
+        self._bucket, self._prefix = split_uri(uri)
+        self._bulk = bulk
+
+    def check_writable(self) -> None:
+        with s3.s3_errors(self.uri):
+            for request in (self._client.put_object, self._client.delete_object):
+                request(Bucket=self._bucket, Key=f"{self._prefix}{_PROBE}")
 
     def find(self, prefix: str) -> list[Entry]:
         with s3.s3_errors(self.uri):
@@ -122,161 +164,82 @@ class S3Store:
 
     @property
     def _client(self) -> S3Client:
-        # One for all threads: to make one takes 0.3 s of a core, and forty at once kept a whole process from answering.
-        with self._making:
-            return self._cached or self._connect()
-
-    def _connect(self) -> S3Client:
-        import boto3
-        from botocore.config import Config
-
-        config = Config(
-            connect_timeout=s3.CONNECT_SECONDS,
-            read_timeout=_READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-            max_pool_connections=progress.PARALLEL * _PARTS_A_FILE,
-        )
-        self._cached = boto3.session.Session().client("s3", config=config)
-        return self._cached
+        return s3.s3_client(bulk=self._bulk)
 
     def _parts(self) -> TransferConfig:
         from boto3.s3.transfer import TransferConfig
 
         return TransferConfig(
-            multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=_PARTS_A_FILE
+            multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=s3.PARTS_PER_FILE
         )
 
 
 class FolderStore:
-    """Files of a folder; each is written beside its place and renamed."""
+    """Files of a folder."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, variable: str = _VARIABLE) -> None:
         self.uri = uri
         self._root = Path(uri)
+        self._variable = variable
+
+    def check_writable(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            (self._root / _PROBE).touch()
+            (self._root / _PROBE).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"The folder {self.uri} cannot be written ({error.strerror}); make it writable or set {self._variable} "
+                "to another."
+            ) from error
 
     def find(self, prefix: str) -> list[Entry]:
         folder = self._root / prefix
         return [
             Entry(path.relative_to(self._root).as_posix(), path.stat().st_size, _modified(path))
             for path in ([folder] if folder.is_file() else sorted(folder.rglob("*")))
-            if path.is_file() and not path.name.startswith(".partial-")
+            if path.is_file() and not path.name.startswith(atomic.DRAFT)
         ]
 
     def read(self, key: str) -> str:
-        try:
-            return (self._root / key).read_text()
-        except OSError as error:
-            raise self._error(key, error) from error
+        with self._errors("read", key) as path:
+            return path.read_text()
 
     def write(self, key: str, text: str) -> None:
-        self._place(key, lambda draft: draft.write_text(text))
+        with self._new(key) as draft:
+            draft.write_text(text)
 
     def delete(self, key: str) -> None:
-        (self._root / key).unlink(missing_ok=True)
+        with self._errors("removed", key) as path:
+            path.unlink(missing_ok=True)
 
     def upload(self, path: Path, key: str, add: Add) -> None:
-        self._place(key, lambda draft: shutil.copyfile(path, draft))
+        with self._new(key) as draft:
+            shutil.copyfile(path, draft)
         add(path.stat().st_size)
 
     def download(self, key: str, path: Path, add: Add) -> None:
-        try:
-            shutil.copyfile(self._root / key, path)
-        except OSError as error:
-            raise self._error(key, error) from error
+        with self._errors("read", key) as source:
+            shutil.copyfile(source, path)
         add(path.stat().st_size)
 
-    def _place(self, key: str, fill: Callable[[Path], object]) -> None:
-        target = self._root / key
-        draft = target.with_name(f".partial-{uuid.uuid4().hex}")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            fill(draft)
-            draft.replace(target)
-        except OSError as error:
-            raise self._error(key, error) from error
-        finally:
-            draft.unlink(missing_ok=True)
+    @contextmanager
+    def _new(self, key: str) -> Iterator[Path]:
+        with self._errors("written", key) as path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.new_file(path) as draft:
+                yield draft
 
-    def _error(self, key: str, error: OSError) -> StorageError:
-        return StorageError(f"The file {self._root / key} cannot be used ({error.strerror}); check the folder.")
+    @contextmanager
+    def _errors(self, verb: str, key: str) -> Iterator[Path]:
+        path = self._root / key
+        try:
+            yield path
+        except OSError as error:
+            raise StorageError(
+                f"The file {path} cannot be {verb} ({error.strerror}); check the folder or {self._variable}."
+            ) from error
 
 
 def _modified(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-
-
-def check_writable(uri: str) -> None:
-    """Write, and remove, a small object below `uri`, so that a job fails before its training and not after.
-
-    Raises:
-        UnreachableError: no S3 server answers.
-        AccessError: the server refuses the credentials.
-        StorageError: the bucket is missing, or the folder cannot be written.
-    """
-    probe = f".probe-{uuid.uuid4().hex}"
-    if uri.startswith("s3://"):
-        bucket, prefix = split_uri(uri)
-        with s3_errors(uri):
-            client = s3_client()
-            client.put_object(Bucket=bucket, Key=f"{prefix}{probe}", Body=b"")
-            client.delete_object(Bucket=bucket, Key=f"{prefix}{probe}")
-        return
-    try:
-        Path(uri).mkdir(parents=True, exist_ok=True)
-        (Path(uri) / probe).touch()
-        (Path(uri) / probe).unlink()
-    except OSError as error:
-        raise StorageError(
-            f"The storage folder {uri} cannot be written ({error.strerror}); make it so or set MLPLATFORM_STORAGE."
-        ) from error
-
-
-def write_text(uri: str, text: str) -> None:
-    """Write a small file, at once as a whole.
-
-    Raises:
-        UnreachableError, AccessError, StorageError: as `check_writable`.
-    """
-    if uri.startswith("s3://"):
-        bucket, key = split_uri(uri)
-        with s3_errors(uri):
-            s3_client().put_object(Bucket=bucket, Key=key.rstrip("/"), Body=text.encode())
-        return
-    draft = Path(f"{uri}.{uuid.uuid4().hex}")
-    try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text)
-        draft.replace(uri)
-    except OSError as error:
-        raise StorageError(f"{uri} cannot be written ({error.strerror}); make its folder writable.") from error
-
-
-def delete_file(uri: str) -> None:
-    """Remove a file; nothing happens where there is none.
-
-    Raises:
-        UnreachableError, AccessError, StorageError: as `check_writable`.
-    """
-    if uri.startswith("s3://"):
-        bucket, key = split_uri(uri)
-        with s3_errors(uri):
-            s3_client().delete_object(Bucket=bucket, Key=key.rstrip("/"))
-        return
-    try:
-        Path(uri).unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"{uri} cannot be removed ({error.strerror}); make its folder writable.") from error
-
-
-def list_files(uri: str) -> list[str]:
-    """Addresses of all files below `uri`, sorted; empty when there are none.
-
-    Raises:
-        UnreachableError, AccessError, StorageError: as `check_writable`.
-    """
-    if not uri.startswith("s3://"):
-        return sorted(str(path) for path in Path(uri).rglob("*") if path.is_file())
-    bucket, prefix = split_uri(uri)
-    with s3_errors(uri):
-        pages = s3_client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return sorted(f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", []))

@@ -1,7 +1,8 @@
-"""The S3 client, and its errors as the platform's own."""
+"""Clients of the S3 server, and its errors as the platform's own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -9,44 +10,83 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlplatform.errors import AccessError, StorageError, UnreachableError
+from mlplatform.files import progress
 from mlplatform.settings.job import settings
+from mlplatform.storage.addresses import split_uri
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from pyarrow.fs import FileSystem
 
 
-CONNECT_SECONDS = 3
+_CONNECT_SECONDS = 3
 
 _READ_SECONDS = 10
 
+_BULK_READ_SECONDS = 60
+
+_BULK_ATTEMPTS = 5
+
+PARTS_PER_FILE = 4
+"""Parts of a large file that are moved at the same time by a client for bulk transfers."""
+
 FINAL_CODES = ("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
-"""S3's codes of what does not pass by itself."""
+"""S3 error codes that retrying does not fix."""
+
+_making = threading.Lock()
 
 
-def s3_client(guard: Callable[..., None] | None = None) -> S3Client:
-    """The client of the settings' S3 server, shared by all threads.
+def s3_client(guard: Callable[..., None] | None = None, *, bulk: bool = False) -> S3Client:
+    """Return the client of the settings' S3 server, shared by all threads.
 
     Args:
         guard: called before each of the two requests that make a file appear; raises to keep it from appearing.
+        bulk: for many or large files; its requests wait longer and are repeated more often.
     """
     known = settings()
-    return _client(known.s3_endpoint, known.s3_region, known.s3_credentials, guard)
+    # One for all threads: making one takes 0.3 s of a core, and forty at once kept a whole process from answering.
+    with _making:
+        return _client(known.s3_endpoint, known.s3_region, known.s3_credentials, guard, bulk)
+
+
+def arrow_filesystem(uri: str) -> tuple[FileSystem, str]:
+    """Return pyarrow's file system of an address and the path in it, as `FileSystem.from_uri` does.
+
+    On S3 it writes in the thread that writes. By default pyarrow hands each write to its 8 I/O threads. `copy_files`
+    closes files in these very threads, where ours are written: with 8 or more at once, each would wait for a thread
+    indefinitely.
+    """
+    from pyarrow.fs import FileSystem, S3FileSystem, resolve_s3_region
+
+    if not uri.startswith("s3://"):
+        files, path = FileSystem.from_uri(uri)
+        return files, path
+    bucket, prefix = split_uri(uri)
+    known = settings()
+    # Amazon's servers refuse a bucket's requests that are signed for another region; other servers have one region.
+    region = known.s3_region if known.s3_endpoint else resolve_s3_region(bucket)
+    files = S3FileSystem(endpoint_override=known.s3_endpoint, region=region, background_writes=False)
+    return files, f"{bucket}/{prefix}".rstrip("/")
 
 
 @cache
 def _client(
-    endpoint: str | None, region: str | None, credentials: Path | None, guard: Callable[..., None] | None
+    endpoint: str | None, region: str | None, credentials: Path | None, guard: Callable[..., None] | None, bulk: bool
 ) -> S3Client:
     import boto3
     from botocore.config import Config
 
-    # All three come from the AWS_* variables, which boto3 reads by itself.
-    made = boto3.session.Session().client(
-        "s3",
-        config=Config(connect_timeout=CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2}),
+    quick = Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 2})
+    patient = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_BULK_READ_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": _BULK_ATTEMPTS},
+        max_pool_connections=progress.PARALLEL * PARTS_PER_FILE,
     )
+    # Endpoint, region and credentials come from the AWS_* variables, which boto3 reads by itself.
+    made = boto3.session.Session().client("s3", config=patient if bulk else quick)
     if guard:
-        # The two requests that make a file appear; a repeated one asks again.
+        # A repeated request asks again.
         for operation in ("PutObject", "CompleteMultipartUpload"):
             made.meta.events.register(f"before-send.s3.{operation}", guard)
     return made
@@ -54,6 +94,7 @@ def _client(
 
 @contextmanager
 def s3_errors(uri: str) -> Iterator[None]:
+    """Raise botocore's errors as the platform's own; the message names `uri`."""
     from botocore import exceptions
 
     server = settings().s3_endpoint or "Amazon S3"
@@ -61,17 +102,17 @@ def s3_errors(uri: str) -> Iterator[None]:
         yield
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         raise AccessError(
-            f"There are no credentials for {uri}; let AWS_SHARED_CREDENTIALS_FILE name a file with a key for {server}."
+            f"There are no credentials for {uri}; set AWS_SHARED_CREDENTIALS_FILE to a file with a key for {server}."
         ) from error
     except exceptions.ClientError as error:
-        raise _refusal(uri, server, error.response) from error
+        raise _rejection(uri, server, error.response) from error
     except exceptions.BotoCoreError as error:
         raise UnreachableError(
             f"The storage at {server} does not answer ({error}); start it or correct AWS_ENDPOINT_URL."
         ) from error
 
 
-def _refusal(uri: str, server: str, response: Any) -> Exception:
+def _rejection(uri: str, server: str, response: Any) -> Exception:
     code = str(response.get("Error", {}).get("Code", "unknown"))
     if code == "NoSuchBucket":
         return StorageError(
@@ -82,6 +123,6 @@ def _refusal(uri: str, server: str, response: Any) -> Exception:
         return UnreachableError(f"The storage at {server} is not ready ({status}, {code}); wait, or see its log.")
     if status in (401, 403):
         return AccessError(
-            f"{server} refuses access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."
+            f"{server} rejects access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."
         )
     return StorageError(f"{server} cannot use {uri} ({code}); see the server's log.")

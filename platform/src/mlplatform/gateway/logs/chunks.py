@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import anyio.to_thread
 
-from mlplatform.storage.objects import Store
+from mlplatform.storage.objects import ObjectStore
 
 _Result = TypeVar("_Result")
 
@@ -22,7 +22,7 @@ class Chunks:
     Every method raises StorageError, UnreachableError or AccessError while the object store is unavailable.
     """
 
-    def __init__(self, objects: Store) -> None:
+    def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._readers, self._writers = anyio.CapacityLimiter(_READ_THREADS), anyio.CapacityLimiter(_WRITE_THREADS)
 

@@ -20,7 +20,7 @@ from mlplatform.gateway.logs.owners import Owners, Resolve
 from mlplatform.gateway.logs.passes import Passes
 from mlplatform.gateway.logs.reader import PATIENCE_SECONDS, read
 from mlplatform.gateway.logs.writer import LogWriter
-from mlplatform.storage.objects import Store
+from mlplatform.storage.objects import ObjectStore
 
 LIMIT_BYTES = 16 << 20
 
@@ -46,7 +46,7 @@ class JobLogs:
     """
 
     def __init__(
-        self, objects: Store, resolve: Resolve, *, limit_bytes: int = LIMIT_BYTES, chunk_bytes: int = CHUNK_BYTES
+        self, objects: ObjectStore, resolve: Resolve, *, limit_bytes: int = LIMIT_BYTES, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         self.instance = uuid.uuid4().hex
         """Changes with each start of the gateway; a shipper that sees a new one asks for all offsets again."""
