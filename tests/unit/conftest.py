@@ -1,62 +1,8 @@
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
-
-from mlplatform.settings import environment, job
-
-Answer = tuple[int, str]
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the platform that its shell may be connected to, nor the settings of the test before."""
-    for variable in environment.environment():
-        if variable.startswith(("RAY_", "MLFLOW_", "MLPLATFORM_", "AWS_")):
-            monkeypatch.delenv(variable)
-    job.settings.cache_clear()
-    yield
-    job.settings.cache_clear()
-
-
-@pytest.fixture
-def closed_port() -> int:
-    """A port of this machine that refuses connections."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Callable[[str, str], Answer]], str]]:
-    """Start an HTTP server that answers as the given function of method and path does; returns its address."""
-    servers = []
-
-    def start(answer: Callable[[str, str], Answer]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def respond(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, text = answer(self.command, self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text.encode())))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            do_GET = do_PUT = do_POST = do_DELETE = respond  # noqa: N815 - the names are http.server's
-
-            def log_message(self, *arguments: object) -> None:
-                """Keep the tests' output clean."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+def clean(clean_environment: None) -> None:
+    """Every unit test starts without the settings of its shell or of the test before."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mlplatform.tracking.metric_names import name_among, valid_name
-from mlplatform.tracking.metrics import LocalRun, MetricWriter, Point, RunSink, not_yet_sent
+from mlplatform.tracking.metrics import MetricWriter, Point, RunSink, not_yet_sent
 
 
 class Picky:
@@ -44,37 +44,6 @@ def test_a_replayed_step_makes_no_second_point() -> None:
 def test_a_writer_travels_to_another_process_without_queue_and_thread() -> None:
     writer = MetricWriter("run", "http://127.0.0.1:9")
     assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == writer.__dict__.keys()  # noqa: S301 - our own bytes
-
-
-@pytest.mark.parametrize(
-    ("asked", "given"),
-    [
-        ("val/loss", "val/loss"),
-        ("größe", "größe"),
-        ("損失", "損失"),
-        (" loss.", " loss."),
-        ("...a/..b", "a/..b"),
-        ("loss[train]", "loss_train_"),
-        ("loss\n", "loss_"),
-        ("/top/", "top"),
-        ("val//loss", "val/loss"),
-        ("a/./b", "a/b"),
-        ("a/../b", "a/b"),
-        (".../x", "x"),
-        ("..", "_"),
-        ("...", "_"),
-        ("/", "_"),
-        ("", "_"),
-        ("x" * 300, "x" * 250),
-        ("ü" * 300, "ü" * 250),
-        ("x" * 249 + "/y", "x" * 249),
-    ],
-)
-def test_a_name_that_mlflow_refuses_becomes_the_nearest_that_it_takes(asked: str, given: str) -> None:
-    from mlflow.utils.validation import _validate_metric
-
-    assert valid_name(asked) == given
-    _validate_metric(given, 0.5, 1, 1)
 
 
 @pytest.mark.parametrize("keys", [("a[0]", "a(0)", "a{0}"), ("x" * 300, "x" * 301), ("val//loss", "val/loss")])
@@ -132,23 +101,3 @@ def test_a_run_that_takes_nothing_is_asked_but_twice() -> None:
     run = Picky(deleted=True)
     sink_of(run).send(points_of(*(f"metric {number}" for number in range(900))))
     assert run.requests == 2
-
-
-@pytest.mark.parametrize(("code", "final"), [("INVALID_PARAMETER_VALUE", True), ("TEMPORARILY_UNAVAILABLE", False)])
-def test_what_a_database_refuses_for_good_is_not_sent_again(
-    code: str, final: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow import MlflowClient, MlflowException
-    from mlflow.protos import databricks_pb2
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise MlflowException("no", error_code=getattr(databricks_pb2, code))
-
-    monkeypatch.setattr(MlflowClient, "__init__", lambda *_: None)
-    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
-    run = LocalRun("sqlite://", "run")
-    if final:
-        assert run.log(points_of("loss")) == f"{code}: no"
-    else:
-        with pytest.raises(MlflowException):
-            run.log(points_of("loss"))

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mlplatform.training import preemption
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 BATCHES = 8
 NOTICE_AT = 11
 """The third batch of the second epoch."""

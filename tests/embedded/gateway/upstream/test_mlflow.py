@@ -12,6 +12,8 @@ from mlplatform.contract import TAG_END_REASON
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.upstream.mlflow import close_runs, mlflow_client
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 ODD_IDS = ["it's", 'say "so"', """both ' and " of them""", "100%", "a;b", "a--b", "back\\slash", "größe"]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from mlplatform.errors import JobError
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 
 def test_a_report_to_tune_is_refused_with_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray import tune

@@ -10,6 +10,8 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from mlplatform import advice
 from mlplatform.tracking import run
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 
 def _lack_file(folder: Path, port: int) -> None:
     hf_hub_download("gpt2", "config.json", cache_dir=folder, local_files_only=True)

@@ -11,6 +11,8 @@ from requests import PreparedRequest, Request
 from mlplatform.tracking import plugin
 from mlplatform.tracking.plugin import JobContext, JobsOwnKey
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 OWN = "http://mlflow:800"
 ACCOUNT = {"Authorization": "Basic of-the-platform"}
 

@@ -15,6 +15,8 @@ from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 from mlplatform.tracking.other_trackers import tracker
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 VARIABLES = {
     "wandb": (
         "WANDB_MODE",

@@ -12,6 +12,8 @@ from mlplatform.tuning.callback import TrialCallback, _points, _step, reported, 
 from mlplatform.tuning.search import _is_begun
 from mlplatform.tuning.trial_runs import TrialRuns
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 RESULT = {
     "loss": np.float32(0.5),
     "val": {"accuracy": 0.75},

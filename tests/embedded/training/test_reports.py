@@ -17,6 +17,8 @@ from mlplatform.training.history import HistorySink, history
 from mlplatform.training.reports import Reports, aggregated, numbers, step_of
 from mlplatform.training.workers import plain
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 NO_CHECKPOINT = SimpleNamespace(checkpoint=None)
 
 

@@ -1,0 +1,95 @@
+"""Fixtures that the unit tests share with the embedded ones."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from mlplatform.settings import environment, job
+from mlplatform.storage import fence
+
+Answer = tuple[int, str]
+Become = Callable[[int], None]
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the platform that its shell may be connected to, nor the settings of the test before."""
+    for variable in environment.environment():
+        if variable.startswith(("RAY_", "MLFLOW_", "MLPLATFORM_", "AWS_")):
+            monkeypatch.delenv(variable)
+    job.settings.cache_clear()
+    yield
+    job.settings.cache_clear()
+
+
+@pytest.fixture
+def become(clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
+    """Make this process one of a numbered attempt of job `steps`; of the first one, to begin with."""
+    # MLflow keeps the artifacts of a SQLite beside the current folder.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("MLPLATFORM_JOB_ID", "steps")
+
+    def change(attempt: int) -> None:
+        monkeypatch.setenv("MLPLATFORM_ATTEMPT", str(attempt))
+        job.settings.cache_clear()
+
+    change(1)
+    return change
+
+
+@pytest.fixture
+def replace(become: Become) -> Callable[[], None]:
+    """Let attempt 2 replace the first, which notices as soon as its last answer is too old."""
+
+    def allow_the_second() -> None:
+        fence.allow("steps", 2)
+        time.sleep(fence._VALID_SECONDS)
+
+    return allow_the_second
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port of this machine that refuses connections."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[str, str], Answer]], str]]:
+    """Start an HTTP server that answers as the given function of method and path does; returns its address."""
+    servers = []
+
+    def start(answer: Callable[[str, str], Answer]) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def respond(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, text = answer(self.command, self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            do_GET = do_PUT = do_POST = do_DELETE = respond  # noqa: N815 - the names are http.server's
+
+            def log_message(self, *arguments: object) -> None:
+                """Keep the tests' output clean."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
