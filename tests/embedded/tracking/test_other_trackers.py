@@ -40,7 +40,7 @@ KEY = "0123456789" * 4
 
 
 @pytest.fixture(autouse=True)
-def a_jobs_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def a_jobs_worker(clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A worker of job `digits-7` with the key files as `make env` writes them; the folder that all nodes share."""
     for variable in sum(VARIABLES.values(), ()):
         monkeypatch.setenv(variable, "")  # so that it is restored after the test

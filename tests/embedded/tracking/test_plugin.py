@@ -83,7 +83,7 @@ def sent(url: str) -> str | None:
 
 
 @pytest.fixture
-def platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def platform(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_TRACKING_URI", OWN)
 
 

@@ -23,7 +23,7 @@ NO_CHECKPOINT = SimpleNamespace(checkpoint=None)
 
 
 @pytest.fixture
-def storage_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def storage_folder(clean_environment: None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path))
     monkeypatch.setenv("MLPLATFORM_JOB_ID", "job")
     settings.cache_clear()

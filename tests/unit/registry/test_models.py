@@ -11,11 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from mlflow.store.entities import PagedList
 
 from mlplatform.errors import AccessError, RegistryError, SettingsError, UnreachableError
 from mlplatform.registry import models, webhooks
@@ -80,32 +77,6 @@ def test_a_model_is_named_with_alias_or_version(model: str) -> None:
 def test_the_address_of_a_model_is_as_good_as_its_name() -> None:
     assert models._parts("models:/digits@champion") == models._parts("digits@champion")
     assert models._parts("models:/digits/3") == ("digits", "/", "3")
-
-
-class Pages:
-    """A registry with more models than its server gives at once."""
-
-    def __init__(self, names: list[str], size: int) -> None:
-        self.names, self.size = names, size
-
-    def search_registered_models(self, filter_string: str = "", page_token: str | None = None) -> PagedList[Any]:
-        if filter_string:
-            return PagedList([], None)
-        first = int(page_token or 0)
-        last = first + self.size
-        page = [SimpleNamespace(name=name, aliases={}) for name in self.names[first:last]]
-        return PagedList(page, str(last) if last < len(self.names) else None)
-
-    def search_model_versions(self, *_: Any, **__: Any) -> list[Any]:
-        return []
-
-
-def test_every_model_is_listed_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"model-{number}" for number in range(5)]
-    monkeypatch.setattr(models, "_client", lambda: Pages(names, 2))
-    assert [name for name, _, _ in models.models()] == names
-    with pytest.raises(RegistryError, match=f"no model 'digits'; there are: {', '.join(names)}"):
-        models.resolve("digits@champion")
 
 
 def test_webhooks_are_the_administrators(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
