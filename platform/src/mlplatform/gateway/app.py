@@ -48,7 +48,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     kept = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
-    reconciler = Reconciler(config, store, head, logs, kept, outages, tracking)
+    reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, kept, outages, tracking)
     passage = Passage(config.head)
     api = Api(store, reconciler, logs, head, passage)
 

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import reconciler
+from mlplatform.gateway.control import ending, reconciler
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import RefusedError
@@ -90,12 +90,6 @@ def ray(status: str, **more: Any) -> dict[str, Any]:
     return {"status": status, "type": "SUBMISSION", "job_id": None, "driver_info": None, **where, **more}
 
 
-@dataclass(frozen=True)
-class _Config:
-    starts: int = 4
-    driver_labels: dict[str, str] = field(default_factory=dict)
-
-
 @dataclass
 class Gateway:
     """The parts that stand behind the door."""
@@ -141,8 +135,8 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     settings_job.settings.cache_clear()
     monkeypatch.setattr(reconciler, "_STEP_SECONDS", 0.05)
     monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
-    monkeypatch.setattr(reconciler, "_SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(reconciler, "_SETTLE_LOST_SECONDS", 0.05)
+    monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):
         (tmp_path / folder).mkdir(parents=True)
     head = MadeUpHead()
@@ -150,7 +144,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    return Gateway(head, store, logs, Reconciler(_Config(), store, made_up, logs, packages, Outages({}), None))
+    return Gateway(head, store, logs, Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None))
 
 
 def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
@@ -170,7 +164,7 @@ def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
     ("fields", "refusal", "message"),
     [
         ({}, RefusedError("Ray refuses the job: too large"), "too large"),
-        ({"runtime_env": {"working_dir": "gcs://gone.zip"}}, None, "gcs://gone.zip of the job is not there"),
+        ({"runtime_env": {"working_dir": "gcs://gone.zip"}}, None, "gcs://gone.zip of the job does not exist"),
     ],
     ids=["by Ray", "without its package"],
 )

@@ -140,10 +140,10 @@ def test_the_list_tells_of_each_job_what_it_tells_alone(store: JobStore) -> None
         lambda store: store.request_stop("none"),
         lambda store: store.delete("none"),
         lambda store: store.begin_attempt("none"),
-        lambda store: store.say("none", "x", State.WAITING),
+        lambda store: store.set_message("none", "x", State.WAITING),
         lambda store: store.end_attempt("none", 1, LOST, None, False),
     ],
-    ids=["get", "stop", "delete", "begin", "say", "end"],
+    ids=["get", "stop", "delete", "begin", "message", "end"],
 )
 def test_a_job_that_is_not_there_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
     add(store)
@@ -296,10 +296,10 @@ def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: JobSto
 
 def test_only_a_waiting_job_is_told_what_it_waits_for(store: JobStore) -> None:
     add(store)
-    do(store.say("mine", "It waits.", State.WAITING))
+    do(store.set_message("mine", "It waits.", State.WAITING))
     assert do(store.get("mine")).message == "It waits."
     begin(store)
-    do(store.say("mine", "It still waits.", State.WAITING))
+    do(store.set_message("mine", "It still waits.", State.WAITING))
     assert "It still waits." not in do(store.get("mine")).message
 
 

@@ -1,13 +1,14 @@
-"""Containment of errors: what the step of one job raises is logged, and the other jobs go on."""
+"""Containment of errors: one job's error never stops the others, and repeated steps do not fill the log."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from mlplatform.errors import UnreachableError
+from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.gateway.errors import NoSuchJobError
 
 _LOG_AGAIN_SECONDS = 30.0
@@ -45,3 +46,24 @@ class JobErrors:
         if job_id not in self._logged:
             self._logged[job_id] = present
             _log.error("%s", message, exc_info=with_traceback)
+
+
+class Warnings:
+    """Warnings about unavailable services, at most one in 30 s."""
+
+    def __init__(self) -> None:
+        self._logged = float("-inf")
+
+    def log(self, error: Exception) -> None:
+        """Log an error as a warning, unless one was logged within the last 30 s."""
+        if time.monotonic() - self._logged > _LOG_AGAIN_SECONDS:
+            self._logged = time.monotonic()
+            _log.warning("%s", error)
+
+
+async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
+    """Await work on a job's log; if the log's storage fails, log that and go on, because jobs do not depend on it."""
+    try:
+        await work
+    except PlatformError as error:
+        _log.warning("%s", error)

@@ -1,0 +1,110 @@
+"""End of attempts: the verdict, the rest of the log, the fence against a lost attempt, and the job's next state."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+
+from mlplatform import advice as advice_module
+from mlplatform.gateway.control.containment import unless_log_unavailable
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, judge
+from mlplatform.gateway.jobs.store import JobStore, now
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.storage import addresses, fence, objects
+
+_SETTLE_SECONDS = 10.0
+
+_SETTLE_LOST_SECONDS = 2.0
+
+
+class Finisher:
+    """Ends attempts, and jobs with them.
+
+    Args:
+        on_end: called when an attempt or a job has ended.
+    """
+
+    def __init__(
+        self, store: JobStore, head: RayHead, logs: JobLogs, outages: Outages, on_end: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._head = head
+        self._logs = logs
+        self._outages = outages
+        self._on_end = on_end
+
+    async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> None:
+        """End an attempt that Ray reports as ended or lost; may be repeated.
+
+        Args:
+            job: its job.
+            attempt: the attempt.
+            ray: Ray's details of the attempt; None if Ray does not know it.
+            node_dead: Ray lists the driver's node as dead.
+
+        Raises:
+            UnreachableError: Ray's head, the storage or the database is unavailable.
+        """
+        observed_at = time.time()
+        verdict = await self._verdict(attempt, ray, node_dead)
+        if verdict is None:
+            return
+        lost = verdict.outcome is Outcome.LOST
+        patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
+        await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
+        resumes = lost and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
+        if lost:
+            # The attempt may still wake up. The fence comes before the end is stored: from then on the job may be
+            # deleted, and its id given to another job.
+            await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
+        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes)
+        if ended is None:
+            return
+        self._on_end()
+        if lost or not ended.transition.state.final:
+            await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
+        elif advice := advice_module.advice_in(ended.transition.message):
+            await unless_log_unavailable(self._logs.note(job.id, advice))
+        if ended.transition.state.final:
+            await self.close_log(job.id)
+        if lost and ray is not None and ray["status"] != "FAILED":
+            # Ray forwards the stop if the attempt wakes up again.
+            await self._head.stop(attempt.ray_submission_id)
+
+    async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
+        """Fail a job whose attempt Ray rejects.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        await self._store.refuse(job.id, attempt.number, reason)
+        await unless_log_unavailable(self._logs.note(job.id, reason))
+        await self.close_log(job.id)
+        self._on_end()
+
+    async def close_log(self, job_id: str) -> None:
+        """End the log of a job that has ended, and with it the answers to those that follow it."""
+        await unless_log_unavailable(self._logs.close(job_id))
+
+    async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
+        """Judge an attempt; probe its node and the services first if its driver has failed."""
+        if ray is None or ray["status"] != "FAILED" or node_dead:
+            return judge(Observation(ray, node_dead))
+        agent = ray["driver_agent_http_address"]
+        node_answers, _ = await asyncio.gather(
+            self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
+        )
+        # An outage that was over before the attempt began did it no harm.
+        age = (now() - attempt.created).total_seconds()
+        return judge(Observation(ray, not node_answers, self._outages.recent(age)))
+
+
+def _has_checkpoint(job_id: str) -> bool:
+    return any("/checkpoint_" in file for file in objects.list_files(addresses.checkpoint_uri(job_id=job_id)))

@@ -1,0 +1,102 @@
+"""Housekeeping after jobs: the end of their MLflow runs, Ray's old records, packages that no job needs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.upstream.mlflow import close_runs
+from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.mlflow_rest import AsyncMlflowRest
+
+_CLOSE_AGAIN_SECONDS = 5.0
+
+_CLEAN_SECONDS = 30.0
+
+_CLEAN_PACKAGES_SECONDS = 3600.0
+
+_KEPT_IN_RAY = 100
+"""Ended attempts that Ray's own list keeps."""
+
+_RUN_ENDS: dict[State, Literal["FINISHED", "FAILED", "KILLED"]] = {
+    State.SUCCEEDED: "FINISHED",
+    State.FAILED: "FAILED",
+    State.STOPPED: "KILLED",
+}
+
+
+class Housekeeping:
+    """Work that nobody waits for. Each public coroutine is one pass, to be repeated.
+
+    Every pass raises UnreachableError while a service that it needs is unavailable.
+
+    Args:
+        tracking: client of MLflow; None without MLflow.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        head: RayHead,
+        packages: Packages,
+        tracking: AsyncMlflowRest | None,
+        errors: JobErrors,
+    ) -> None:
+        self._store = store
+        self._head = head
+        self._packages = packages
+        self._tracking = tracking
+        self._errors = errors
+        self._some_ended = asyncio.Event()
+
+    def notice_end(self) -> None:
+        """Start the next pass of `close_runs` now, because an attempt or a job has ended."""
+        self._some_ended.set()
+
+    async def close_runs(self) -> None:
+        """End the MLflow runs of ended attempts and jobs, then wait for the next end.
+
+        Runs stay open while MLflow is unavailable.
+        """
+        self._some_ended.clear()
+        for sequence in await self._store.unclosed():
+            # Looked up again, as one pass may be long: another job may have the id of a deleted one meanwhile.
+            if job := await self._store.by_sequence(sequence):
+                try:
+                    with self._errors.contained(job.id):
+                        await self.close_runs_of(job)
+                except UnreachableError:
+                    await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
+                    raise
+        await self._some_ended.wait()
+
+    async def close_runs_of(self, job: JobRow) -> None:
+        """End the MLflow runs of a job, or of its ended attempts while the job itself is open."""
+        over = job.ended is not None
+        ended = [attempt for attempt in job.attempts if attempt.ended is not None]
+        if self._tracking is not None:
+            for attempt in ended if not over else []:
+                if not attempt.runs_closed:
+                    reason = f"Attempt {attempt.number}: {attempt.reason}"
+                    await close_runs(self._tracking, job.id, "FAILED", reason, attempt=attempt.number)
+            if over:
+                await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
+        await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
+
+    async def clean_ray(self) -> None:
+        """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""
+        for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
+            if await self._head.delete(ray_submission_id):
+                await self._store.gone_from_ray(ray_submission_id)
+        await asyncio.sleep(_CLEAN_SECONDS)
+
+    async def clean_packages(self) -> None:
+        """Wait an hour, then delete old packages that no job names."""
+        await asyncio.sleep(_CLEAN_PACKAGES_SECONDS)
+        await self._packages.clean(await self._store.packages())
