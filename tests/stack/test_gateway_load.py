@@ -188,7 +188,7 @@ def test_a_job_waits_for_a_node_only_where_it_says_so(stack: Stack) -> None:
         wait_for(lambda: details()["status"] in ENDED, "the end of the job", 120)
         print(f"ended {time.monotonic() - joined:.1f} s after")
         assert details()["status"] == "SUCCEEDED"
-        # Its log stays on it: the carrier of this host knows the volumes of two workers only.
+        # Its log stays on it: the log shipper of this host mounts the volumes of two workers only.
         (attempt,) = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
         assert attempt["node"] == "ray-worker-2"
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the third worker gone", 120)

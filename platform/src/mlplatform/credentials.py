@@ -12,8 +12,12 @@ import hmac
 import json
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlplatform.errors import SettingsError
+
+if TYPE_CHECKING:
+    import httpx
 
 # A token outlives the stack; deleting its file and running `make env` makes another.
 _TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
@@ -96,6 +100,49 @@ def wandb_netrc(path: Path) -> None:
 def comet_config(path: Path) -> None:
     """Write a configuration file, which Comet's client reads where COMET_CONFIG names it, for somebody to fill in."""
     path.write_text("# Remove the signs in front, and put your Comet key at the end.\n# [comet]\n# api_key = KEY\n")
+
+
+class TokenFile:
+    """Ray's token in a file, which is read again when it changes, so that a rotation needs no restart.
+
+    While the file is missing or empty, for example in the middle of a rotation, the last token applies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token = ""
+        self._seen: tuple[int, int, int] | None = None
+
+    def read(self) -> str:
+        """Return the token.
+
+        Raises:
+            SettingsError: the file has never held a token.
+        """
+        try:
+            status = self._path.stat()
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if seen != self._seen:
+                self._token = self._path.read_text().strip() or self._token
+                self._seen = seen
+        except OSError as error:
+            if not self._token:
+                raise SettingsError(
+                    f"RAY_AUTH_TOKEN_PATH={str(self._path)!r} cannot be read ({error.strerror}); "
+                    "set it to the file with Ray's token."
+                ) from error
+        if not self._token:
+            raise SettingsError(f"RAY_AUTH_TOKEN_PATH={str(self._path)!r} is empty; run `make env` for a token.")
+        return self._token
+
+    def sign(self, request: httpx.Request) -> httpx.Request:
+        """Add the token to a request; the `auth` argument of an httpx client accepts this method.
+
+        Raises:
+            SettingsError: the file has never held a token.
+        """
+        request.headers["Authorization"] = f"Bearer {self.read()}"
+        return request
 
 
 def _read_ini(path: Path) -> configparser.ConfigParser:

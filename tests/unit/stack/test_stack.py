@@ -119,7 +119,7 @@ def test_prometheus_keeps_a_hash_of_its_password(tmp_path: Path) -> None:
 def test_generated_workers_have_the_form_of_the_shipped_ones(accelerator: str) -> None:
     shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
     assert yaml.safe_load(workers.render_workers(accelerator, 2)) == shipped
-    assert len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 6  # with the log carrier
+    assert len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 6  # with the log shipper
 
 
 def test_generated_layout_is_written_for_the_host(root: Path) -> None:

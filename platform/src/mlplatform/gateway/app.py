@@ -14,6 +14,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlplatform.contract import GATEWAY_HEADER
+from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
@@ -41,9 +42,10 @@ def create_app(config: GatewaySettings) -> Starlette:
     Raises:
         SettingsError: a secret's file cannot be read.
     """
-    token = config.token()
+    token = TokenFile(config.token_path)
+    token.read()
     store = JobStore(config.database)
-    head = RayHead(config.head, config.head_agent, token)
+    head = RayHead(config.head, config.head_agent, token.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     kept = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
@@ -78,7 +80,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_logs.routes(logs),
             Mount("/", app=passage),
         ],
-        middleware=[Middleware(_Named), Middleware(TokenAuth, token=token)],
+        middleware=[Middleware(_Named), Middleware(TokenAuth, token=token.read)],
         exception_handlers={PlatformError: handle_error},
         lifespan=life,
     )

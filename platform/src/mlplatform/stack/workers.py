@@ -13,9 +13,9 @@ def render_workers(accelerator: str, count: int) -> str:
     """
     names = [f"ray-worker-{index}" for index in range(count)]
     services = {name: _worker(name, accelerator, index) for index, name in enumerate(names)}
-    services["log-carrier"] = {
-        "extends": {"file": "base.yaml", "service": "log-carrier"},
-        "container_name": "${STACK_PREFIX:-}log-carrier",
+    services["log-shipper"] = {
+        "extends": {"file": "base.yaml", "service": "log-shipper"},
+        "container_name": "${STACK_PREFIX:-}log-shipper",
         "volumes": [f"{name}-logs:/logs/{name}:ro" for name in names],
     }
     content = {"services": services, "volumes": {f"{name}-logs": None for name in names}}

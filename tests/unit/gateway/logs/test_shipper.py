@@ -1,4 +1,4 @@
-"""Logs on the way from nodes to a gateway: real files, a real carrier, a real server that is killed meanwhile."""
+"""Logs on the way from nodes to a gateway: real files, a real shipper, a real server that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 
 from mlplatform.gateway.errors import JobGoneError
 from mlplatform.gateway.http import logs
-from mlplatform.gateway.logs.shipper import Carrier
+from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings import environment as settings_environment
 from mlplatform.storage.objects import FolderStore
@@ -38,6 +38,7 @@ class Gateway:
         self.known = {"train--1-0a1b2c": "train", "01000000": "train"}
         self.requests: list[str] = []
         self.sizes = sizes
+        self.heartbeat = folder.with_name("heartbeat")
         self._folder, self._port = folder, port
 
     async def resolve(self, ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
@@ -96,18 +97,18 @@ def logs_of(root: Path, node: str = "ray-worker-0", session: str = SESSION) -> P
 
 
 def run(gateway: Gateway, root: Path, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario beside a started gateway and a carrier."""
+    """Run a scenario beside a started gateway and a shipper."""
 
     async def bounded() -> None:
         async with asyncio.timeout(30), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
             await gateway.start()
-            carrier = asyncio.create_task(Carrier(root, client).run())
+            shipper = asyncio.create_task(LogShipper(root, client, gateway.heartbeat).run())
             try:
                 await scenario()
-                assert not carrier.done(), carrier
+                assert not shipper.done(), shipper
             finally:
-                carrier.cancel()
-                await asyncio.gather(carrier, return_exceptions=True)
+                shipper.cancel()
+                await asyncio.gather(shipper, return_exceptions=True)
                 await gateway.kill()
 
     asyncio.run(bounded())
@@ -274,7 +275,7 @@ def test_files_of_no_job_are_asked_for_rarely_and_old_or_gone_ones_never_again(r
     run(gateway, root, scenario)
 
 
-def test_a_carrier_started_anew_sends_no_log_twice(root: Path, gateway: Gateway) -> None:
+def test_a_shipper_started_again_sends_no_log_twice(root: Path, gateway: Gateway) -> None:
     folder = logs_of(root)
     data = b"".join(b"line %d\n" % number for number in range(60_000))
 
@@ -291,6 +292,30 @@ def test_a_carrier_started_anew_sends_no_log_twice(root: Path, gateway: Gateway)
 
     run(gateway, root, first)
     run(gateway, root, second)
+
+
+def test_the_heartbeat_stops_while_the_gateway_is_down(root: Path, gateway: Gateway) -> None:
+    """The health check of the container reads its age."""
+
+    def beats() -> bool:
+        if gateway.heartbeat.exists():
+            gateway.heartbeat.unlink()
+            return True
+        return False
+
+    async def scenario() -> None:
+        append(logs_of(root) / DRIVER, b"starts\n")
+        await until_log(gateway, "starts\n")
+        await until(beats)
+        await gateway.kill()
+        await asyncio.sleep(0.2)
+        beats()
+        with pytest.raises(TimeoutError):
+            await until(beats, 1.5)
+        await gateway.start()
+        await until(beats)
+
+    run(gateway, root, scenario)
 
 
 def test_while_the_store_is_away_the_nodes_keep_the_lines(root: Path, gateway: Gateway, tmp_path: Path) -> None:
@@ -317,7 +342,7 @@ def test_while_the_store_is_away_the_nodes_keep_the_lines(root: Path, gateway: G
     run(gateway, root, scenario)
 
 
-def test_the_carriers_own_process_is_small_and_sends_the_token(root: Path, closed_port: int, tmp_path: Path) -> None:
+def test_the_shippers_own_process_is_small_and_sends_the_token(root: Path, closed_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     seen: list[str | None] = []
 
@@ -334,18 +359,20 @@ def test_the_carriers_own_process_is_small_and_sends_the_token(root: Path, close
             "MLPLATFORM_GATEWAY": f"http://127.0.0.1:{closed_port}",
             "MLPLATFORM_NODE_LOGS": str(root),
             "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+            "MLPLATFORM_SHIPPER_HEARTBEAT": str(tmp_path / "heartbeat"),
         }
         logs_of(root)
         command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
-        carrier = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
-        said = asyncio.create_task(carrier.communicate())
+        shipper = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+        said = asyncio.create_task(shipper.communicate())
         try:
             await until(lambda: len(seen) > 1)
-            memory = Path(f"/proc/{carrier.pid}/status").read_text()
+            await until(lambda: (tmp_path / "heartbeat").exists())
+            memory = Path(f"/proc/{shipper.pid}/status").read_text()
             assert int(memory.split("VmRSS:")[1].split()[0]) < 60 << 10
         finally:
-            carrier.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(carrier.wait(), 5) == 0
+            shipper.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(shipper.wait(), 5) == 0
             server.should_exit = True
             await task
         assert set(seen) == {"Bearer secret"}

@@ -18,7 +18,7 @@ Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 def well(agent: str) -> bool:
     async def ask() -> bool:
-        head = RayHead("http://127.0.0.1:1", "http://127.0.0.1:1", "token")
+        head = RayHead("http://127.0.0.1:1", "http://127.0.0.1:1")
         try:
             return await head.node_answers(agent)
         finally:
@@ -65,7 +65,7 @@ async def nothing() -> AsyncIterator[bytes]:
 )
 def test_what_ray_will_never_take_is_refused_once(serve: Serve, status: int, text: str) -> None:
     async def submit() -> None:
-        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1", "token")
+        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1")
         try:
             await head.submit({"entrypoint": "true"})
         finally:
@@ -87,7 +87,7 @@ def test_a_package_that_is_too_large_for_ray_is_not_brought_again(
     serve: Serve, status: int, text: str, expected: type[Exception]
 ) -> None:
     async def bring() -> None:
-        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1", "token")
+        head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1")
         try:
             await head.put_package("a.zip", 0, nothing())
         finally:

@@ -1,6 +1,6 @@
-"""The door: the token of Ray's clients, asked for as Ray's head asks for it, and what browsers may not do.
+"""Token authentication compatible with Ray's own, and Ray's guard against cross-site requests (CSRF).
 
-Order, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
+Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -16,7 +16,6 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.errors import SettingsError
 from mlplatform.gateway.http.browser import is_browser
 
 COOKIE = "ray-authentication-token"
@@ -34,41 +33,37 @@ OPEN_PATHS = frozenset(
         "/platform/health",
     }
 )
-"""Open to everybody: what a browser needs to ask for the token, and health checks."""
+"""Accepted without a token: the pages on which a browser asks for the token, and health checks."""
 
 OPEN_FOLDERS = ("/static/",)
 
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 
-# What two servers may read differently: no slash at the start, an empty, `.` or `..` part, control characters.
+# Two servers may read these differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
 
 
 class TokenAuth:
-    """ASGI middleware: lets in who has the token, and anybody to the open paths.
+    """ASGI middleware that accepts requests with the token, and any request for the open paths.
 
-    A request is answered 400 when its path is ambiguous, 401 without a token, 403 with a wrong one, and 405 when a
-    browser wants to change something (Ray's guard against forged requests). A websocket's handshake likewise.
+    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token, and 405 to a browser's request that
+    changes something (Ray's CSRF guard). The handshake of a WebSocket is treated alike.
 
     Args:
+        token: returns the current token.
         open_paths: exact decoded paths that need no token.
-        open_folders: beginnings of such paths, each with its slash at the end.
-
-    Raises:
-        SettingsError: the token is empty.
+        open_folders: prefixes of such paths, each with its trailing slash.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        token: str,
+        token: Callable[[], str],
         open_paths: Collection[str] = OPEN_PATHS,
         open_folders: tuple[str, ...] = OPEN_FOLDERS,
     ) -> None:
-        if not token:
-            raise SettingsError("Ray's token is empty; write one into the file that RAY_AUTH_TOKEN_PATH names.")
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
         self._open_paths = open_paths
         self._open_folders = open_folders
 
@@ -81,30 +76,28 @@ class TokenAuth:
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         path, headers = scope["path"], Headers(scope=scope)
         if _ambiguous(scope):
-            return PlainTextResponse(
-                f"The path {path!r} can be read in two ways; send it without empty, '.' and '..' parts.", 400
-            )
+            return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
         if path not in self._open_paths and not path.startswith(self._open_folders):
             given = _credential(headers)
             if not given:
                 return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-            if not hmac.compare_digest(given.encode("latin-1", "replace"), self._expected):
+            if not hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self._token()}".encode()):
                 return PlainTextResponse("Forbidden: Invalid authentication token", 403)
-        method = scope.get("method", "GET")  # a websocket has none and begins as a GET
+        method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
         if method not in _BROWSERS_MAY and path != "/api/authenticate" and is_browser(headers):
             return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
         return None
 
 
 def _ambiguous(scope: Scope) -> bool:
-    """Whether another server may take the path for another one: as it was sent, or after decoding it once more."""
+    """Return whether another server may read the path as a different one: as sent, or after decoding it again."""
     path, sent = scope["path"], scope["raw_path"].decode("latin-1")
     readings = (path, unquote(path), sent)
     return "#" in sent or any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings)
 
 
 def _credential(headers: Headers) -> str:
-    """`Bearer <token>` as Ray looks for it: from clients, through proxies, from the dashboard."""
+    """Return `Bearer <token>` from where Ray looks for it: a client's header, a proxy's, the dashboard's cookie."""
     given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
     if given:
         return given

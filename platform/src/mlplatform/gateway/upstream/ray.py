@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -59,11 +59,12 @@ class ClusterSnapshot:
 class RayHead:
     """A client of the head. Every method raises UnreachableError while it does not answer."""
 
-    def __init__(self, address: str, agent_address: str, token: str) -> None:
-        headers = {"Authorization": f"Bearer {token}"}
+    def __init__(
+        self, address: str, agent_address: str, auth: Callable[[httpx.Request], httpx.Request] | None = None
+    ) -> None:
         self.address = address
         self._agent = agent_address
-        self._http = httpx.AsyncClient(base_url=address, headers=headers, timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(base_url=address, auth=auth, timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
         await self._http.aclose()

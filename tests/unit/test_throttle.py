@@ -1,0 +1,21 @@
+"""Warnings at most once per interval."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from mlplatform.throttle import ThrottledWarning
+
+
+def test_a_warning_is_logged_at_once_and_again_after_the_interval(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [5.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    warn = ThrottledWarning(logging.getLogger("throttled"), 30.0)
+    for moment in (5.0, 5.1, 34.9, 35.0, 36.0):
+        clock[0] = moment
+        warn("down since %s", moment)
+    assert [record.getMessage() for record in caplog.records] == ["down since 5.0", "down since 35.0"]
