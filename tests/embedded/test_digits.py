@@ -8,7 +8,7 @@ from embedded import EPOCHS, JOBS, Killed
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import RegistryError
-from mlplatform.registry import models
+from mlplatform.registry import lookup, models
 from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
@@ -72,7 +72,7 @@ def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Kil
     from sklearn.datasets import load_digits
 
     run = server.find_run(digits.job_id)
-    champion = models.version_of("digits", "champion")
+    champion = lookup.version_of("digits", "champion")
     assert run
     assert champion
     assert champion.run_id == run.info.run_id
@@ -150,7 +150,7 @@ def test_what_the_registry_does_not_have_is_named(
 def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
     import mlflow
 
-    champion = models.version_of("digits", "champion")
+    champion = lookup.version_of("digits", "champion")
     run = server.find_run(digits.job_id)
     assert champion
     assert run
@@ -162,7 +162,7 @@ def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
     )
     with pytest.raises(RegistryError, match=r"its test_accuracy of 0.5000 is worse than the 0\.9"):
         models.promote("digits", worse.version, metric="test_accuracy")
-    now = models.version_of("digits", "champion")
+    now = lookup.version_of("digits", "champion")
     assert now
     assert now.version == champion.version
     assert models.promote("digits", worse.version, "candidate").version == worse.version

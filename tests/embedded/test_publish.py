@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mlplatform
-from mlplatform.registry import models
+from mlplatform.registry import lookup
 from mlplatform.settings.job import Settings
 
 
@@ -50,7 +50,7 @@ def test_a_second_attempt_publishes_the_same_version_without_another_upload(
         again = mlplatform.publish_model("scaled", model.log, run)
     assert [int(version.version) for version in (first, again)] == [1, 1]
     assert model.uploads == 1
-    champion = models.version_of("scaled", "champion")
+    champion = lookup.version_of("scaled", "champion")
     assert champion
     assert champion.run_id == run.info.run_id
     assert capsys.readouterr().out.count("Model: scaled version 1, alias champion (models:/scaled@champion)") == 2
@@ -103,7 +103,7 @@ def test_a_worse_model_is_registered_but_not_promoted(capsys: pytest.CaptureFixt
             versions.append(mlplatform.publish_model("compared", Scaled(accuracy).log, run, metric="accuracy"))
     better, worse = versions
     assert worse.version != better.version
-    champion = models.version_of("compared", "champion")
+    champion = lookup.version_of("compared", "champion")
     assert champion
     assert champion.version == better.version
     assert "its accuracy of 0.5000 is worse than the 0.9000 of version" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from mlplatform.cli import app
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
-from mlplatform.registry import datasets, models, webhooks
+from mlplatform.registry import datasets, lineage, lookup, models, webhooks
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
@@ -106,7 +106,7 @@ def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_th
     digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
 ) -> None:
     run = server.find_run(digits.job_id)
-    trained = models.version_of("digits", "champion")
+    trained = lookup.version_of("digits", "champion")
     assert run
     assert trained
     released = models.register(trained.source, "released")
@@ -138,7 +138,7 @@ def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str
 def test_a_model_comes_with_the_job_the_code_and_the_data_that_made_it(petals: tuple[str, str]) -> None:
     models.promote("petals", 1, "first")
     data = datasets.find("petals")
-    told = models.describe("petals@first")
+    told = lineage.describe("petals@first")
     assert told["version"] == "1"
     assert told["job"] == "petals-1"
     assert told["commit"] == "c0ffee"
@@ -212,9 +212,9 @@ def test_an_unknown_alias_is_answered_with_those_that_exist(tmp_path: Path) -> N
         models.download("petals@best", tmp_path / "model")
     assert "\n" not in str(error.value)
     with pytest.raises(RegistryError, match=r"^There is no model 'petal'; there are: .*petals"):
-        models.resolve("petal@best")
+        lookup.resolve("petal@best")
     with pytest.raises(RegistryError, match="'petals/9' cannot be looked up: "):
-        models.resolve("petals/9")
+        lookup.resolve("petals/9")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,13 +224,13 @@ def test_the_guard_compares_with_the_present_champion() -> None:
     with pytest.raises(RegistryError, match=r"its loss of 0.7000 is worse than the 0.5000 of version 1"):
         models.promote("petals", 2, "guarded", metric="loss", mode="min")
     models.promote("petals", 2, "guarded", metric="loss", mode="max")
-    assert models.resolve("petals@guarded").version in (2, "2")
+    assert lookup.resolve("petals@guarded").version in (2, "2")
 
 
 @pytest.mark.usefixtures("petals")
 def test_whether_a_lower_loss_is_better_has_to_be_said() -> None:
     for compare in (lambda: models.promote("petals", 1, metric="loss"), lambda: models.best_run("petals", "loss")):
-        with pytest.raises(RegistryError, match="Of metric 'loss' it is not known whether lower is better; say mode"):
+        with pytest.raises(RegistryError, match="whether lower or higher is better for metric 'loss'; pass --mode min"):
             compare()
 
 

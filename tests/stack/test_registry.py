@@ -18,10 +18,10 @@ PORT = "9500"
 
 RELEASE = """
 import sys, mlplatform
-from mlplatform.registry import models
-version = mlplatform.register(models.resolve("digits@champion").source, "released")
+from mlplatform.registry import lineage, lookup
+version = mlplatform.register(lookup.resolve("digits@champion").source, "released")
 mlplatform.promote("released", version.version, metric="test_accuracy")
-for name, value in models.describe("released@champion").items():
+for name, value in lineage.describe("released@champion").items():
     print(name, value)
 """
 

@@ -7,7 +7,7 @@ import pytest
 from mlflow.store.entities import PagedList
 
 from mlplatform.errors import RegistryError
-from mlplatform.registry import models
+from mlplatform.registry import lookup, models
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -32,7 +32,8 @@ class Pages:
 
 def test_every_model_is_listed_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"model-{number}" for number in range(5)]
-    monkeypatch.setattr(models, "_client", lambda: Pages(names, 2))
+    for module in (lookup, models):
+        monkeypatch.setattr(module, "client", lambda: Pages(names, 2))
     assert [name for name, _, _ in models.models()] == names
     with pytest.raises(RegistryError, match=f"no model 'digits'; there are: {', '.join(names)}"):
-        models.resolve("digits@champion")
+        lookup.resolve("digits@champion")

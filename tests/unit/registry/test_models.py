@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import AccessError, RegistryError, SettingsError, UnreachableError
-from mlplatform.registry import models, webhooks
+from mlplatform.registry import lookup, webhooks
 
 SECRET = "of both sides"
 MESSAGE = {
@@ -71,12 +71,12 @@ def test_another_event_is_no_promotion() -> None:
 )
 def test_a_model_is_named_with_alias_or_version(model: str) -> None:
     with pytest.raises(RegistryError, match="neither name@alias nor name/version"):
-        models._parts(model)
+        lookup.parts(model)
 
 
 def test_the_address_of_a_model_is_as_good_as_its_name() -> None:
-    assert models._parts("models:/digits@champion") == models._parts("digits@champion")
-    assert models._parts("models:/digits/3") == ("digits", "/", "3")
+    assert lookup.parts("models:/digits@champion") == lookup.parts("digits@champion")
+    assert lookup.parts("models:/digits/3") == ("digits", "/", "3")
 
 
 def test_webhooks_are_the_administrators(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,5 +110,5 @@ def test_the_secrets_file_is_asked_for(tmp_path: Path) -> None:
     words = ("models", "add-webhook", "https://receiver", "--secret-file", str(tmp_path / "none"))
     done = subprocess.run([sys.executable, "-m", "mlplatform", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"There is no file {tmp_path / 'none'}" in done.stderr
+    assert f"The file {tmp_path / 'none'} does not exist; `openssl rand" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -57,7 +57,7 @@ def list_models() -> None:
 @app.command()
 def show(model: Model) -> None:
     """Show the job, code and data behind a model."""
-    from mlplatform.registry.models import describe
+    from mlplatform.registry.lineage import describe
 
     for name, value in describe(model).items():
         print(f"{name:8} {value}")
@@ -71,9 +71,10 @@ def promote(
     mode: Better = None,
 ) -> None:
     """Point an alias at a version, and notify the webhooks."""
+    from mlplatform.registry import lookup
     from mlplatform.registry import models as registry_models
 
-    version = registry_models.resolve(model)
+    version = lookup.resolve(model)
     registry_models.promote(version.name, version.version, alias, metric=metric, mode=mode.value if mode else None)
     print(f"{version.name}@{alias} is version {version.version}.")
 
