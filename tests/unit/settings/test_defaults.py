@@ -1,0 +1,86 @@
+"""One value per setting: the defaults of `.env.example`, of the compose files and of the settings' models agree."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+
+from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.settings.job import Settings
+from mlplatform.settings.stack import StackSettings
+
+CHECKOUT = Path(__file__).parents[3]
+
+DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
+"""`${NAME:-default}` and `${NAME-default}` of Compose."""
+
+ONLY_OF_COMPOSE = {"COMPOSE_PROFILES"}
+"""The example starts every service; without the variable, Compose starts those without a profile."""
+
+
+def example() -> dict[str, str]:
+    lines = (CHECKOUT / ".env.example").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def compose_files() -> list[Path]:
+    return sorted((CHECKOUT / "compose").glob("*.yaml"))
+
+
+def defaults_of_compose() -> dict[str, set[str]]:
+    """The defaults that the compose files give each variable."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in compose_files():
+        for name, default in DEFAULT.findall(path.read_text()):
+            found[name].add(default)
+    return dict(found)
+
+
+def environments() -> Iterator[tuple[str, str]]:
+    """Variable and value of each container's environment, with Compose's own defaults filled in."""
+    for path in compose_files():
+        for service in (yaml.safe_load(path.read_text()).get("services") or {}).values():
+            variables = service.get("environment") or {}
+            for name, value in variables.items() if isinstance(variables, dict) else ():
+                yield name, DEFAULT.sub(r"\2", str(value))
+
+
+def defaults(model: type[BaseSettings]) -> dict[str, Any]:
+    """The defaults of a model, by variable, without those that are computed or mean that nothing is set."""
+    fields = model.model_fields.values()
+    known = {str(field.validation_alias): field.get_default() for field in fields if not field.is_required()}
+    return {variable: default for variable, default in known.items() if default is not None}
+
+
+def test_compose_has_the_defaults_of_the_example() -> None:
+    # An empty line of the example leaves the choice to Compose, which differs by accelerator.
+    given = {name: value for name, value in example().items() if value}
+    found = {name: values for name, values in defaults_of_compose().items() if name in given}
+    assert len(found) > 20
+    assert found == {name: {given[name]} for name in found}
+
+
+def test_the_stacks_settings_have_the_defaults_of_the_example() -> None:
+    given = example()
+    found = {name: str(value) for name, value in defaults(StackSettings).items() if name not in ONLY_OF_COMPOSE}
+    assert found == {name: given[name] for name in found}
+
+
+@pytest.mark.parametrize("model", [Settings, GatewaySettings])
+def test_containers_get_the_defaults_of_the_code(model: type[BaseSettings]) -> None:
+    ours = {name: value for name, value in defaults(model).items() if name.startswith("MLPLATFORM_")}
+    found = {name: value for name, value in environments() if name in ours and name != "MLPLATFORM_HOME"}
+    assert found
+    assert found == {name: str(ours[name]) for name in found}
+
+
+def test_a_laptop_finds_the_gateway_where_the_stack_publishes_it() -> None:
+    given = example()
+    assert defaults(Settings)["RAY_ADDRESS"] == f"http://{given['BIND_ADDRESS']}:{given['RAY_PORT']}"
