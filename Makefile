@@ -67,8 +67,8 @@ lint: style types  ## Check style and types
 unit: .venv/light/ready  ## Unit tests (two minutes; without torch, Ray and MLflow)
 	$(LIGHT)/pytest tests/unit
 
-test: lint  ## Lint, then unit and embedded tests; no Docker needed
-	.venv/bin/pytest -m "not soak" tests/unit tests/embedded
+test: lint unit .venv/dev  ## Lint, then unit and embedded tests; no Docker needed
+	.venv/bin/pytest -m "not soak" tests/embedded
 
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
 	$(if $(RUNNING),.venv/bin/pytest --timeout=900 --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(or $(TESTS),tests/stack)
