@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -58,13 +58,14 @@ def test_verbs_and_variables_of_make_exist(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_of_the_command_line_exist(document: str) -> None:
     for line in code(document):
-        for words in re.findall(r"(?:^|[\s\"(/])mlplatform((?: [a-z-]+)+)", line):
-            command: click.Command = typer.main.get_command(app)
+        for words in re.findall(r"(?<!from )(?<!import )\bmlplatform((?: [a-z][a-z-]*)+)", line):
+            command: Any = typer.main.get_command(app)
             for word in words.split():
-                if not isinstance(command, click.Group):
+                # A group of commands; its other words are arguments.
+                if not (known := getattr(command, "commands", None)):
                     break
-                assert word in command.commands, f"{document}: {line!r} names the unknown command {word!r}"
-                command = command.commands[word]
+                assert word in known, f"{document}: {line!r} names the unknown command {word!r}"
+                command = known[word]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
