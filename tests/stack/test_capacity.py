@@ -67,9 +67,9 @@ def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
 
             def waits() -> bool:
                 wait = jobs.check_capacity(workers=WorkerGroup(2, gpus=1))
-                return wait is not None and "ray-worker-1 is away" in str(wait)
+                return wait is not None and "ray-worker-1 is unavailable" in str(wait)
 
-            wait_for(waits, "the worker is known to be away")
+            wait_for(waits, "the worker is known to be unavailable")
     finally:
         stack.make("up")
 

@@ -1,4 +1,4 @@
-"""What is refused and what has to wait, on listings that Ray 2.60 gave (`ray_listings.json`: with other host names)."""
+"""Rejected and waiting requests, on listings of Ray 2.60 (`ray_listings.json`, with changed host names)."""
 
 import json
 from pathlib import Path
@@ -199,7 +199,7 @@ def test_what_is_in_use_is_waited_for() -> None:
 
 def test_a_node_that_is_away_is_waited_for_by_name() -> None:
     nodes = [node("here", CPU=2), node("ray-worker-1", alive=False, CPU=2, GPU=1)]
-    assert str(check(nodes, Resources(gpus=1))) == "The job waits for 1 GPU; ray-worker-1 is away."
+    assert str(check(nodes, Resources(gpus=1))) == "The job waits for 1 GPU; ray-worker-1 is unavailable."
 
 
 def test_a_wait_names_who_is_in_the_way() -> None:

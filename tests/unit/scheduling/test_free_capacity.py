@@ -1,4 +1,4 @@
-"""Who fits, and what labels select."""
+"""Jobs that fit, and the nodes that labels select."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
 
 
 def let_in(room: FreeCapacity, asked: Request, at_most: int = 100) -> int:
-    """How many jobs of a kind are let in, one after another."""
+    """Count the jobs of a kind that are accepted, one after another."""
     for number in range(at_most):
         if room.check(asked):
             return number
@@ -112,7 +112,7 @@ def test_different_jobs_share_what_there_is() -> None:
 
 def test_a_lost_node_makes_jobs_wait_and_takes_none_in() -> None:
     room = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
-    assert "lost is away" in str(room.check(job(num_cpus=4)))
+    assert "lost is unavailable" in str(room.check(job(num_cpus=4)))
     assert let_in(room, job(num_cpus=1)) == 1
 
 

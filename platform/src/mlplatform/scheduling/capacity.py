@@ -1,6 +1,6 @@
-"""Whether a job can ever run on the nodes that there are, and what it has to wait for.
+"""Feasibility check of a job on the present nodes, and the shortage that it has to wait for.
 
-Pure functions over what Ray's dashboard says of its nodes; `jobs` asks for it.
+Pure functions over the listings of Ray's dashboard.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Shortage:
-    """The job can run, but not now; `str()` says what it waits for."""
+    """Resources that a feasible job has to wait for; `str()` is a sentence for people."""
 
     missing: str
     users: tuple[str, ...] = ()
-    """Jobs that run now."""
+    """Running jobs that hold the missing resources."""
 
-    away: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
     """Nodes that were lost lately and may come back."""
 
     def __str__(self) -> str:
         parts = [f"The job waits for {self.missing}"]
         if self.users:
             parts.append(f"in use by {', '.join(self.users)}")
-        if self.away:
-            parts.append(f"{', '.join(self.away)} {'is' if len(self.away) == 1 else 'are'} away")
+        if self.unavailable:
+            verb = "is" if len(self.unavailable) == 1 else "are"
+            parts.append(f"{', '.join(self.unavailable)} {verb} unavailable")
         return "; ".join(parts) + "."
 
 
@@ -51,19 +52,19 @@ def check(
     workers: WorkerGroup | None = None,
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Shortage | None:
-    """Refuse what the nodes can never run, and say what is missing now.
+    """Reject a job that the nodes can never run, and return the present shortage.
 
     Args:
         nodes: alive, or seen lately.
-        entry: what the entry point reserves.
-        workers: the group that the job's code asks for.
+        entry: resources that the entry point reserves.
+        workers: group that the job's code will request.
         labels: selector of the nodes that may run the entry point; empty means any.
 
     Returns:
-        What has to become free first; None when there is room now.
+        The resources that have to become free first; None if the job fits now.
 
     Raises:
-        CapacityError: no node, or not all of them together, can ever give what is asked for.
+        CapacityError: no node, or not all nodes together, can ever provide the requested resources.
     """
     hosts = [node for node in nodes if node.has(labels)]
     selector = ", ".join(f"{key}={value}" for key, value in labels.items())
@@ -75,11 +76,14 @@ def check(
         most = _most_workers(nodes, hosts, entry.amounts(), workers.amounts())
         if most < workers.count:
             raise CapacityError(_too_many(nodes, entry.amounts(), workers, int(most)))
-    return _wait(nodes, hosts, entry.amounts(), workers)
+    return _shortage(nodes, hosts, entry.amounts(), workers)
 
 
 def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
-    """Ray gives GPUs in fractions below 1, and whole ones above (`ray._private.ray_option_utils`)."""
+    """Reject amounts that Ray does not support: GPUs come in fractions below 1, and whole above.
+
+    Source: `ray._private.ray_option_utils`.
+    """
     for name, value in amounts.items():
         if value < 0:
             raise CapacityError(f"{who} asks for {format_amount(name, value)}; ask for 0 or more.")
@@ -96,7 +100,7 @@ def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
 
 
 def _check_fits(who: str, asked: Mapping[str, float], nodes: Sequence[Node], which: str) -> None:
-    """One node has to give all of it."""
+    """Reject a request that no single node can hold."""
     if any(_times(node.total, asked) >= 1 for node in nodes):
         return
     start = f"{who} asks for {describe(asked) or 'no resources'}"
@@ -136,36 +140,37 @@ def _most_workers(
     one: Mapping[str, float],
     now: bool = False,
 ) -> float:
-    """How many equal workers fit beside the entry point, wherever it goes; -1 when the entry point itself does not fit.
+    """Return how many equal workers fit beside the entry point, on its best node; -1 if the entry point does not fit.
 
-    A worker never spans nodes, so each node holds its own number of them, and only the node that takes the entry
-    point holds fewer: the best over all such nodes is exact.
+    A worker never spans nodes, so each node holds its own number of workers, and only the node of the entry point
+    holds fewer: the maximum over all such nodes is exact.
     """
     places = [host.available(now) for host in hosts if _times(host.available(now), entry) >= 1]
     if not places:
         return -1
     if not one:
         return math.inf
-    lost = min(_times(room, one) - _times(subtract(room, entry), one) for room in places)
+    lost = min(_times(free, one) - _times(subtract(free, entry), one) for free in places)
     return sum(_times(node.available(now), one) for node in nodes) - lost
 
 
-def _wait(
+def _shortage(
     nodes: Sequence[Node], hosts: Sequence[Node], entry: Mapping[str, float], workers: WorkerGroup | None
 ) -> Shortage | None:
     one = workers.amounts() if workers else {}
     count = workers.count if workers else 0
-    room = _most_workers(nodes, hosts, entry, one, now=True)
-    if room >= count:
+    fitting = _most_workers(nodes, hosts, entry, one, now=True)
+    if fitting >= count:
         return None
-    away = tuple(node.name for node in nodes if not node.alive)
-    if room < 0:
-        return Shortage(_deficit(entry, hosts), away=away)
-    return Shortage(f"room for {count - int(room)} of its {count} workers with {describe(one)} each", away=away)
+    unavailable = tuple(node.name for node in nodes if not node.alive)
+    if fitting < 0:
+        return Shortage(_deficit(entry, hosts), unavailable=unavailable)
+    missing = f"room for {count - int(fitting)} of its {count} workers with {describe(one)} each"
+    return Shortage(missing, unavailable=unavailable)
 
 
 def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
-    """What is missing on the node that lacks least of it."""
+    """Describe the missing resources on the node that lacks the least."""
     able = [host for host in hosts if _times(host.total, asked) >= 1]
     lacking = [
         {
@@ -178,21 +183,21 @@ def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
     return describe(min(lacking, key=lambda lack: (len(lack), sum(lack.values()))))
 
 
-def _times(room: Mapping[str, float], asked: Mapping[str, float]) -> float:
-    """How often `asked` fits into `room`."""
-    return min((_pieces(name, room.get(name, 0), value) for name, value in asked.items()), default=math.inf)
+def _times(free: Mapping[str, float], asked: Mapping[str, float]) -> float:
+    """Return how many times `asked` fits into `free`."""
+    return min((_pieces(name, free.get(name, 0), value) for name, value in asked.items()), default=math.inf)
 
 
-def _pieces(name: str, there: float, each: float) -> int:
-    """How many pieces of a resource there are; a part of a GPU lies on one of them, so 0.6 fits twice into 2 GPUs."""
+def _pieces(name: str, free: float, each: float) -> int:
+    """Return how many pieces of a resource fit; a part of a GPU is on one GPU, so 0.6 fits twice into 2 GPUs."""
     if name != "GPU" or each >= 1:
-        return math.floor(there / each + _EPSILON)
-    whole = math.floor(there + _EPSILON)
-    return whole * math.floor(1 / each + _EPSILON) + math.floor((there - whole) / each + _EPSILON)
+        return math.floor(free / each + _EPSILON)
+    whole = math.floor(free + _EPSILON)
+    return whole * math.floor(1 / each + _EPSILON) + math.floor((free - whole) / each + _EPSILON)
 
 
 def _shapes(nodes: Sequence[Node], asked: Mapping[str, float]) -> str:
-    """Nodes by what they have, `a, b: 8 CPUs and 1 GPU`: at most three kinds, the largest first."""
+    """Group nodes by their resources, as `a, b: 8 CPUs and 1 GPU`: at most three kinds, the largest first."""
     kinds: dict[str, list[str]] = {}
     for node in sorted(nodes, key=lambda node: [-node.total.get(name, 0) for name in (*asked, "GPU", "CPU")]):
         shown = {name: node.total.get(name, 0) for name in dict.fromkeys(("CPU", "GPU", *asked))}

@@ -22,7 +22,7 @@ def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], no
 
     Args:
         shapes: `/api/v0/nodes?detail=1`, which keeps the shape of a node that was lost.
-        summary: `/nodes?view=summary`, which knows host names and, a few seconds late, what is in use.
+        summary: `/nodes?view=summary`, which has host names and, a few seconds late, the resources in use.
         now: seconds since 1970.
 
     Returns:
@@ -45,7 +45,7 @@ def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], no
 def users_of(
     asked: Iterable[str], actors: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """Ids of the jobs whose living actors hold some of the resources.
+    """Return the ids of the jobs whose living actors hold some of the resources.
 
     Args:
         asked: names of resources.
@@ -56,7 +56,7 @@ def users_of(
     found = set()
     for actor in actors:
         held = {_IN_GROUP.sub("", name) for name, value in (actor["required_resources"] or {}).items() if value}
-        # The actor that runs an entry point belongs to Ray's own job, and carries the job's id in its name.
+        # The actor that runs an entry point belongs to Ray's own job, and has the job's id in its name.
         _, _, entry = (actor["name"] or "").rpartition("_ray_internal_job_actor_")
         owner = ATTEMPT_ID.sub("", entry) if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
         if owner and held.intersection(asked):
@@ -67,7 +67,7 @@ def users_of(
 def _replaced(
     lost: Mapping[str, Any], name: str, shapes: Iterable[Mapping[str, Any]], hosts: Mapping[str, str | None]
 ) -> bool:
-    """Whether a node of the same host has started after it."""
+    """Tell whether a node of the same host has started after it."""
     return any(
         shape["start_time_ms"] > lost["start_time_ms"]
         and (shape["node_ip"] == lost["node_ip"] or (hosts.get(shape["node_id"]) or shape["node_name"]) == name)

@@ -14,20 +14,20 @@ _IN_BYTES = ("memory", "object_store_memory")
 
 @dataclass(frozen=True)
 class Resources:
-    """What the entry point itself reserves; the workers of a training reserve their own."""
+    """Resources that an entry point reserves; the workers of a training reserve their own."""
 
     cpus: float = 0
     gpus: float = 0
     custom: Mapping[str, float] = field(default_factory=dict)
 
     def amounts(self) -> dict[str, float]:
-        """Ray's names of the resources that are asked for, and how much of each."""
+        """Return the requested amounts by Ray's names of the resources."""
         return {name: value for name, value in {"CPU": self.cpus, "GPU": self.gpus, **self.custom}.items() if value}
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Equal workers that a training asks for, as `ray.train.ScalingConfig` does."""
+    """Equal workers that a training requests, as in `ray.train.ScalingConfig`."""
 
     count: int
     cpus: float = 1
@@ -35,7 +35,7 @@ class WorkerGroup:
     custom: Mapping[str, float] = field(default_factory=dict)
 
     def amounts(self) -> dict[str, float]:
-        """What one worker reserves."""
+        """Return the amounts that one worker reserves."""
         return Resources(self.cpus, self.gpus, self.custom).amounts()
 
 
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it is, or as it was when it was last seen."""
+    """A node as it is, or as it was when last seen."""
 
     name: str
     alive: bool
@@ -59,40 +59,44 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def available(self, now: bool) -> Mapping[str, float]:
-        """What it has for jobs: all of it, or what nobody uses now."""
+        """Return the node's resources for jobs: its total, or what is free now."""
         return self.total if not now else self.free if self.alive else {}
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Whether it satisfies a label selector of Ray's: values may be `v`, `!v`, `in(v, w)` and `!in(v, w)`."""
+        """Tell whether the node matches a label selector of Ray's, with values `v`, `!v`, `in(v, w)` or `!in(v, w)`."""
         return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
 
 
 def describe(amounts: Mapping[str, float]) -> str:
-    """Amounts as people say them: `8 CPUs and 1 GPU`."""
+    """Format amounts for people: `8 CPUs and 1 GPU`."""
     words = [format_amount(name, value) for name, value in amounts.items()]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def selects(wanted: str, value: str | None) -> bool:
+    """Tell whether a label's value matches one term of a selector."""
     negated, wanted = wanted.startswith("!"), wanted.removeprefix("!")
     listed = wanted.removeprefix("in(").removesuffix(")") if wanted.startswith("in(") else wanted
     choices = {choice.strip() for choice in listed.split(",")} if listed is not wanted else {wanted}
     return (value in choices) != negated
 
 
-def subtract(room: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
-    return {name: value - asked.get(name, 0) for name, value in room.items()}
+def subtract(free: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
+    """Return the amounts that remain of `free`."""
+    return {name: value - asked.get(name, 0) for name, value in free.items()}
 
 
 def format_amount(name: str, value: float) -> str:
+    """Format one amount: `1 GPU`, `2.5 GiB of memory`."""
     if name in _IN_BYTES:
         unit, size = ("GiB", 1 << 30) if value >= 1 << 30 else ("MiB", 1 << 20)
-        # Rounded down, so that what is advised fits.
+        # Rounded down, so that the advised amount fits.
         return f"{math.floor(value / size * 100) / 100:g} {unit} of {name.replace('_', ' ')}"
     return f"{value:g} {unit_of(name, value)}"
 
 
 def unit_of(name: str, value: float) -> str:
+    """Return the unit of an amount, in the plural where it needs one."""
     if name not in ("CPU", "GPU"):
         return name
     return name if value == 1 else f"{name}s"

@@ -1,4 +1,4 @@
-"""What may be submitted, and how a job is shown: against the models of the Ray that is installed."""
+"""Submissions and job details, against the models of the Ray that is installed."""
 
 import dataclasses
 import json
@@ -79,8 +79,8 @@ def test_an_optional_field_of_a_newer_ray_is_dropped_while_it_is_none() -> None:
         ({"runtime_env": "x"}, "runtime_env='x' is not valid"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env.env_vars must map strings to strings"),
         ({"runtime_env": {"env_vars": ["A"]}}, "runtime_env.env_vars must map strings to strings"),
-        ({"runtime_env": {"working_dir": "gcs://bucket/code.zip"}}, "runtime_env names a package that cannot be"),
-        ({"runtime_env": {"py_modules": ["gcs://["]}}, "runtime_env names a package that cannot be"),
+        ({"runtime_env": {"working_dir": "gcs://bucket/code.zip"}}, "runtime_env names an invalid package"),
+        ({"runtime_env": {"py_modules": ["gcs://["]}}, "runtime_env names an invalid package"),
         ({"runtime_env": {"a": [float("nan")]}}, "runtime_env holds NaN or Infinity"),
         ({"runtime_env": {"a": {"b": float("inf")}}}, "runtime_env holds NaN or Infinity"),
         ({"metadata": ["x"]}, "metadata=['x'] is not valid"),
@@ -177,8 +177,8 @@ def test_an_id_that_is_no_plain_name_is_refused(field: str, job_id: str) -> None
 
 @pytest.mark.parametrize("job_id", ["a--1-0a1b2c", "a--12-ffffff", "a--1-0a1b2c--2-0a1b2c"])
 def test_an_id_that_ends_like_an_attempts_is_refused(job_id: str) -> None:
-    assert "are the platform's own" in refused(submission_id=job_id)
-    assert "are the platform's own" in refused(job_id=job_id)
+    assert "are reserved for the platform" in refused(submission_id=job_id)
+    assert "are reserved for the platform" in refused(job_id=job_id)
 
 
 def test_an_id_is_made_in_rays_form_and_is_new_each_time() -> None:

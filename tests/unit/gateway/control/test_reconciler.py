@@ -1,4 +1,4 @@
-"""How jobs are started, watched and ended: the gateway's parts over SQLite and folders, before a head made up here."""
+"""Start, watch and end of jobs: the gateway's parts over SQLite and folders, in front of a head made up here."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("fields", "refusal", "message"),
     [
-        ({}, RefusedError("Ray refuses the job: too large"), "too large"),
+        ({}, RefusedError("Ray rejects the job: too large"), "too large"),
         ({"runtime_env": {"working_dir": "gcs://gone.zip"}}, None, "gcs://gone.zip of the job does not exist"),
     ],
     ids=["by Ray", "without its package"],

@@ -1,4 +1,4 @@
-"""What an attempt's end means for its job, and what was away before it."""
+"""Verdicts on attempts, the next states of their jobs, and outages before the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -55,24 +55,26 @@ def test_a_job_waits_or_has_an_attempt_or_has_ended(state: State) -> None:
 # --- judge ---
 
 
-@pytest.mark.parametrize("away", [(), ("the storage",)])
+@pytest.mark.parametrize("unavailable", [(), ("the storage",)])
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_is_the_jobs_own_only_where_all_else_was_well(
-    kind: str | None, node_dead: bool, away: tuple[str, ...]
+    kind: str | None, node_dead: bool, unavailable: tuple[str, ...]
 ) -> None:
     own = kind is None or kind in OWN_FAULTS
-    verdict = judge(failed(kind, node_dead=node_dead, away=away))
+    verdict = judge(failed(kind, node_dead=node_dead, unavailable=unavailable))
     assert verdict is not None
-    assert verdict.outcome == (Outcome.FAILED if own and not node_dead and not away else Outcome.LOST)
+    assert verdict.outcome == (Outcome.FAILED if own and not node_dead and not unavailable else Outcome.LOST)
     assert (verdict.exit_code, verdict.error_type) == (1, kind)
 
 
-@pytest.mark.parametrize("away", [(), ("the storage",)])
+@pytest.mark.parametrize("unavailable", [(), ("the storage",)])
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("status", sorted(STATUSES - {"FAILED"}))
-def test_what_has_not_failed_is_lost_only_with_its_node(status: str, node_dead: bool, away: tuple[str, ...]) -> None:
-    verdict = judge(Observation({"status": status}, node_dead, away))
+def test_what_has_not_failed_is_lost_only_with_its_node(
+    status: str, node_dead: bool, unavailable: tuple[str, ...]
+) -> None:
+    verdict = judge(Observation({"status": status}, node_dead, unavailable))
     ended = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}
     expected = ended.get(status, Outcome.LOST if node_dead else None)
     assert (verdict and verdict.outcome) == expected
@@ -87,7 +89,7 @@ def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
     [
         (failed("JOB_SUPERVISOR_ACTOR_DIED"), "the process that ran it has died"),
         (failed(node_dead=True), "it ended with exit code 1 as the node of its driver died"),
-        (failed(away=["the storage", "Ray's head"]), "after the storage and Ray's head had been away"),
+        (failed(unavailable=["the storage", "Ray's head"]), "after the storage and Ray's head had been unavailable"),
         (failed(message=""), "Job failed."),
         (failed(), "It broke."),
     ],
@@ -108,7 +110,7 @@ def test_a_verdict_says_why(observed: Observation, reason: str) -> None:
     ],
 )
 def test_out_of_memory_is_the_jobs_own_fault_while_its_node_lives(kind: str | None, message: str) -> None:
-    verdict = judge(failed(kind, message, away=["the storage"]))
+    verdict = judge(failed(kind, message, unavailable=["the storage"]))
     assert verdict is not None
     assert (verdict.outcome, verdict.reason) == (Outcome.FAILED, message)
     dead = judge(failed(kind, message, node_dead=True))
@@ -128,7 +130,7 @@ def test_each_start_waits_longer_up_to_a_minute(verdict: Verdict, used: int, del
 
 @pytest.mark.parametrize("resumes", [False, True])
 def test_the_message_tells_attempts_reason_and_where_it_goes_on(resumes: bool) -> None:
-    where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
+    where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     assert next_state(LOST, count(losses=1), False, resumes).message == (
         f"Attempt 3 {where}; attempt 2 was lost: the node of its driver has died."
     )
@@ -191,7 +193,7 @@ def recent_of(addresses: dict[str, str], act: Callable[[Outages], Awaitable[None
     return asyncio.run(scenario())
 
 
-def test_a_server_is_away_where_it_refuses_connections_or_its_proxy_says_so(
+def test_a_server_is_unavailable_if_it_refuses_connections_or_its_proxy_reports_it(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str], closed_port: int
 ) -> None:
     address = serve(lambda method, path: (int(path[1:]), ""))
@@ -211,7 +213,7 @@ def test_one_late_answer_is_no_outage(serve: Callable[[Callable[[str, str], tupl
     assert recent_of({"storage": address}) == ["storage"]
 
 
-def test_a_server_that_answers_again_was_away_and_is_not_now(
+def test_a_server_that_answers_again_was_unavailable_and_is_not_now(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
 ) -> None:
     answers = iter((503, 503, 200))

@@ -1,4 +1,4 @@
-"""The gateway's memory, over SQLite: what each step writes, and what it refuses."""
+"""Jobs in the gateway's database, over SQLite: the writes of each step, and the rejected ones."""
 
 import asyncio
 import shutil
@@ -70,7 +70,7 @@ def begin(store: JobStore, job_id: str = "mine") -> AttemptRow:
 
 
 def ray(status: str = "RUNNING", driver: str | None = "01000000") -> dict[str, Any]:
-    """What Ray says of a driver."""
+    """Ray's details of a driver."""
     info = {"id": driver, "node_ip_address": "10.0.0.1", "pid": "7"} if driver else None
     where = {"driver_node_id": "n" * 56, "driver_agent_http_address": "http://10.0.0.1:52365"}
     return {"status": status, "job_id": driver, "driver_info": info, **where}
@@ -90,7 +90,7 @@ def listed_ids(store: JobStore) -> list[str]:
     return [job.id for job, _ in do(store.list())]
 
 
-# --- What people ask for ---
+# --- Requests ---
 
 
 def test_a_job_comes_back_as_it_was_kept(store: JobStore) -> None:
@@ -252,7 +252,7 @@ def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
     job = do(store.get("mine"))
     assert (job.state, job.losses, job.failures, job.ended) == (State.WAITING, 1, 0, None)
     assert before + timedelta(seconds=1) <= job.not_before <= datetime.now(UTC) + timedelta(seconds=1)
-    assert "Attempt 2 goes on from its last checkpoint; attempt 1 was lost" in job.message
+    assert "Attempt 2 continues from its last checkpoint; attempt 1 was lost" in job.message
     assert begin(store).number == 2
     do(store.seen("mine", 2, ray(driver="02000000"), "b"))
     assert do(store.get("mine")).message == f"Job is running again. {job.message}"
@@ -338,7 +338,7 @@ def test_a_persons_id_comes_before_rays(store: JobStore) -> None:
     assert do(store.get("01000000")).id == "01000000"
 
 
-# --- What is done behind ---
+# --- Housekeeping ---
 
 
 def test_runs_are_closed_after_each_attempt_and_after_the_job(store: JobStore) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway makes of the answers of Ray's head and nodes."""
+"""Answers of Ray's head and nodes, as the gateway understands them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 
 class _Time(TypeDecorator[datetime]):
-    """A moment with its zone; SQLite, which tests use, gives it back without."""
+    """A time with its zone, which SQLite does not store."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -20,6 +20,6 @@ class _Time(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """Every table of the gateway."""
+    """Base class of the gateway's tables."""
 
     type_annotation_map = {datetime: _Time, dict[str, Any]: JSON(none_as_null=True)}  # noqa: RUF012 - SQLAlchemy's form

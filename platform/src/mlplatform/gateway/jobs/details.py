@@ -1,4 +1,4 @@
-"""A job as Ray's clients and its dashboard want to see it: `JobDetails` of Ray 2.60, made of what the store keeps."""
+"""Jobs in the form that Ray's clients and dashboard expect: `JobDetails` of Ray 2.60, from the stored rows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _REDACTED = "<redacted>"
 
 
 def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
-    """Ray's fields of a job; `message` says what is ours to say.
+    """Return Ray's fields of a job; `message` is the platform's own.
 
     Args:
+        job: the stored job.
         redact: hide the values of environment variables, as Ray does from browsers.
     """
     return listed(job, job.attempts[-1] if job.attempts else None, redact)
 
 
 def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
-    """The same from the columns of a job and of its last attempt, as `JobStore.list` gives them."""
+    """Return the same fields from the columns of a job and of its last attempt, as `JobStore.list` returns them."""
     return {
         "type": "SUBMISSION",
         "job_id": last.ray_job_id if last else None,
@@ -45,7 +46,7 @@ def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: b
 
 
 def redacted(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """The environment without the values of its variables; their names stay (`ray.dashboard.runtime_env_redaction`)."""
+    """Return the environment with the values of its variables hidden, as `ray.dashboard.runtime_env_redaction` does."""
     variables = runtime_env.get("env_vars")
     hidden = {"env_vars": dict.fromkeys(variables, _REDACTED)} if isinstance(variables, dict) else {}
     return {**runtime_env, **hidden}

@@ -1,4 +1,4 @@
-"""Uploaded packages lie in the gateway's own store, so that a job can start again when Ray has forgotten them."""
+"""Store of uploaded packages, kept by the gateway so that a job can restart after Ray has lost them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Packages:
     """Packages by name in a bucket or folder, under the keys `packages/<name>`.
 
     Every method raises PackageError for a name that Ray's clients would not give, and UnreachableError,
-    AccessError or StorageError while the store cannot be used.
+    AccessError or StorageError while the store is unavailable.
 
     Args:
         uri: `s3://bucket` or an absolute folder.
-        limit_bytes: the largest package that is taken.
-        spool: a folder on disk for packages on their way; None means the system's.
+        limit_bytes: size of the largest package that is accepted.
+        spool: a folder on disk for packages in transfer; None means the system's.
     """
 
     def __init__(self, uri: str, limit_bytes: int, spool: Path | None = None) -> None:
@@ -58,14 +58,15 @@ class Packages:
         self._asked_for: dict[str, float] = {}
 
     async def exists(self, name: str) -> bool:
+        """Tell whether a package is stored; if so, `clean` keeps it for a day."""
         key = _key(name)
         self._asked_for[name] = time.monotonic()
         return await to_thread.run_sync(self._has, key)
 
     async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
-        """Keep what `stream` gives, whole or not at all; under a known name, read it to its end and change nothing.
+        """Store the content of `stream`, whole or not at all; if the name is known, only read it to its end.
 
-        Ray names packages by their content, so what comes under a known name is the same.
+        Ray names packages by their content, so a known name means the same content.
 
         Raises:
             PackageTooLargeError: it is larger than `limit_bytes`.
@@ -88,22 +89,22 @@ class Packages:
                     await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
 
     async def size_and_stream(self, name: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Bytes of the package in all, and the bytes; it is brought to this disk first, so that they do not break off.
+        """Return a package's size in bytes and its content, downloaded first so that the stream does not break off.
 
         Raises:
-            NoSuchPackageError: there is none.
+            NoSuchPackageError: no package has the name.
         """
         file = await to_thread.run_sync(self._fetch, name)
         return os.fstat(file.fileno()).st_size, _parts(file)
 
     async def delete(self, name: str) -> None:
-        """Forget a package; nothing happens when there is none."""
+        """Delete a package; do nothing if there is none."""
         await to_thread.run_sync(self._store.delete, _key(name))
 
     async def clean(self, needed: Collection[str]) -> None:
-        """Remove what is not `needed`, was brought more than a day ago and was not asked for since.
+        """Delete packages that are not `needed`, older than a day and not requested within the last day.
 
-        Whoever asks for a package does so before it submits a job with it, and brings it only where there is none.
+        A client checks for a package before it submits a job with it, and uploads it only if it is missing.
         """
         least = time.monotonic() - _KEPT_SECONDS
         self._asked_for = {name: at for name, at in self._asked_for.items() if at >= least}
@@ -114,9 +115,9 @@ class Packages:
                 await self.delete(name)
 
     def tidy(self) -> None:
-        """Remove from this disk what a process that was killed has left of packages on their way."""
+        """Delete the partial packages that a killed process has left on this disk."""
         for left in Path(self._spool or tempfile.gettempdir()).glob(f"{_DRAFT}*"):
-            # What cannot be removed is no reason for a gateway not to start.
+            # A file that cannot be deleted must not keep the gateway from starting.
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > _DRAFT_SECONDS:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -145,20 +146,20 @@ class Packages:
         with tempfile.TemporaryDirectory(dir=self._spool, prefix=_DRAFT) as folder:
             path = Path(folder) / "package"
             self._store.download(_key(name), path, _uncounted)
-            return path.open("rb")  # its name goes with the folder, its bytes when it is closed
+            return path.open("rb")  # its name disappears with the folder, its content when it is closed
 
 
 def check_name(name: str) -> None:
     """Raises PackageError for a name that Ray's clients would not give."""
     if not _NAME.fullmatch(name) or not name.endswith(_EXTENSIONS):
         raise PackageError(
-            f"{name[:300]!r} cannot name a package; take letters, digits and _.+- with one of the endings "
+            f"Invalid package name {name[:300]!r}: use letters, digits and _.+- with one of the endings "
             f"{', '.join(_EXTENSIONS)}."
         )
 
 
 def package_names(runtime_env: Mapping[str, Any]) -> list[str]:
-    """The uploaded packages that a runtime environment names."""
+    """Return the names of the uploaded packages in a runtime environment."""
     uris = [runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or [])]
     return [uri.removeprefix(_SCHEME) for uri in uris if isinstance(uri, str) and uri.startswith(_SCHEME)]
 
@@ -169,11 +170,12 @@ def _key(name: str) -> str:
 
 
 def missing_package(name: str) -> NoSuchPackageError:
+    """Return the error for a package that does not exist, in Ray's words."""
     return NoSuchPackageError(f"Package gcs://{name} does not exist")
 
 
 def _uncounted(_: int) -> None:
-    """Nobody watches the progress."""
+    """Ignore the progress."""
 
 
 async def _parts(file: IO[bytes]) -> AsyncIterator[bytes]:

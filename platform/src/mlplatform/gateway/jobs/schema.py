@@ -1,4 +1,4 @@
-"""The gateway's tables; `migrations/` brings a database to them."""
+"""Tables of the gateway; `migrations/` creates and upgrades them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from mlplatform.gateway.database.base import Base
 
 
 class JobRow(Base):
-    """A job as it was submitted, and where it stands."""
+    """A job as it was submitted, and its state."""
 
     __tablename__ = "jobs"
-    # The reconciler asks for the open ones only, and the list is as long as the platform is old.
+    # The reconciler reads open jobs only, and the table holds every job since the platform was set up.
     __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
-    """Order of arrival."""
+    """Order of arrival; never used again for another job."""
 
     id: Mapped[str] = mapped_column(unique=True)
-    """What people call it: Ray's submission id."""
+    """Submission id that people use."""
 
     user: Mapped[str]
     entrypoint: Mapped[str]
     runtime_env: Mapped[dict[str, Any]]
     job_metadata: Mapped[dict[str, Any]]
     entrypoint_request: Mapped[dict[str, Any]]
-    """What the entry point reserves: Ray's fields `entrypoint_*` that were given."""
+    """Resources and labels that the entry point requests: Ray's fields `entrypoint_*` that were given."""
 
     workers: Mapped[dict[str, Any] | None]
-    """The group that the job declares: count, cpus, gpus."""
+    """Worker group that the job declares: count, cpus, gpus."""
 
     wait_for_capacity: Mapped[bool]
     max_restarts_on_loss: Mapped[int]
@@ -48,7 +48,7 @@ class JobRow(Base):
     stop_requested: Mapped[bool] = mapped_column(default=False)
     created: Mapped[datetime]
     not_before: Mapped[datetime]
-    """A job that was lost is not started again earlier."""
+    """Earliest time of the next start."""
 
     ended: Mapped[datetime | None]
     exit_code: Mapped[int | None]
@@ -60,12 +60,12 @@ class JobRow(Base):
 
     @property
     def open_attempt(self) -> AttemptRow | None:
-        """The attempt that Ray has, or is about to get; None where there is none, or the last one has ended."""
+        """The attempt that Ray has, or is about to get; None if there is none, or the last one has ended."""
         return next((attempt for attempt in self.attempts[-1:] if attempt.ended is None), None)
 
 
 class AttemptRow(Base):
-    """A start of a job: a submission of Ray's under an id of its own."""
+    """One start of a job: a submission to Ray under an id of its own."""
 
     __tablename__ = "attempts"
 
@@ -74,7 +74,7 @@ class AttemptRow(Base):
     ray_submission_id: Mapped[str] = mapped_column(unique=True)
     created: Mapped[datetime]
     accepted: Mapped[bool] = mapped_column(default=False)
-    """Ray has confirmed it; before, nobody knows, and the same id is handed over again."""
+    """Ray has confirmed the submission; until then, the same id is submitted again."""
 
     running: Mapped[bool] = mapped_column(default=False)
     ended: Mapped[datetime | None]
@@ -89,17 +89,17 @@ class AttemptRow(Base):
     """HTTP address of the agent on the driver's node."""
 
     ray_job_id: Mapped[str | None] = mapped_column(index=True)
-    """Ray's own id of the driver, 8 hexadecimal digits."""
+    """Ray's id of the driver, 8 hexadecimal digits."""
 
     driver: Mapped[dict[str, Any] | None]
     in_ray: Mapped[bool] = mapped_column(default=True)
-    """Ray still keeps its record, which has to be removed at some time."""
+    """Ray still has a record of the attempt, which has to be deleted at some time."""
 
     runs_closed: Mapped[bool] = mapped_column(default=False)
 
 
 class NodeRow(Base):
-    """A node's shape when it was last seen, for the time when Ray itself cannot be asked."""
+    """Shape of a node when it was last seen, used while Ray's head is unavailable."""
 
     __tablename__ = "nodes"
 

@@ -1,12 +1,12 @@
-"""What an attempt's end means for its job: the state machine, as pure functions.
+"""State machine of jobs, as pure functions: the verdict on an attempt, and the next state of its job.
 
     WAITING --start--> STARTING --Ray runs it--> RUNNING --exit 0--> SUCCEEDED
        ^                  |                         |----own fault--> FAILED
        |                  |                         |----stop-------> STOPPED
-       +------------------+------ lost, and retries left ------------+
+       +------------------+------ lost or failed, restarts left -----+
 
-WAITING, STARTING and RUNNING are open; the other three are final. A job that was told to stop ends STOPPED unless its
-attempt has succeeded by then. Ray knows five states: WAITING and STARTING are its PENDING.
+WAITING, STARTING and RUNNING are open; the other three are final. A job whose stop was requested ends STOPPED unless
+its attempt has succeeded by then. Ray has five states: WAITING and STARTING are its PENDING.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     WAITING = "WAITING"
     STARTING = "STARTING"
@@ -49,12 +49,12 @@ class State(StrEnum):
 
     @property
     def of_ray(self) -> str:
-        """The one of Ray's five states that clients see."""
+        """Ray's name of the state, which its clients see."""
         return str(self) if self.final or self.runs else "PENDING"
 
 
 class Outcome(StrEnum):
-    """How an attempt ended: by itself, by its own fault, on demand, or with something that it stood on."""
+    """End of an attempt: success, a failure of its own, a requested stop, or the loss of something it depends on."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -64,21 +64,21 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of an attempt that was handed to Ray."""
+    """State of an attempt that was submitted to Ray, and of what it depends on."""
 
     ray: Mapping[str, Any] | None
-    """Ray's details of it; None where Ray answers that there is no such job."""
+    """Ray's details of the attempt; None if Ray does not know it."""
 
     node_dead: bool = False
-    """Ray calls the driver's node dead, or the node itself does not answer though the driver failed on it."""
+    """Ray lists the driver's node as dead, or the driver failed and its node does not answer."""
 
-    away: Sequence[str] = ()
-    """What has not answered at some time in the two minutes before the end: storage, tracking, Ray's head."""
+    unavailable: Sequence[str] = ()
+    """Services that did not answer at some time in the two minutes before the end: storage, tracking, Ray's head."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """An attempt's end."""
+    """Outcome of an attempt, with its reason."""
 
     outcome: Outcome
     reason: str
@@ -88,7 +88,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RestartCounts:
-    """How often a job was started again, and how often it may be."""
+    """Losses and failures of a job so far, and the restarts allowed after each."""
 
     losses: int
     max_restarts_on_loss: int
@@ -98,7 +98,7 @@ class RestartCounts:
 
 @dataclass(frozen=True)
 class Transition:
-    """What becomes of a job after an attempt; WAITING for `delay_s` seconds means that it is started again."""
+    """Next state of a job after an attempt; WAITING means that it is started again after `delay_s` seconds."""
 
     state: State
     message: str
@@ -113,7 +113,7 @@ _LOST_SUPERVISOR = {
     "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost observed of it",
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": "Ray could not run its command",
 }
-"""Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are no fault of the job's own."""
+"""Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are not the job's own fault."""
 
 _OUT_OF_MEMORY = ("OutOfMemory", "running low on memory", "memory monitor")
 
@@ -123,7 +123,7 @@ _MOST_DELAY_S = 60.0
 
 
 def judge(observed: Observation) -> Verdict | None:
-    """Whether and how an attempt has ended; None while it goes on."""
+    """Return the verdict on an attempt; None while it runs."""
     if observed.ray is None:
         return Verdict(Outcome.LOST, "Ray was restarted without memory of it")
     status = observed.ray["status"]
@@ -139,12 +139,13 @@ def judge(observed: Observation) -> Verdict | None:
 
 
 def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, resumes: bool) -> Transition:
-    """What becomes of a job whose attempt has ended.
+    """Return the transition of a job whose attempt has ended.
 
     Args:
-        count: with the ended attempt not yet counted.
-        stop_requested: somebody has asked to stop the job.
-        resumes: it goes on from a checkpoint when it is started again; else it starts from the beginning.
+        verdict: on the attempt.
+        count: without the ended attempt.
+        stop_requested: a person has requested to stop the job.
+        resumes: a restart continues from a checkpoint; otherwise from the beginning.
     """
     if verdict.outcome is Outcome.SUCCEEDED:
         return Transition(State.SUCCEEDED, verdict.reason)
@@ -157,7 +158,7 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     if used >= allowed:
         return Transition(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
     number = count.losses + count.failures + 2
-    where = "goes on from its last checkpoint" if resumes else "starts from the beginning"
+    where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     what = "was lost" if lost else "failed"
     why = _first_line(verdict.reason) if lost or verdict.exit_code is None else f"exit code {verdict.exit_code}"
     message = f"Attempt {number} {where}; attempt {number - 1} {what}: {why}."
@@ -172,9 +173,10 @@ def _judge_failed(observed: Observation, ray: Mapping[str, Any]) -> Verdict:
         return Verdict(Outcome.LOST, _LOST_SUPERVISOR[kind], code, kind)
     if observed.node_dead:
         return Verdict(Outcome.LOST, f"it ended with exit code {code} as the node of its driver died", code, kind)
-    if observed.away:
-        away = " and ".join(observed.away)
-        return Verdict(Outcome.LOST, f"it ended with exit code {code} after {away} had been away", code, kind)
+    if observed.unavailable:
+        outage = " and ".join(observed.unavailable)
+        reason = f"it ended with exit code {code} after {outage} had been unavailable"
+        return Verdict(Outcome.LOST, reason, code, kind)
     return Verdict(Outcome.FAILED, message, code, kind)
 
 

@@ -149,9 +149,8 @@ class JobStore:
         if not State(job.state).waits:
             return None
         number = len(job.attempts) + 1
-        attempt = AttemptRow(
-            job_id=job.id, number=number, ray_submission_id=f"{job.id}--{number}-{secrets.token_hex(3)}", created=now()
-        )
+        attempt_id = f"{job.id}--{number}-{secrets.token_hex(3)}"
+        attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now())
         job.attempts.append(attempt)
         job.state = State.STARTING
         if number == 1:

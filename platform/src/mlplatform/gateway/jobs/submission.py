@@ -1,6 +1,7 @@
-"""What people may submit: the body of `POST /api/jobs/`, checked before anything is kept.
+"""Submission of a job: the body of `POST /api/jobs/`, validated before anything is stored.
 
-The fields are those of `ray.dashboard.modules.job.common.JobSubmitRequest` (Ray 2.60); the metadata may carry ours.
+The fields are those of `ray.dashboard.modules.job.common.JobSubmitRequest` (Ray 2.60); the metadata may hold
+options of the platform.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class JobOptions(BaseModel):
 
 
 class Submission(BaseModel):
-    """A job that is asked for."""
+    """A valid request for a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -84,13 +85,13 @@ class Submission(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_none(cls, values: Any) -> Any:
-        """As Ray does, so that a newer client with more optional fields is understood."""
+        """Drop fields that are None, as Ray does, so that a newer client with more optional fields is accepted."""
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _id_is_free_for_people(self) -> Self:
         if ATTEMPT_ID.search(self.submission_id or self.job_id or ""):
-            raise ValueError("ids that end like an attempt's (--1-0a1b2c) are the platform's own")
+            raise ValueError("ids that end like an attempt's (--1-0a1b2c) are reserved for the platform")
         variables = self.runtime_env.get("env_vars")
         if variables is not None and not (
             isinstance(variables, dict) and all(isinstance(value, str) for pair in variables.items() for value in pair)
@@ -102,17 +103,17 @@ class Submission(BaseModel):
         for name in package_names(self.runtime_env):
             _check_package(name)
         if not _finite(self.runtime_env):
-            raise ValueError("runtime_env holds NaN or Infinity, which JSON has no word for")
+            raise ValueError("runtime_env holds NaN or Infinity, which JSON does not support")
         return self
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """Read a request's body.
+        """Parse the body of a request.
 
         Raises:
-            JobError: it is not what a job may be; one sentence names field and value.
+            JobError: the body is invalid; one sentence names field and value.
         """
-        # Postgres keeps no zero character, neither in text nor in JSON.
+        # Postgres stores no zero character, neither in text nor in JSON.
         if _ZERO.search(body):
             raise JobError("The submission holds a zero character (\\u0000); leave it out.")
         try:
@@ -127,12 +128,12 @@ class Submission(BaseModel):
         return JobOptions.model_validate(self.metadata)
 
     def new_id(self) -> str:
-        """The id that was asked for, or a new one in Ray's form."""
+        """Return the requested id, or a new one in Ray's form."""
         chosen = self.submission_id or self.job_id
         return chosen or f"raysubmit_{''.join(secrets.choice(_ID_LETTERS) for _ in range(16))}"
 
     def job(self) -> JobRow:
-        """The job that it asks for, arriving now."""
+        """Return the requested job, as one that arrives now."""
         options = self.options()
         group = {"count": options.workers, "cpus": options.worker_cpus, "gpus": options.worker_gpus}
         arrived = datetime.now(UTC)
@@ -155,7 +156,7 @@ class Submission(BaseModel):
         )
 
     def entrypoint_request(self) -> dict[str, Any]:
-        """The fields that say what the entry point reserves and where it may run."""
+        """Return the fields with the resources and labels that the entry point requests."""
         return self.model_dump(
             include={name for name in type(self).model_fields if "entrypoint_" in name}, exclude_none=True
         )
@@ -171,7 +172,7 @@ def renamed_keys(metadata: Mapping[str, str]) -> list[str]:
 
 
 def resources_of(entry: dict[str, Any]) -> Resources:
-    """What an entry point reserves, as `capacity` counts it; memory in bytes."""
+    """Return the resources that an entry point reserves, as `capacity` counts them; memory in bytes."""
     custom = dict(entry.get("entrypoint_resources") or {})
     if memory := entry.get("entrypoint_memory"):
         custom["memory"] = memory
@@ -179,12 +180,12 @@ def resources_of(entry: dict[str, Any]) -> Resources:
 
 
 def group_of(workers: dict[str, Any] | None) -> WorkerGroup | None:
-    """The group of workers that a job declares."""
+    """Return the worker group that a job declares."""
     return WorkerGroup(**workers) if workers else None
 
 
 def request_of(job: JobRow) -> Request:
-    """Everything that a job requests of the cluster."""
+    """Return everything that a job requests of the cluster."""
     labels = job.entrypoint_request.get("entrypoint_label_selector") or {}
     return Request(resources_of(job.entrypoint_request), group_of(job.workers), labels)
 
@@ -193,11 +194,11 @@ def _check_package(name: str) -> None:
     try:
         check_name(name)
     except PackageError as error:
-        raise ValueError(f"runtime_env names a package that cannot be: {error}") from error
+        raise ValueError(f"runtime_env names an invalid package: {error}") from error
 
 
 def _finite(value: Any) -> bool:
-    """Whether it holds no number that Postgres and browsers refuse in JSON."""
+    """Tell whether a value is free of numbers that Postgres and browsers reject in JSON."""
     if isinstance(value, dict | list):
         return all(map(_finite, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, float) or math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Alembic's entry: it migrates over the connection that `upgrade.upgrade` has opened."""
+"""Entry point of Alembic: migrates over the connection that `upgrade.upgrade` has opened."""
 
 from alembic import context
 

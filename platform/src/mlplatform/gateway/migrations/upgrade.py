@@ -19,7 +19,7 @@ async def upgrade(engine: Engine) -> None:
     """Apply the missing migrations, in one transaction.
 
     Raises:
-        UnreachableError: the database does not answer.
+        UnreachableError: the database is unavailable.
     """
     await anyio.to_thread.run_sync(_upgrade, engine)
 

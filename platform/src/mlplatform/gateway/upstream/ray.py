@@ -1,4 +1,4 @@
-"""Ray's head as the gateway asks it: the Jobs API that it stands in front of, and what is known of nodes.
+"""Client of Ray's head for the gateway: its Jobs API, and its lists of nodes, actors and pending requests.
 
 Paths and answers are those of `ray/dashboard/modules/job/job_head.py` and of the state API in Ray 2.60.
 """
@@ -25,39 +25,45 @@ _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=3.0)
 
 _HEALTH_TIMEOUTS = (1.5, 5.0)
-"""Of two questions: of 186 jobs on two busy cores, one had a living node that was late to answer the first."""
+"""Of two requests: of 186 jobs on two busy cores, one had a living node that was late to answer the first."""
 
 _ALL = 10_000
-"""The most that Ray's state API lists."""
+"""Maximum number of rows that Ray's state API lists."""
 
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
 
 _REFUSALS = ("status code 400", *_TOO_LARGE)
-"""The head answers 500 to what its agent has answered with 400, and to what is too large for either."""
+"""The head answers 500 where its agent answered 400, and where a request is too large for either."""
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """What Ray says at one moment."""
+    """Jobs and nodes as Ray lists them at one moment."""
 
     jobs: Mapping[str, dict[str, Any]]
-    """Details of submitted jobs by Ray's id."""
+    """Details of submitted jobs by Ray's submission id."""
 
     drivers: Sequence[dict[str, Any]]
-    """Programs that have connected by themselves, from a notebook for instance."""
+    """Programs that have connected directly, from a notebook for instance."""
 
     names: Mapping[str, str]
-    """Host names of the living nodes by their ids."""
+    """Host names of the living nodes by node id."""
 
     dead: frozenset[str]
-    """Ids of nodes that Ray calls dead."""
+    """Ids of nodes that Ray lists as dead."""
 
     nodes: Sequence[Node]
     """Alive, or seen lately."""
 
 
 class RayHead:
-    """A client of the head. Every method raises UnreachableError while it does not answer."""
+    """Client of the head. Every method raises UnreachableError while it does not answer.
+
+    Args:
+        address: URL of the dashboard.
+        agent_address: URL of the agent on the head's node.
+        token: sent with each request.
+    """
 
     def __init__(
         self, address: str, agent_address: str, auth: Callable[[httpx.Request], httpx.Request] | None = None
@@ -67,10 +73,11 @@ class RayHead:
         self._http = httpx.AsyncClient(base_url=address, auth=auth, timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def look(self) -> ClusterSnapshot:
-        """Jobs and nodes, asked for at the same time."""
+        """List jobs and nodes, requested at the same time."""
         jobs, states, summary = await asyncio.gather(
             self._json("/api/jobs/"), self._listed("nodes"), self._json("/nodes", view="summary")
         )
@@ -84,25 +91,25 @@ class RayHead:
         )
 
     async def version(self) -> dict[str, Any]:
-        """Versions of Ray and of its API."""
+        """Return the versions of Ray and of its API."""
         versions: dict[str, Any] = await self._json("/api/version")
         return versions
 
     async def submit(self, request: Mapping[str, Any]) -> None:
-        """Hand a job over; the same id again does nothing.
+        """Submit a job; the same id again does nothing.
 
         Raises:
-            RefusedError: the request is not valid for Ray.
+            RefusedError: Ray rejects the request.
         """
         answer = await self._send("POST", "/api/jobs/", json=dict(request))
         if answer.status_code == 200 or "already exists" in answer.text:
             return
         if answer.status_code in (400, 413) or any(sign in answer.text for sign in _REFUSALS):
-            raise RefusedError(f"Ray refuses the job: {_last_line(answer)}")
+            raise RefusedError(f"Ray rejects the job: {_last_line(answer)}")
         _checked(answer)
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether Ray knows a job, one that did not come through the gateway."""
+        """Tell whether Ray knows a job that was not submitted through the gateway."""
         answer = await self._send("GET", f"/api/jobs/{quote(job_id, safe='')}")
         if answer.status_code == 404:
             return False
@@ -110,7 +117,7 @@ class RayHead:
         return True
 
     async def has_supervisor(self, ray_submission_id: str) -> bool:
-        """Whether there is an actor, living or on its way, that runs a submitted job."""
+        """Tell whether an actor that runs a submitted job is alive or being created."""
         # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
         name = f"_ray_internal_job_actor_{ray_submission_id}"
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
@@ -130,9 +137,9 @@ class RayHead:
         ]
 
     async def pending_requests(self) -> list[tuple[str, list[dict[str, float]]]]:
-        """The requests themselves, and by Ray's id the job that each one is of.
+        """Return the pending requests with Ray's id of the job that made each.
 
-        Actors and Ray Train's workers are among the tasks and placement groups that wait.
+        Actors and Ray Train's workers are among the pending tasks and placement groups.
         """
         groups, tasks = await asyncio.gather(
             self._listed("placement_groups"), self._listed("tasks", state="PENDING_NODE_ASSIGNMENT")
@@ -147,18 +154,18 @@ class RayHead:
         ]
 
     async def stop(self, ray_submission_id: str) -> None:
-        """Ask an attempt to end; one that Ray does not know has none."""
+        """Stop an attempt; do nothing if Ray does not know it."""
         answer = await self._send("POST", f"/api/jobs/{ray_submission_id}/stop")
         if answer.status_code != 404:
             _checked(answer)
 
     async def delete(self, ray_submission_id: str) -> bool:
-        """Remove Ray's record of an attempt that has ended; False while Ray will not."""
+        """Delete Ray's record of an ended attempt; return False if Ray does not do so yet."""
         answer = await self._send("DELETE", f"/api/jobs/{ray_submission_id}")
         return answer.status_code in (200, 404)
 
     async def has_package(self, name: str) -> bool:
-        """Whether Ray has a package; if so, it keeps it for the next minutes."""
+        """Tell whether Ray has a package; if so, it keeps it for the next minutes."""
         answer = await self._send("GET", f"/api/packages/gcs/{name}")
         if answer.status_code == 404:
             return False
@@ -166,7 +173,7 @@ class RayHead:
         return True
 
     async def put_package(self, name: str, size: int, content: AsyncIterator[bytes]) -> None:
-        """Give Ray a package of so many bytes.
+        """Upload a package of `size` bytes to Ray.
 
         Raises:
             RefusedError: it is too large for Ray.
@@ -176,20 +183,20 @@ class RayHead:
         answer = await self._send("PUT", path, content=content, headers=headers, timeout=_UPLOAD_TIMEOUT)
         if answer.status_code == 413 or any(sign in answer.text for sign in _TOO_LARGE):
             raise RefusedError(
-                f"Package gcs://{name} of {size >> 20} MiB is too large for Ray; submit the job without."
+                f"Package gcs://{name} of {size >> 20} MiB is too large for Ray; submit the job without it."
             )
         _checked(answer)
 
     async def poke(self) -> None:
-        """Make Ray look after its jobs.
+        """Start the job manager of the head's node.
 
-        A node's job manager starts with its first request. Until then a restarted head leaves a job RUNNING whose
+        A node's job manager starts with its first request. Until then, a restarted head lists a job as RUNNING whose
         driver is gone.
         """
         await self._send("GET", f"{self._agent}/api/job_agent/jobs/none/logs")
 
     async def node_answers(self, agent: str) -> bool:
-        """Whether the raylet behind an agent's address is well; a node that is late is asked once more."""
+        """Tell whether the raylet behind an agent's address is healthy; a node that is late gets a second request."""
         for seconds in _HEALTH_TIMEOUTS:
             with suppress(UnreachableError):
                 answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=seconds)
@@ -197,14 +204,14 @@ class RayHead:
                     return True
         return False
 
-    async def _listed(self, what: str, **equal: str) -> list[dict[str, Any]]:
-        """A list of Ray's state API, of what has these values."""
+    async def _listed(self, kind: str, **equal: str) -> list[dict[str, Any]]:
+        """List rows of Ray's state API, those with the given values."""
         filters = {
             "filter_keys": list(equal),
             "filter_predicates": ["="] * len(equal),
             "filter_values": list(equal.values()),
         }
-        listed = await self._json(f"/api/v0/{what}", detail=1, limit=_ALL, **filters)
+        listed = await self._json(f"/api/v0/{kind}", detail=1, limit=_ALL, **filters)
         rows: list[dict[str, Any]] = listed["data"]["result"]["result"]
         return rows
 
@@ -220,7 +227,7 @@ class RayHead:
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:
-    """A head that starts answers 404 or 500 before it has read what it remembers."""
+    """Raise UnreachableError for an error: a head that starts answers 404 or 500 until it has loaded its state."""
     if not answer.is_success:
         raise UnreachableError(f"Ray's head answers {answer.status_code}: {_last_line(answer)}")
     return answer
