@@ -1,7 +1,7 @@
 """Private names of the MLflow server, as seen in mlflow 3.17.2, each with the reason why no public name will do.
 
 MLflow's server has no public hooks for authentication. Every name is read before it is replaced, so that a name that
-a later version renames ends the server's start instead of leaving a gap open. `tests/unit/compat/` asserts them all.
+a later version renames ends the server's start instead of leaving a gap open. `tests/embedded/compat` asserts them all.
 """
 
 from __future__ import annotations
