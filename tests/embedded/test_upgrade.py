@@ -1,4 +1,4 @@
-"""A search that version 0.1.0 began and did not finish, on the embedded platform of the present code."""
+"""The embedded platform of the present code in the home of version 0.1.0, with a search that was interrupted there."""
 
 import json
 import shutil
