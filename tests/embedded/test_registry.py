@@ -66,7 +66,7 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
         return done.stdout or done.stderr
 
     run("from mlplatform.registry import datasets; datasets.put('iris.csv', 'petals')")
-    assert "recorded by no run, because none is open" in run(TRAINS_ON_DATA, "outside")
+    assert "is not recorded, because no run is open" in run(TRAINS_ON_DATA, "outside")
     first = run(TRAINS_ON_DATA, "0.5", MLPLATFORM_JOB_ID="petals-1").split()
     second = run(TRAINS_ON_DATA, "0.7", MLPLATFORM_JOB_ID="petals-2").split()
     return first[0], second[0]
@@ -124,11 +124,11 @@ def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str
     (hook,) = webhooks.webhooks()
     other = webhooks.add(hook.url, "another secret", name="stranger")
     try:
-        with pytest.raises(RegistryError, match=rf"webhook {other.id} was not reached: it answered 403"):
+        with pytest.raises(RegistryError, match=rf"webhook {other.id} did not accept the delivery: it answered 403"):
             webhooks.send_example(other.id)
     finally:
         webhooks.remove(other.id)
-    assert "does not bear the webhook's signature" in receiver()["refused"]
+    assert "does not have the webhook's signature" in receiver()["refused"]
     webhooks.send_example(hook.id)
     models.promote("petals", 1, "champion")
     assert receiver()["model"] == "petals"
@@ -197,7 +197,7 @@ def test_checksums_that_were_changed_with_the_files_are_seen(
     whole = stored.read_text()
     stored.write_text(whole.replace(whole[:8], "00000000"))
     try:
-        with pytest.raises(RegistryError, match="checksums of petals version 2 are not those that were registered"):
+        with pytest.raises(RegistryError, match="checksums of petals version 2 are not the registered ones"):
             models.download("petals/2", tmp_path / "model")
     finally:
         stored.write_text(whole)

@@ -1,10 +1,11 @@
-"""Data sets in a folder: what their digest means, and that half of one is none. tests/stack has them in a bucket."""
+"""Data sets in a folder: their digests, interrupted uploads, verified downloads. tests/stack has them in a bucket."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ PUT = "from mlplatform.registry import datasets; import sys; datasets.put(sys.ar
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where the data sets of the test lie."""
+    """Folder of the test's data sets."""
     monkeypatch.setenv("MLPLATFORM_DATASETS", str(tmp_path / "datasets"))
     return tmp_path / "datasets"
 
@@ -123,7 +124,7 @@ def test_a_download_is_whole_or_not_there(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     (Path(kept.uri) / "cats" / "1.png").write_bytes(b"a dog")
     (tmp_path / "back").mkdir()
-    with pytest.raises(StorageError, match=r"cats/1\.png in .* is not what was put there") as error:
+    with pytest.raises(StorageError, match=r"cats/1\.png in .* does not have the checksum that was recorded") as error:
         kept.download(tmp_path / "back" / "pets")
     assert "\n" not in str(error.value)
     assert list((tmp_path / "back").iterdir()) == []
@@ -132,7 +133,7 @@ def test_a_download_is_whole_or_not_there(images: Path, tmp_path: Path) -> None:
 def test_what_was_deleted_from_the_storage_comes_back_with_the_next_put(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     (Path(kept.uri) / "cats" / "1.png").unlink()
-    with pytest.raises(StorageError, match=r"cats/1\.png in .* cannot be read; put the data set again"):
+    with pytest.raises(StorageError, match=r"cats/1\.png in .* cannot be read; upload the data set again"):
         kept.download(tmp_path / "back")
     assert datasets.put(images, "pets") == kept
     assert contents(kept.download(tmp_path / "back")) == contents(images)
@@ -143,7 +144,7 @@ def test_a_file_that_is_written_while_it_is_put_is_refused(images: Path, root: P
     (images / "labels.csv").write_text("1,dog\n")
     os.utime(images / "labels.csv", ns=(0, 0))
     files = {"labels.csv": images / "labels.csv"}
-    with pytest.raises(StorageError, match=r"labels\.csv was changed while it was put"):
+    with pytest.raises(StorageError, match=r"labels\.csv changed during the upload"):
         datasets._send(datasets._store(), "pets/abc", files, {"labels.csv": before})
     assert not (root / "pets" / "abc" / "labels.csv").exists()
 
@@ -205,7 +206,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(images: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "two words", "a" * 101])
 def test_a_name_that_could_be_a_path_is_refused(name: str, images: Path) -> None:
-    with pytest.raises(StorageError, match="is no name for a data set"):
+    with pytest.raises(StorageError, match=re.escape(f"Invalid data set name {name!r}: use letters, digits")):
         datasets.put(images, name)
 
 

@@ -1,4 +1,4 @@
-"""The registry's parts that need no server: names of models, and what a receiver believes of a webhook."""
+"""The registry's parts that need no server: names of models, and the verification of deliveries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE = {
 
 
 def posted(message: object = MESSAGE, secret: str = SECRET, sent: float | None = None) -> tuple[dict[str, str], bytes]:
-    """Headers and body as standardwebhooks.com lays them down, under MLflow's names."""
+    """Headers and body as standardwebhooks.com specifies them, under MLflow's names."""
     body = json.dumps(message).encode()
     stamp = str(int(time.time() if sent is None else sent))
     signature = hmac.new(secret.encode(), f"delivery-1.{stamp}.".encode() + body, hashlib.sha256).digest()
@@ -49,19 +49,19 @@ def test_header_names_may_have_any_case() -> None:
     assert webhooks.promotion(lower, body, SECRET).version == "3"
 
 
-def test_another_secret_a_changed_body_or_no_signature_is_refused() -> None:
+def test_another_secret_a_changed_body_or_no_signature_is_rejected() -> None:
     headers, body = posted()
     for given, content in ((posted(secret="guessed")[0], body), (headers, body.replace(b"3", b"4")), ({}, body)):
-        with pytest.raises(AccessError, match="does not bear the webhook's signature"):
+        with pytest.raises(AccessError, match="does not have the webhook's signature"):
             webhooks.promotion(given, content, SECRET)
 
 
-def test_a_replayed_message_is_refused() -> None:
+def test_a_replayed_message_is_rejected() -> None:
     with pytest.raises(AccessError, match="more than 5 minutes off"):
         webhooks.promotion(*posted(sent=time.time() - 301), SECRET)
 
 
-def test_another_event_is_no_promotion() -> None:
+def test_another_event_is_rejected() -> None:
     with pytest.raises(RegistryError, match="about model_version created, not a promotion"):
         webhooks.promotion(*posted({**MESSAGE, "entity": "model_version"}), SECRET)
 
@@ -101,7 +101,7 @@ def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: 
         webhooks.webhooks()
 
 
-def test_no_secret_is_no_webhook() -> None:
+def test_an_empty_secret_is_rejected() -> None:
     with pytest.raises(SettingsError, match="openssl rand -hex 32"):
         webhooks.add("https://receiver", "")
 

@@ -10,7 +10,7 @@ from mlplatform.tracking import exit_status, gpu_info, identity, server
 from mlplatform.tracking import run as tracking_run
 
 
-def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_address_a_job_runs_untracked_and_this_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     server.report_untracked.cache_clear()
     with tracking_run.job_run(params={"lr": 1}) as run:
         assert run is None
@@ -21,7 +21,7 @@ def test_without_an_address_a_job_runs_untracked_and_is_told_so(capsys: pytest.C
 
 
 def _within_ray() -> SystemExit:
-    """What a signal's handler that exits becomes while Ray waits for a result."""
+    """Return the error that Ray makes of an exit in a signal's handler while it waits for a result."""
     error = SystemExit(1)
     error.ray_terminate_msg = "SystemExit is raised (sys.exit is called). Exit code: 15."  # type: ignore[attr-defined]
     return error
@@ -40,7 +40,7 @@ def _within_ray() -> SystemExit:
         (ValueError("no data"), "FAILED"),
     ],
 )
-def test_how_a_run_ends_follows_from_what_ended_its_job(error: BaseException, status: str) -> None:
+def test_a_runs_status_follows_from_the_error_that_ended_its_job(error: BaseException, status: str) -> None:
     assert exit_status.status_after(error) == status
 
 
@@ -51,7 +51,9 @@ def test_a_silent_server_is_named_at_once(closed_port: int) -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (404, UnreachableError)])
-def test_a_refusal_is_told_from_a_wrong_address(status: int, kind: type[Exception], serve: Callable[..., str]) -> None:
+def test_a_rejection_is_distinguished_from_a_wrong_address(
+    status: int, kind: type[Exception], serve: Callable[..., str]
+) -> None:
     address = serve(lambda method, path: (status, "no"))
     with pytest.raises(kind, match=str(status)):
         server.check(address)
@@ -64,7 +66,7 @@ def test_a_plugin_of_mlflows_client_may_authenticate_where_the_probe_cannot(
     server.check(serve(lambda method, path: (401, "no")))
 
 
-def test_a_store_that_is_no_server_needs_no_check() -> None:
+def test_a_database_needs_no_check() -> None:
     server.check("sqlite:///runs.db")
 
 
@@ -82,7 +84,7 @@ def test_a_store_that_is_no_server_needs_no_check() -> None:
         ({"RANK": "first"}, (0, 0)),
     ],
 )
-def test_a_processs_rank_is_what_its_launcher_says(
+def test_a_processs_rank_is_the_one_its_launcher_has_set(
     variables: dict[str, str], ranks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID"):
@@ -102,7 +104,7 @@ def test_a_changed_environment_is_restored_whatever_was_done_to_it(monkeypatch: 
     assert "MLFLOW_EXPERIMENT_ID" not in environment()
 
 
-def test_what_is_said_of_gpus_names_them_or_says_that_there_are_none() -> None:
+def test_the_report_on_gpus_names_them_or_the_node_without_any() -> None:
     import socket
 
     said = gpu_info.describe()

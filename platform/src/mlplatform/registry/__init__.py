@@ -1,1 +1,1 @@
-"""Models and data sets by name."""
+"""Models and data sets by name, on MLflow's registry and the object storage."""

@@ -1,7 +1,7 @@
-"""Data sets by name and digest: what a run was trained on can be named, fetched again and told from its next version.
+"""Data sets by name and digest, so that a run's training data can be named, fetched again and distinguished.
 
-<MLPLATFORM_DATASETS>/<name>/<digest>/...             the files, as they were put
-<MLPLATFORM_DATASETS>/.manifests/<name>/<digest>      checksums; written last, so that half a data set is none
+<MLPLATFORM_DATASETS>/<name>/<digest>/...             the files as they were uploaded
+<MLPLATFORM_DATASETS>/.manifests/<name>/<digest>      checksums; written last, so that half an upload is invisible
 """
 
 from __future__ import annotations
@@ -37,35 +37,39 @@ _SHORTEST_PREFIX = 6
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files under a name, as they were when they were put."""
+    """Files under a name, as they were when `put` uploaded them."""
 
     name: str
     digest: str
-    """Over names and contents, 32 hexadecimal characters; the same files have the same one wherever they lie."""
+    """Digest over names and contents, 32 hexadecimal characters; the same files have the same one everywhere."""
 
     uri: str
-    """Folder or `s3://` address of the files, for Ray Data, pyarrow and whatever else reads in place."""
+    """Folder or `s3://` address of the files, for Ray Data, pyarrow and others that read in place."""
 
     size: int
-    """Bytes of all files together."""
+    """Size of all files together, in bytes."""
 
     user: str
-    """Who has put it."""
+    """User who uploaded it."""
 
     modified: datetime
-    """When it was put last; the latest is what the bare name means."""
+    """Time of the last `put`; the bare name stands for the latest version."""
 
     sums: Mapping[str, str] = field(repr=False)
     """Path below the folder -> SHA-256."""
 
     def download(self, folder: Path | str) -> Path:
-        """Fetch the files into a folder, which is new or empty, and check each; already there, nothing is moved.
+        """Download the files into a new or empty folder and verify each; nothing is transferred if they are there.
 
-        Several processes may ask for the same folder at once, as the ranks on a node do: one of them fetches.
+        Several processes may download to the same folder at once, such as the ranks on a node: one of them does.
+
+        Returns:
+            The folder's absolute path.
 
         Raises:
-            StorageError: the folder holds other files, or a file is not what was put.
-            UnreachableError, AccessError: as every use of the storage.
+            StorageError: the folder holds other files, or a file differs from the uploaded one.
+            UnreachableError: the storage does not answer.
+            AccessError: the storage rejected the account.
         """
         destination = Path(folder).absolute()
         store = _store()
@@ -83,23 +87,24 @@ class Dataset:
         try:
             store.download(f"{self.name}/{self.digest}/{path}", folder / path, moved.add)
         except StorageError as error:
-            raise StorageError(f"The file {path} in {self.uri} cannot be read; put the data set again.") from error
+            raise StorageError(f"The file {path} in {self.uri} cannot be read; upload the data set again.") from error
         if checksums.sha256(folder / path) != self.sums[path]:
             raise StorageError(
-                f"The file {path} in {self.uri} is not what was put there; delete it there and put the data set again."
+                f"The file {path} in {self.uri} does not have the checksum that was recorded; delete it there and "
+                "upload the data set again."
             )
 
 
 def dataset(name: str) -> Dataset:
-    """A data set that the run at hand is made from: the run records its name and digest.
+    """Return a data set and record it, by name and digest, as an input of the run.
 
-    The run is the one that is active, or else the one of the job that this process belongs to.
+    The run is the active one, or else that of the job that this process belongs to.
 
     Args:
-        name: `name` for the latest, or `name@digest`, of which the first six characters are enough.
+        name: `name` for the latest version, or `name@digest`; six characters of the digest are enough.
 
     Raises:
-        StorageError: there is no such data set; the message names those that there are.
+        StorageError: there is no such data set; the message lists the existing ones.
     """
     found = find(name)
     _record(found)
@@ -107,10 +112,10 @@ def dataset(name: str) -> Dataset:
 
 
 def find(name: str) -> Dataset:
-    """Look a data set up by `name` or `name@digest`, without recording it.
+    """Return a data set by `name` or `name@digest`, without recording it.
 
     Raises:
-        StorageError: there is no such data set; the message names those that there are.
+        StorageError: there is no such data set; the message lists the existing ones.
     """
     store = _store()
     bare, _, prefix = name.partition("@")
@@ -119,24 +124,32 @@ def find(name: str) -> Dataset:
     if not found:
         raise StorageError(f"There is no data set {name!r}; there {_known(store, bare)}.")
     if prefix and len(prefix) < _SHORTEST_PREFIX:
-        raise StorageError(f"{name!r} is too short to be sure; give at least {_SHORTEST_PREFIX} characters after @.")
+        raise StorageError(f"{name!r} is ambiguous; give at least {_SHORTEST_PREFIX} characters after @.")
     return _read(store, found[-1])
 
 
 def list_datasets() -> list[Dataset]:
-    """Every data set in every version, by name and from the oldest to the latest."""
+    """Return every version of every data set, by name and from the oldest to the latest."""
     store = _store()
     return [_read(store, entry) for entry in _manifests(store)]
 
 
 def put(source: Path | str, name: str) -> Dataset:
-    """Keep a folder, or one file, under a name; the same contents again move nothing.
+    """Upload a folder, or one file, under a name; the same contents again transfer nothing.
 
-    Where a put was interrupted, the next one sends only what is missing; until all is there, nothing is visible.
+    After an interrupted upload, the next one sends only the missing files. Nothing is visible until all are there.
+
+    Args:
+        source: the folder or file.
+        name: up to 100 letters, digits, '.', '-' and '_'.
+
+    Returns:
+        The data set with its digest.
 
     Raises:
-        StorageError: there are no files, a file changed meanwhile, or the name is not valid.
-        UnreachableError, AccessError: as every use of the storage.
+        StorageError: there are no files, a file changed during the upload, or the name is not valid.
+        UnreachableError: the storage does not answer.
+        AccessError: the storage rejected the account.
     """
     _check_name(name)
     store = _store()
@@ -145,7 +158,7 @@ def put(source: Path | str, name: str) -> Dataset:
     total = sum(size for size, _ in before.values())
     sums = _sums(files, total)
     digest = checksums.digest(sums)
-    # Also where the manifest is there: what somebody has deleted since comes back.
+    # Also if there is a manifest: files that somebody has deleted since are uploaded again.
     _send(store, f"{name}/{digest}", files, before)
     manifests = _manifests(store, name)
     if manifests and _digest_of(manifests[-1]) == digest:
@@ -166,7 +179,7 @@ def _sums(files: Mapping[str, Path], total: int) -> Sums:
 
 
 def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Mapping[str, tuple[int, int]]) -> None:
-    """Upload what is not there yet; the digest in the prefix says that what is there has the same contents."""
+    """Upload the missing files; the digest in the prefix guarantees that the others have the same contents."""
     there = {entry.key: entry.size for entry in store.find(f"{prefix}/")}
 
     def send(path: str, file: Path, moved: Counter) -> None:
@@ -174,7 +187,7 @@ def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Ma
         store.upload(file, key, moved.add)
         if _state(file) != before[path]:
             store.delete(key)
-            raise StorageError(f"{file} was changed while it was put; put it again when nothing writes to it.")
+            raise StorageError(f"{file} changed during the upload; upload it again when nothing writes to it.")
 
     missing = {path: file for path, file in files.items() if there.get(f"{prefix}/{path}") != before[path][0]}
     if not missing:
@@ -184,7 +197,7 @@ def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Ma
 
 
 def _state(file: Path) -> tuple[int, int]:
-    """Size in bytes and time of the last change; both stay when a file does."""
+    """Return size in bytes and time of the last change; both stay the same for an unchanged file."""
     status = file.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -194,7 +207,7 @@ def _read(store: ObjectStore, entry: Entry) -> Dataset:
     record = json.loads(store.read(entry.key))
     checksums.check_paths(record["files"])
     if checksums.digest(record["files"]) != digest:
-        raise StorageError(f"The manifest {store.uri}/{entry.key} is damaged; put the data set {name!r} again.")
+        raise StorageError(f"The manifest {store.uri}/{entry.key} is damaged; upload the data set {name!r} again.")
     return Dataset(
         name,
         digest,
@@ -227,7 +240,7 @@ def _known(store: ObjectStore, name: str) -> str:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise StorageError(f"{name!r} is no name for a data set; use letters, digits, dot, dash and underscore.")
+        raise StorageError(f"Invalid data set name {name!r}: use letters, digits, '.', '-' and '_'.")
 
 
 def _store() -> ObjectStore:
@@ -235,7 +248,7 @@ def _store() -> ObjectStore:
 
 
 def _record(found: Dataset) -> None:
-    """Make the data set an input of the run, once however often and by however many ranks it is asked for."""
+    """Make the data set an input of the run; several calls and ranks record it once."""
     if server.uri() is None:
         server.report_untracked()
         return
@@ -243,8 +256,11 @@ def _record(found: Dataset) -> None:
 
     run = active_run() or (server.find_run(job_id) if (job_id := settings().job_id) else None)
     if run is None:
-        say = f"The data set {found.name} is recorded by no run, because none is open; open mlplatform.job_run() first."
-        print(say, file=sys.stderr, flush=True)
+        print(
+            f"The data set {found.name} is not recorded, because no run is open; open mlplatform.job_run() first.",
+            file=sys.stderr,
+            flush=True,
+        )
         return
     MlflowClient().log_inputs(run.info.run_id, datasets=[_input(found)])
 

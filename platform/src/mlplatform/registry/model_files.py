@@ -1,4 +1,4 @@
-"""The files of a model in MLflow: recorded with their checksums, and fetched and checked against these."""
+"""Files of a model in MLflow: their checksums are recorded once, and every download is verified against them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 
 def open_files(location: str) -> ArtifactRepository:
-    """The files at an address of MLflow (`mlflow-artifacts:/...`, which the server passes on)."""
+    """Return the files at an address of MLflow, such as `mlflow-artifacts:/...`, which its server proxies."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(location)
 
 
 def record(files: ArtifactRepository) -> str:
-    """Put SHA256SUMS beside a model's files, if it is not there yet.
+    """Upload SHA256SUMS beside a model's files, unless it is there already.
 
-    The files are read once, as the server gives them back; one at a time a thread is on this machine's disk.
+    Every file is downloaded once, as the server returns it; each thread has one of them on this machine's disk.
+
+    Args:
+        files: the model's files.
 
     Returns:
-        The digest over all names and contents.
+        The digest over all names and contents, hexadecimal.
 
     Raises:
         RegistryError: there are no files.
@@ -51,14 +54,19 @@ def record(files: ArtifactRepository) -> str:
 
 
 def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None) -> Path:
-    """Bring a model's files into a folder that appears whole; nothing is moved when it holds them already.
+    """Download a model's files into a folder that appears whole; nothing is transferred if it holds them already.
 
     Args:
+        files: the model's files.
+        folder: destination.
         what: name and version, for messages.
-        digest: of the registered version; None where it was registered without one.
+        digest: digest of the registered version; None if it was registered without one.
+
+    Returns:
+        The folder.
 
     Raises:
-        RegistryError: a file is not what was registered.
+        RegistryError: a file differs from the registered one.
         StorageError: the folder holds other files or cannot be written.
     """
     sizes = _sizes(files)
@@ -69,7 +77,7 @@ def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None
         sums = _recorded(files, Path(scratch)) if checksums.FILE in sizes else {}
     if digest is not None and checksums.digest(sums) != digest:
         raise RegistryError(
-            f"The checksums of {what} are not those that were registered; log the model again and register that."
+            f"The checksums of {what} are not the registered ones; log the model again and register it."
         )
     if (folder / checksums.FILE).is_file() and checksums.holds(folder, sums):
         return folder
@@ -80,16 +88,16 @@ def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, 
     def is_model(there: Path) -> bool:
         return (there / checksums.FILE).is_file()
 
-    def bring(path: str, draft: Path, moved: Counter) -> None:
+    def download(path: str, draft: Path, moved: Counter) -> None:
         _get(files, path, draft / path, moved)
         if sums is not None and checksums.sha256(draft / path) != sums[path]:
             raise RegistryError(
                 f"The file {path} of {what} does not have the checksum that was registered: it was damaged in the "
-                "storage or on the way; download it again, else log the model again and register that."
+                "storage or in transit; download it again, else log the model again and register it."
             )
 
     with atomic.new_folder(folder, is_model) as draft:
-        tasks = [partial(bring, path, draft) for path in sizes]
+        tasks = [partial(download, path, draft) for path in sizes]
         progress.run(f"Downloading {what}", sum(sizes.values()), tasks)
         if sums is not None:
             (draft / checksums.FILE).write_text(checksums.render(sums))
@@ -99,13 +107,13 @@ def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, 
 def _computed(files: ArtifactRepository, sizes: dict[str, int], scratch: Path) -> Sums:
     sums: Sums = {}
 
-    def take(number: int, path: str, moved: Counter) -> None:
+    def compute(number: int, path: str, moved: Counter) -> None:
         local = scratch / str(number)
         _get(files, path, local, moved)
         sums[path] = checksums.sha256(local)
         local.unlink()
 
-    tasks = [partial(take, number, path) for number, path in enumerate(sizes)]
+    tasks = [partial(compute, number, path) for number, path in enumerate(sizes)]
     progress.run("Reading the model", sum(sizes.values()), tasks)
     return sums
 
@@ -123,7 +131,7 @@ def _get(files: ArtifactRepository, path: str, local: Path, moved: Counter) -> N
 
 
 def _sizes(files: ArtifactRepository) -> dict[str, int]:
-    """Bytes of each file by its path."""
+    """Return path -> bytes of each file."""
     return dict(_walk(files, None))
 
 

@@ -1,7 +1,7 @@
-"""Programs that are told of a promotion: MLflow posts them which version an alias now points at, signed.
+"""Webhooks for promotions: MLflow posts to each receiver, signed, the version that an alias now points at.
 
-MLflow delivers in the background and tries four times within about ten seconds; a receiver that was away longer asks
-`registry.resolve` for the present champion when it starts. Promoting again delivers again.
+MLflow delivers in the background and tries four times within about ten seconds. A receiver that was unavailable for
+longer reads the present champion with `registry.lookup.resolve` when it starts. Promoting again delivers again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PAGE = 100
 """Webhooks per request; MLflow accepts no more."""
 
 _TOLERANCE_SECONDS = 300
-"""Age beyond which a message counts as replayed; what standardwebhooks.com recommends."""
+"""Age in seconds beyond which a message counts as replayed, as standardwebhooks.com recommends."""
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """A receiver that MLflow knows."""
+    """A receiver that is registered at MLflow."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What a receiver is told: the alias of the model now points at this version."""
+    """Content of a delivery: the alias of the model now points at this version."""
 
     model: str
     alias: str
@@ -51,14 +51,20 @@ class Promotion:
 
 
 def add(url: str, secret: str, *, name: str | None = None, account: Path | None = None) -> Webhook:
-    """Have every promotion posted to `url`, signed with `secret`, which the receiver gives to `promotion`.
+    """Have every promotion posted to `url`, signed with `secret`, which the receiver passes to `promotion`.
 
     Args:
-        account: file with an administrator's account, `secrets/mlflow_admin` on a stack; the embedded one needs none.
+        url: address of the receiver.
+        secret: shared secret; `openssl rand -hex 32` makes one.
+        name: name of the webhook; None takes "promotions".
+        account: file with an administrator's account, `secrets/mlflow_admin` on a stack; the embedded platform needs
+            none.
 
     Raises:
-        RegistryError: MLflow refuses the address, by the settings WEBHOOK_SCHEMES and WEBHOOK_PRIVATE_ADDRESSES.
-        AccessError: the account is missing or no administrator's.
+        RegistryError: MLflow rejected the address, by the settings WEBHOOK_SCHEMES and WEBHOOK_PRIVATE_ADDRESSES.
+        AccessError: the account is missing or not an administrator's.
+        SettingsError: the secret is empty, or MLFLOW_TRACKING_URI is not set.
+        UnreachableError: MLflow does not answer.
     """
     if not secret:
         raise SettingsError("The webhook's secret is empty; `openssl rand -hex 32` makes one.")
@@ -68,13 +74,13 @@ def add(url: str, secret: str, *, name: str | None = None, account: Path | None 
 
 
 def webhooks(account: Path | None = None) -> list[Webhook]:
-    """Every receiver, whatever it is told of."""
+    """Return every receiver, of all kinds of events."""
     with _mlflow(account) as mlflow:
         return [_webhook(entry) for entry in mlflow.all("GET", "webhooks", "webhooks", {"max_results": _PAGE})]
 
 
 def remove(webhook_id: str, account: Path | None = None) -> None:
-    """Tell a receiver no more.
+    """Remove a webhook.
 
     Raises:
         RegistryError: there is no such webhook.
@@ -84,35 +90,40 @@ def remove(webhook_id: str, account: Path | None = None) -> None:
 
 
 def send_example(webhook_id: str, account: Path | None = None) -> None:
-    """Post an example to a receiver and wait for its answer.
+    """Send a test delivery to a receiver and wait for its answer.
 
     Raises:
-        RegistryError: it did not answer, or not with success; the message says how.
+        RegistryError: the receiver did not answer or did not accept the delivery; the message has the reason.
     """
     with _mlflow(account) as mlflow:
         result = mlflow.call("POST", f"webhooks/{webhook_id}/test", {})["result"]
     if not result.get("success"):
-        said = result.get("error_message") or f"it answered {result.get('response_status')}"
-        raise RegistryError(f"The receiver of webhook {webhook_id} was not reached: {said}.")
+        reason = result.get("error_message") or f"it answered {result.get('response_status')}"
+        raise RegistryError(f"The receiver of webhook {webhook_id} did not accept the delivery: {reason}.")
 
 
 def promotion(headers: Mapping[str, str], body: bytes, secret: str) -> Promotion:
-    """Read what MLflow has posted to a receiver, if it bears the signature of `secret` and is not old.
+    """Return the promotion in a delivery, after verifying its signature and age.
 
-    The signature is HMAC-SHA256 over `<delivery id>.<time>.<body>`, as standardwebhooks.com lays down.
+    The signature is HMAC-SHA256 over `<delivery id>.<time>.<body>`, as standardwebhooks.com specifies.
+
+    Args:
+        headers: headers of the request, in any case.
+        body: its body, unchanged.
+        secret: the webhook's secret.
 
     Raises:
-        AccessError: the signature is missing or wrong, or the message is older than 5 minutes.
-        RegistryError: it is not about an alias.
+        AccessError: the signature is missing or wrong, or the message is more than 5 minutes old.
+        RegistryError: the message is not about an alias.
     """
     given = {key.lower(): value for key, value in headers.items()}
     sent = given.get("x-mlflow-timestamp", "")
     signed = f"{given.get('x-mlflow-delivery-id', '')}.{sent}.".encode() + body
     signature = b"v1," + base64.b64encode(hmac.new(secret.encode(), signed, hashlib.sha256).digest())
     if not hmac.compare_digest(signature, given.get("x-mlflow-signature", "").encode()):
-        raise AccessError("The message does not bear the webhook's signature; compare the secret of both sides.")
+        raise AccessError("The message does not have the webhook's signature; compare the secrets of both sides.")
     if abs(time.time() - float(sent)) > _TOLERANCE_SECONDS:
-        raise AccessError(f"The message is from {sent}, more than 5 minutes off; it was replayed, or a clock is wrong.")
+        raise AccessError(f"The message's time {sent} is more than 5 minutes off; it is a replay, or a clock is wrong.")
     message = json.loads(body)
     if message.get("entity") != "model_version_alias" or message.get("action") != "created":
         raise RegistryError(f"The message is about {message.get('entity')} {message.get('action')}, not a promotion.")

@@ -1,4 +1,4 @@
-"""What this node's own tools say about its GPUs."""
+"""Report on this node's GPUs, by the vendors' own tools."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import subprocess
 _TOOLS = ("nvidia-smi", "rocm-smi")
 
 _SECONDS = 30
-"""A first nvidia-smi on a node without persistence mode took over ten."""
+"""The first nvidia-smi on a node without persistence mode took more than ten."""
 
 
 def describe() -> str:
-    """The report of `nvidia-smi` or `rocm-smi`, else NVML's names; one sentence where there is no GPU."""
+    """Return the report of `nvidia-smi` or `rocm-smi`, else NVML's names; one sentence if there is no GPU."""
     for tool in _TOOLS:
         if report := _output(tool):
             return report
@@ -34,7 +34,7 @@ def _output(tool: str) -> str | None:
 
 
 def _nvml() -> list[str]:
-    """One line a GPU: number, name, memory; containers may have the driver's library without its programs."""
+    """Return one line per GPU: number, name, memory. Containers may have the driver's library without its programs."""
     try:
         import pynvml  # type: ignore[import-untyped]
 

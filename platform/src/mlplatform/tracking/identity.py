@@ -15,12 +15,12 @@ DRIVER, WORKER = "driver", "worker"
 
 
 def process_ranks() -> tuple[int, int]:
-    """Rank and local rank of this process among those that train together; 0 and 0 for a process alone."""
+    """Return rank and local rank of this process among those that train together; 0 and 0 for a single process."""
     return ray_core.train_ranks() or launcher_ranks()
 
 
 def identity_tags(config: Settings) -> dict[str, str]:
-    """What every run of a job carries, those that user code starts by itself included."""
+    """Return the tags of every run of a job, including runs that user code starts by itself."""
     tags = {
         TAG_JOB: config.job_id,
         TAG_ATTEMPT: str(config.attempt),
@@ -33,7 +33,8 @@ def identity_tags(config: Settings) -> dict[str, str]:
 
 
 def job_tags(config: Settings) -> dict[str, str]:
-    # A worker's own command line is Ray's, and names nothing that a person has typed.
+    """Return the tags of the job's own run: identity, role, holder and entry point."""
+    # The command line of a worker is Ray's and has nothing that a person has typed.
     command = config.entrypoint or ("" if ray_core.is_worker() else shlex.join(sys.orig_argv))
     tags = {
         **identity_tags(config),

@@ -9,14 +9,19 @@ _TAG_FIRST = "mlplatform.first_fit"
 _NAME_LENGTH = 250
 
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
-"""What MLflow refuses in the name of a metric (`mlflow.utils.validation`); its letters are those of every alphabet."""
+"""Characters that MLflow rejects in a metric's name (`mlflow.utils.validation`); letters are those of all alphabets."""
 
 
 def metric_prefix(run_id: str, name: str, tracking_uri: str | None) -> str:
-    """What the metrics of a job's training run are called by in MLflow: nothing for its first one, else `<name>/`.
+    """Return the prefix of a training run's metrics in MLflow: none for the job's first training run, else `<name>/`.
 
-    Two training runs of a job report the same metrics for the same steps. The first one's name is kept as a tag, so
-    that a later attempt, which may leave it out, comes to the same answer.
+    Two training runs of a job report the same metrics for the same steps. The name of the first one is kept as a tag,
+    so that a later attempt, which may skip that run, gets the same prefixes.
+
+    Args:
+        run_id: MLflow run of the job.
+        name: name of the training run.
+        tracking_uri: MLflow of the run; None takes the process's own.
     """
     from mlflow import MlflowClient
 
@@ -28,9 +33,9 @@ def metric_prefix(run_id: str, name: str, tracking_uri: str | None) -> str:
 
 
 def valid_name(key: str) -> str:
-    """The name itself, or the nearest that MLflow takes: letters, digits and `_-. :/`, at most 250 characters.
+    """Return the name, or the nearest that MLflow accepts: letters, digits and `_-. :/`, at most 250 characters.
 
-    It has to be a path as `os.path.normpath` leaves one, and may not begin with two dots.
+    MLflow requires a path that `os.path.normpath` does not change and that does not begin with two dots.
     """
     parts = _NOT_IN_A_NAME.sub("_", key)[:_NAME_LENGTH].split("/")
     name = "/".join(part for part in parts if part not in ("", ".", ".."))
@@ -38,7 +43,7 @@ def valid_name(key: str) -> str:
 
 
 def name_among(key: str, names: dict[str, str]) -> str:
-    """The valid name of a key, which `names` keeps by it; where another key has that name already, with a number."""
+    """Return the valid name of a key, with a number if another key has it already; `names` keeps key -> name."""
     if key not in names:
         name, taken = valid_name(key), set(names.values())
         ends = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))

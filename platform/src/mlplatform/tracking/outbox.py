@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mlplatform.errors import FencedError
+from mlplatform.throttle import ThrottledWarning
 
 FLUSH_SECONDS = 120.0
 """Time to deliver the rest at the end of a training; a restart of MLflow, Postgres or MinIO takes up to 60 s."""
 
 _RETRY_SECONDS = 1.0
-
-_WARN_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +118,7 @@ class Outbox:
 
     def _retry(self, call: Any, *arguments: Any) -> bool:
         """Call until it does not raise; return False if it was fenced or the outbox' time was up."""
-        warned = float("-inf")
+        warn = ThrottledWarning(_log)
         while self._deadline is None or time.monotonic() < self._deadline:
             try:
                 call(*arguments)
@@ -129,11 +128,7 @@ class Outbox:
                 self._fenced.set()
                 return False
             except Exception as error:
-                if time.monotonic() - warned > _WARN_SECONDS:
-                    _log.warning(
-                        "%s is unavailable, %s queued: %s", self._sink.name, _items(len(self.pending())), error
-                    )
-                    warned = time.monotonic()
+                warn("%s is unavailable, %s queued: %s", self._sink.name, _items(len(self.pending())), error)
                 time.sleep(_RETRY_SECONDS)
         return False
 

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from mlplatform.compat import mlflow as mlflow_compat
-from mlplatform.settings.environment import environment
+from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class JobsOwnKey:
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         """Set the key of the job's environment, or remove an account that is not meant for the request's server."""
-        variables = environment()
-        if variables.get("MLFLOW_TRACKING_USERNAME") and variables.get("MLFLOW_TRACKING_PASSWORD"):
+        own = TrackingAccount.load()
+        if own.login:
             return request
-        if token := variables.get("MLFLOW_TRACKING_TOKEN"):
-            request.headers["Authorization"] = f"Bearer {token}"
-        elif (own := settings().platform_tracking_uri) and not str(request.url).startswith(f"{own.rstrip('/')}/"):
+        if own.token:
+            request.headers["Authorization"] = f"Bearer {own.token}"
+        elif (server := settings().platform_tracking_uri) and not str(request.url).startswith(f"{server.rstrip('/')}/"):
             request.headers.pop("Authorization", None)
         return request
 

@@ -1,4 +1,4 @@
-"""System metrics of one node, sampled by MLflow's own monitors and sent to a run from a thread."""
+"""System metrics of this node, sampled by MLflow's own monitors and sent to a run from a thread."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ _log = logging.getLogger(__name__)
 
 
 class NodeMonitor:
-    """Sends `system/[<node>/]cpu_utilization_percentage` and its siblings, MLflow's own names, every 10 s.
+    """Sends `system/[<node>/]cpu_utilization_percentage` and the other metrics of MLflow every 10 s.
 
-    MLflow's own thread ends for good when MLflow is away once, and as soon as the run is not RUNNING, which Lightning's
-    MLFlowLogger makes it after each fit; this one goes on until it is stopped. MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL
-    and MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING are heeded.
+    MLflow's own thread ends for good when MLflow is unavailable once, and as soon as the run is not RUNNING, as after
+    each fit with Lightning's MLFlowLogger; this one continues until it is stopped. It respects
+    MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL and MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING.
     """
 
     def __init__(self, find: Callable[[], Run | None], tracking_uri: str, node: str | None, but_on: str | None = None):
-        """
+        """Prepare the thread; `start` starts it.
+
         Args:
-            find: gives the run to send to; asked until it does, for a run may be opened later than its ranks start.
-            tracking_uri: where the run is.
+            find: returns the run to send to; called until it does, because ranks may start before their run is opened.
+            tracking_uri: MLflow of the run.
             node: name that goes into the metrics' names; None for the node that has opened the run.
-            but_on: send nothing where the run was opened on the node of this name, which sends its own.
+            but_on: send nothing if the run was opened on the node of this name, which sends its own.
         """
         self._find = find
         self._tracking_uri = tracking_uri
@@ -53,11 +54,11 @@ class NodeMonitor:
         self._thread = threading.Thread(target=self._run, name="mlplatform-node-metrics", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; nothing that goes wrong in it reaches the caller."""
+        """Start the thread; it logs its errors and raises none in the caller."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that waits for MLflow is left to itself."""
+        """End the thread, or leave it behind if it waits for MLflow for more than 2 s."""
         self._stopped.set()
         self._thread.join(_STOP_SECONDS)
 
@@ -110,11 +111,11 @@ class NodeMonitor:
 def node_metrics(run_id: str | None = None) -> Iterator[None]:
     """Send this node's system metrics to a run while the block runs, as `system/<node>/gpu_0_utilization_percentage`.
 
-    For training functions whose nodes are others than the one that opened the run, which sends its own without a name
-    in between. Every rank may use it: one a node, that of local rank 0, sends. Nothing that goes wrong is raised.
+    For training functions on other nodes than the one that opened the run, which sends its own without a node's name.
+    Every rank may use it: only local rank 0 sends, one per node. It raises nothing.
 
     Args:
-        run_id: None takes the job's run, as soon as there is one.
+        run_id: run that the metrics go to; None takes the job's run, as soon as there is one.
     """
     address = uri_outside() or uri()
     job_id = settings().job_id
