@@ -1,5 +1,5 @@
-"""The service in front of Ray's head: Ray's Jobs API with jobs, logs and packages that outlive Ray.
+"""Service in front of the Ray head: Ray's Jobs API, with jobs, logs and packages that outlive Ray.
 
-`api` answers people, `reconciler` starts and watches attempts, `states` says what each event means, `store` remembers;
-`logs` keeps what jobs print, `carrier` brings it from the nodes; what is not of jobs goes to the head by `passage`.
+`http` answers requests for jobs and proxies all others to the head, `control` starts and watches attempts, `jobs` keeps
+jobs and defines their states, `logs` ships and stores what jobs print, `upstream` has the clients of Ray and MLflow.
 """

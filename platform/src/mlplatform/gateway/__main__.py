@@ -1,4 +1,4 @@
-"""`python -m mlplatform.gateway`: serve on port 8265."""
+"""Entry point `python -m mlplatform.gateway`: serve on port 8265."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if __name__ == "__main__":
         port=config.port,
         access_log=False,
         server_header=False,
-        # Otherwise who connects from 127.0.0.1 could choose the address that the head is told.
+        # Otherwise a client on 127.0.0.1 could choose the address that the head logs.
         proxy_headers=False,
         timeout_graceful_shutdown=_STOP_SECONDS,
         log_config=None,

@@ -1,4 +1,4 @@
-"""The gateway put together: its parts, its paths and its life."""
+"""Composition of the gateway: its parts, its routes and its lifespan."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import packages
 from mlplatform.gateway.http.auth import TokenAuth
 from mlplatform.gateway.http.errors import handle_error
-from mlplatform.gateway.http.jobs import Api
-from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
@@ -37,7 +37,7 @@ _VERSION = version("mlplatform")
 
 
 def create_app(config: GatewaySettings) -> Starlette:
-    """The gateway as an ASGI application.
+    """Return the gateway as an ASGI application.
 
     Raises:
         SettingsError: a secret's file cannot be read.
@@ -51,16 +51,16 @@ def create_app(config: GatewaySettings) -> Starlette:
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, kept, outages, tracking)
-    passage = Passage(config.head)
-    api = Api(store, reconciler, logs, head, passage)
+    proxy = ReverseProxy(config.head)
+    jobs = JobRoutes(store, reconciler, logs, head, proxy)
 
     @asynccontextmanager
-    async def life(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
         kept.tidy()
         tasks = [asyncio.create_task(reconciler.run()), asyncio.create_task(logs.run())]
         for task in tasks:
-            task.add_done_callback(_end_with)
+            task.add_done_callback(_exit_with)
         try:
             yield
         finally:
@@ -68,40 +68,40 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, passage):
+            for part in (head, outages, proxy):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
 
     return Starlette(
         routes=[
-            *api.routes(),
+            *jobs.routes(),
             *packages.routes(kept),
             *http_logs.routes(logs),
-            Mount("/", app=passage),
+            Mount("/", app=proxy),
         ],
-        middleware=[Middleware(_Named), Middleware(TokenAuth, token=token.read)],
+        middleware=[Middleware(_GatewayHeader), Middleware(TokenAuth, token=token.read)],
         exception_handlers={PlatformError: handle_error},
-        lifespan=life,
+        lifespan=lifespan,
     )
 
 
-class _Named:
-    """Says in every answer that it comes from the gateway, so that our client knows what it may ask for."""
+class _GatewayHeader:
+    """ASGI middleware that adds the gateway's version to every response, so that our client knows its features."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def named(message: Message) -> None:
+        async def send_with_header(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[GATEWAY_HEADER] = _VERSION
             await send(message)
 
-        await self._app(scope, receive, named)
+        await self._app(scope, receive, send_with_header)
 
 
-def _end_with(task: asyncio.Task[None]) -> None:
-    """A gateway that no longer conducts must not look healthy: it ends, and is started again."""
+def _exit_with(task: asyncio.Task[None]) -> None:
+    """End the process with a background task that failed: the gateway must not look healthy without it."""
     if not task.cancelled() and task.exception() is not None:
         raise SystemExit(1) from task.exception()

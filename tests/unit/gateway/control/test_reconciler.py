@@ -19,8 +19,8 @@ from mlplatform.gateway.control import ending, reconciler
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.http.jobs import Api
-from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
@@ -414,7 +414,7 @@ def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None
 
 def test_a_silent_jobs_log_is_let_go_when_its_reader_leaves(gateway: Gateway) -> None:
     async def followers(count: int) -> bool:
-        return sum(job.followers for job in gateway.logs._jobs.values()) == count
+        return sum(job.readers for job in gateway.logs._jobs.values()) == count
 
     async def scenario() -> None:
         await upgrade(gateway.store.engine)
@@ -428,7 +428,7 @@ def test_a_silent_jobs_log_is_let_go_when_its_reader_leaves(gateway: Gateway) ->
 
 
 @asynccontextmanager
-async def served(endpoints: Api) -> AsyncIterator[str]:
+async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
     config = uvicorn.Config(Starlette(routes=endpoints.routes()), port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
@@ -440,9 +440,9 @@ async def served(endpoints: Api) -> AsyncIterator[str]:
     await serving
 
 
-def api(gateway: Gateway) -> Api:
+def api(gateway: Gateway) -> JobRoutes:
     made_up: Any = gateway.head
-    return Api(gateway.store, gateway.reconciler, gateway.logs, made_up, Passage("http://127.0.0.1:1"))
+    return JobRoutes(gateway.store, gateway.reconciler, gateway.logs, made_up, ReverseProxy("http://127.0.0.1:1"))
 
 
 async def _true(value: object) -> bool:

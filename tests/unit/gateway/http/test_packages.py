@@ -23,7 +23,7 @@ from mlplatform.errors import SettingsError, UnreachableError
 from mlplatform.gateway.errors import NoSuchPackageError, PackageError
 from mlplatform.gateway.http.packages import routes
 from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.storage import objects
+from mlplatform.storage import s3
 
 NAME = "_ray_pkg_0123456789abcdef.zip"
 PATH = f"/api/packages/gcs/{NAME}"
@@ -252,7 +252,7 @@ def test_a_store_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, closed_p
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
-    monkeypatch.setattr(objects, "_ATTEMPTS", 1)  # boto3's pauses between attempts add up to 8 s
+    monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's pauses between attempts add up to 8 s
     away = Packages("s3://jobs", LIMIT)
     with served(away) as address:
         answer = httpx.get(address + PATH, timeout=BOUND_S)

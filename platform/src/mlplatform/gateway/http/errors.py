@@ -23,6 +23,7 @@ from mlplatform.gateway.errors import (
     StalledRequestError,
     UnknownJobError,
 )
+from mlplatform.throttle import ThrottledWarning
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchJobError, 404),
@@ -48,7 +49,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 _HEADERS = {408: {"Connection": "close"}, 503: {"Retry-After": "5"}}
 
-_log = logging.getLogger(__name__)
+_warn = ThrottledWarning(logging.getLogger(__name__))
 
 
 def error_response(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
@@ -62,7 +63,7 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
         raise error
     text = str(error) if isinstance(error, PlatformError) else f"The gateway's storage is unavailable ({error})."
     if status == 503:
-        _log.warning("Answered 503: %s", text)
+        _warn("Answered 503: %s", text)
     return PlainTextResponse(text, status, {**_HEADERS.get(status, {}), **(headers or {})})
 
 

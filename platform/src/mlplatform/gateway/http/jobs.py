@@ -1,4 +1,4 @@
-"""Ray's Jobs API for people: the same paths and answers as the head's (`ray/dashboard/modules/job/job_head.py`)."""
+"""Routes of Ray's Jobs API, with the Ray head's paths and responses (`ray/dashboard/modules/job/job_head.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.browser import is_browser
-from mlplatform.gateway.http.proxy import Passage
+from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
@@ -33,33 +33,35 @@ from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.storage import fence
 
 _BODY_BYTES = 768 << 10
-"""The agent of Ray's head takes 1 MiB, and some variables are added."""
+"""The agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
 
 _OTHERS_SECONDS = 3.0
-"""A list does not wait for a head that hangs."""
+"""A list of jobs does not wait for a head that hangs."""
 
 _TAIL_LINES = 1000
-"""What Ray's `/api/v0/logs/file` gives where nobody says how many."""
+"""The default of Ray's `/api/v0/logs/file`."""
 
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 
 _Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-"""A response is an application, and so is what passes the request on."""
+"""Responses and the reverse proxy are both ASGI applications."""
 
 
-class Api:
-    """The endpoints; what is not of jobs of ours goes to the head."""
+class JobRoutes:
+    """Endpoints for the gateway's jobs; requests for other jobs go to the Ray head."""
 
-    def __init__(self, store: JobStore, reconciler: Reconciler, logs: JobLogs, head: RayHead, passage: Passage) -> None:
+    def __init__(
+        self, store: JobStore, reconciler: Reconciler, logs: JobLogs, head: RayHead, proxy: ReverseProxy
+    ) -> None:
         self._store = store
         self._reconciler = reconciler
         self._logs = logs
         self._head = head
-        self._passage = passage
+        self._proxy = proxy
         self._version: dict[str, Any] = {}
 
     def routes(self) -> list[Route | WebSocketRoute]:
-        """All paths, in the order in which they are tried."""
+        """Return all routes, in the order of matching."""
         return [
             Route("/platform/health", self._health),
             Route("/platform/openapi.yaml", _description),
@@ -68,10 +70,10 @@ class Api:
             Route("/api/version", self._get_version),
             Route("/api/jobs/", self._list, methods=["GET"]),
             Route("/api/jobs/", self._submit, methods=["POST"]),
-            Route("/api/jobs/{job_id}", self._own_or_passed(self._info), methods=["GET"]),
-            Route("/api/jobs/{job_id}", self._own_or_passed(self._delete), methods=["DELETE"]),
-            Route("/api/jobs/{job_id}/stop", self._own_or_passed(self._stop), methods=["POST"]),
-            Route("/api/jobs/{job_id}/logs", self._own_or_passed(self._get_logs), methods=["GET"]),
+            Route("/api/jobs/{job_id}", self._own_or_proxied(self._info), methods=["GET"]),
+            Route("/api/jobs/{job_id}", self._own_or_proxied(self._delete), methods=["DELETE"]),
+            Route("/api/jobs/{job_id}/stop", self._own_or_proxied(self._stop), methods=["POST"]),
+            Route("/api/jobs/{job_id}/logs", self._own_or_proxied(self._get_logs), methods=["GET"]),
             WebSocketRoute("/api/jobs/{job_id}/logs/tail", self._tail),
             Route("/api/v0/logs/file", self._log_file, methods=["GET"]),
             Route("/api/v0/logs/stream", self._log_file, methods=["GET"]),
@@ -98,7 +100,7 @@ class Api:
         return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
 
     async def _others(self) -> list[dict[str, Any]]:
-        """What runs on Ray without the gateway: programs that have connected by themselves, jobs of other doors."""
+        """Return what runs on Ray without the gateway: drivers that connected directly, and Ray's own jobs."""
         try:
             async with asyncio.timeout(_OTHERS_SECONDS):
                 cluster = await self._reconciler.look()
@@ -115,7 +117,7 @@ class Api:
     async def _stop(self, request: Request, job: JobRow) -> Response:
         stopped, job = await self._store.request_stop(job.id)
         if stopped:
-            with suppress(UnreachableError):  # remembered, and asked again when the head is back
+            with suppress(UnreachableError):  # the store has the request; it is repeated when the head is back
                 await self._reconciler.stop(job)
             self._reconciler.wake()
         return JSONResponse({"stopped": stopped})
@@ -125,7 +127,7 @@ class Api:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
         await self._reconciler.settle(job)
         await self._logs.delete(job.id)
-        # Whoever takes the id next begins with attempt 1.
+        # The next job of this id begins with attempt 1.
         await anyio.to_thread.run_sync(fence.remove, job.id)
         deleted = await self._store.delete(job.id)
         self._logs.forget(job.id)
@@ -134,7 +136,7 @@ class Api:
                 try:
                     await self._head.delete(attempt.ray_submission_id)
                 except UnreachableError:
-                    break  # Ray's records carry ids that nobody asks for again
+                    break  # the records that remain in Ray have ids that are never used again
         return JSONResponse({"deleted": True})
 
     # --- Logs ---
@@ -146,11 +148,13 @@ class Api:
         try:
             job = await self._store.get(socket.path_params["job_id"])
         except NoSuchJobError:
-            await self._tail_of_others(socket)
+            await self._tail_of_ray_job(socket)
             return
         await socket.accept()
-        # A job may be silent for days, and its client may leave meanwhile.
-        sending, leaving = (asyncio.create_task(work) for work in (self._send_log(socket, job), _until_gone(socket)))
+        # A job may be silent for days, and its client may disconnect meanwhile.
+        sending, leaving = (
+            asyncio.create_task(work) for work in (self._send_log(socket, job), _until_disconnect(socket))
+        )
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -166,19 +170,19 @@ class Api:
                 await socket.send_text(chunk)
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):
-            return  # the client has left
+            return  # the client disconnected
 
-    async def _tail_of_others(self, socket: WebSocket) -> None:
-        # Not asked for by websocket: a head that refuses one writes its headers, the token among them, into its log.
+    async def _tail_of_ray_job(self, socket: WebSocket) -> None:
+        # Not by WebSocket: a head that rejects a handshake logs its headers, the token among them.
         job_id = socket.path_params["job_id"]
         with suppress(UnreachableError):
             if not await self._head.has_job(job_id):
                 await socket.send_denial_response(PlainTextResponse(f"Job {job_id} does not exist", 404))
                 return
-        await self._passage(socket.scope, socket.receive, socket.send)
+        await self._proxy(socket.scope, socket.receive, socket.send)
 
     async def _stream(self, request: Request) -> Response:
-        """A job's log as it grows, over plain HTTP; `skip_lines` for who comes back."""
+        """Stream a job's log over plain HTTP while it grows; `skip_lines` serves clients that reconnect."""
         job = await self._store.get(request.path_params["job_id"])
         skip = request.query_params.get("skip_lines", "0")
         if not _NUMBER.fullmatch(skip):
@@ -191,7 +195,7 @@ class Api:
         )
 
     async def _log_file(self, request: Request) -> ASGIApp:
-        """The driver's log as Ray's state API and dashboard ask for it, also when its node is gone."""
+        """Return the driver's log as for Ray's state API and dashboard, even if its node is gone."""
         name = request.query_params.get("filename", "")
         job_id = request.query_params.get("submission_id") or name.removeprefix("job-driver-").removesuffix(".log")
         try:
@@ -199,7 +203,7 @@ class Api:
                 raise NoSuchJobError(name)
             job = await self._store.get(job_id)
         except NoSuchJobError:
-            return self._passage
+            return self._proxy
         lines = request.query_params.get("lines", str(_TAIL_LINES))
         text = await self._logs.text(job.id)
         if _NUMBER.fullmatch(lines):
@@ -230,7 +234,7 @@ class Api:
         return JSONResponse({**details, "state": job.state, **limits, "attempts": attempts})
 
     async def _get_version(self, request: Request) -> Response:
-        """Ray's own, remembered while the head is away."""
+        """Return Ray's version; the last known one while the head is unavailable."""
         try:
             self._version = await self._head.version()
         except UnreachableError:
@@ -242,27 +246,27 @@ class Api:
         await self._store.ping()
         return JSONResponse({"status": "ok"})
 
-    def _own_or_passed(self, endpoint: Callable[[Request, JobRow], Awaitable[Response]]) -> _Endpoint:
-        """An endpoint for a job of ours; another job is the head's."""
+    def _own_or_proxied(self, endpoint: Callable[[Request, JobRow], Awaitable[Response]]) -> _Endpoint:
+        """Return an endpoint for the gateway's jobs that proxies requests for other jobs to the head."""
 
         async def answer(request: Request) -> ASGIApp:
             try:
                 job = await self._store.get(request.path_params["job_id"])
             except NoSuchJobError:
-                return self._passage
+                return self._proxy
             return await endpoint(request, job)
 
         return answer
 
 
 async def _description(_: Request) -> Response:
-    """What this gateway answers, for programs that make or check requests."""
+    """Return the OpenAPI description of the gateway."""
     text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text("utf-8")
     return Response(text, media_type="application/yaml")
 
 
-async def _until_gone(socket: WebSocket) -> None:
-    """Read, and forget, what a client sends until it leaves."""
+async def _until_disconnect(socket: WebSocket) -> None:
+    """Read and drop messages until the client disconnects."""
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass
 

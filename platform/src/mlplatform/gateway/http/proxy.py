@@ -1,4 +1,4 @@
-"""What is not of jobs goes to Ray's head as it came, and its answer comes back as it was given; websockets too."""
+"""Reverse proxy to the Ray head for every request that is not about the gateway's jobs (HTTP and WebSocket)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from contextlib import suppress
 import anyio
 import httpx
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
+from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import ClientGoneError, StalledRequestError
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 
 _log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 5
+# Ray responds to these for as long as something is printed or profiled.
+_LONG_RESPONSES = ("/api/v0/logs/stream", "/worker/", "/task/", "/memory_profile")
 
-# Ray answers these as long as something is printed or profiled.
-_PATIENT = ("/api/v0/logs/stream", "/worker/", "/task/", "/memory_profile")
-
-_OF_ONE_HOP = {
+_HOP_BY_HOP = {
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -40,18 +39,18 @@ _OF_ONE_HOP = {
     "upgrade",
 }
 
-# uvicorn has answered `Expect` by then, and httpx writes the head's name.
-_NOT_SENT = _OF_ONE_HOP | {"host", "expect", "x-forwarded-for"}
+# uvicorn has answered `Expect` already, and httpx sets the head's name.
+_NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for"}
 
-# uvicorn writes its own.
-_NOT_RETURNED = _OF_ONE_HOP | {"date", "server"}
+# uvicorn sets its own.
+_NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
 
 _OPEN_SECONDS = 10.0
 
 _CLOSE_SECONDS = 1.0
 
 _MESSAGE_BYTES = 16 << 20
-"""uvicorn's own bound on a websocket's message."""
+"""uvicorn's own limit of a WebSocket message."""
 
 _QUEUED_MESSAGES = 4
 
@@ -59,7 +58,7 @@ _REASON_BYTES = 123
 
 _NORMAL, _GOING_AWAY, _NO_CODE, _NO_FRAME, _TRY_LATER = 1000, 1001, 1005, 1006, 1013
 
-# The codes that stand for "none came" may not be sent (RFC 6455, 7.4.1).
+# The codes that mean "none received" must not be sent (RFC 6455, 7.4.1).
 _TO_HEAD = {_NO_CODE: _NORMAL, _NO_FRAME: _GOING_AWAY}
 
 _TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
@@ -67,16 +66,18 @@ _TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
 _RawHeaders = list[tuple[bytes, bytes]]
 
 
-class Passage:
-    """An ASGI application that passes requests and websockets to Ray's head at `head` (`http://host:port`).
+class ReverseProxy:
+    """ASGI application that forwards requests and WebSockets to the Ray head.
 
-    Bodies are streamed both ways as they are, compressed or not; redirects and cookies are the client's. While the
-    head does not answer, requests get 503 with a sentence, and websockets are closed with 1013 (try again later).
+    Bodies are streamed both ways unchanged, compressed or not; redirects and cookies are left to the client. While the
+    head is unavailable, requests are answered 503 with the reason, and WebSockets are closed with 1013 (try again
+    later).
 
     Args:
-        connect_seconds: for reaching the head.
-        read_seconds: between two pieces of an answer; streams of logs and profiles may be silent for ever.
-        silent_seconds: between two pieces of a request's body.
+        head: address of the head, `http://host:port`.
+        connect_seconds: timeout of a connection to the head.
+        read_seconds: timeout between two parts of a response; streams of logs and profiles have none.
+        silent_seconds: timeout between two parts of a request's body.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Passage:
         self._head = head.rstrip("/")
         self._timeout = httpx.Timeout(read_seconds, connect=connect_seconds, pool=None)
         self._silent = silent_seconds
-        # The transport, not a client: a client would add headers, keep cookies and obey proxies of the environment.
+        # A transport, not a client: a client would add headers, keep cookies and use the environment's proxies.
         self._http = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=20, keepalive_expiry=5.0))
 
     async def close(self) -> None:
-        """Close what is open to the head; call it after the last request."""
+        """Close the connections to the head; call it after the last request."""
         await self._http.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +104,7 @@ class Passage:
             await self._request(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Exchange request and answer, and give up as soon as the client has left."""
+        """Forward a request and its response, and cancel both when the client disconnects."""
         headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
         body_read = anyio.Event()
@@ -138,30 +139,29 @@ class Passage:
         try:
             response = await self._http.handle_async_request(request)
         except httpx.TransportError as error:
-            answer = PlainTextResponse(self._away(error), 503, {"Retry-After": str(_RETRY_SECONDS)})
-            return await answer(scope, receive, send)
+            return await error_response(UnreachableError(self._unavailable(error)))(scope, receive, send)
         except StalledRequestError as error:
             return await error_response(error)(scope, receive, send)
         except ClientGoneError:
             return
         try:
-            await _give_back(response, send)
+            await _return_response(response, send)
         except httpx.TransportError as error:
-            # Ended without the last message, so that uvicorn cuts the connection: half an answer must not look whole.
-            _log.warning("%s in the middle of %s", self._away(error), scope["path"])
+            # No final message, so that uvicorn closes the connection: half a response must not look complete.
+            _log.warning("%s in the middle of %s", self._unavailable(error), scope["path"])
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
 
     def _timeout_of(self, path: str) -> dict[str, float | None]:
         timeout = self._timeout.as_dict()
-        return {**timeout, "read": None} if path.startswith(_PATIENT) else timeout
+        return {**timeout, "read": None} if path.startswith(_LONG_RESPONSES) else timeout
 
-    def _away(self, error: Exception) -> str:
-        """The sentence about a head that does not answer."""
+    def _unavailable(self, error: Exception) -> str:
+        """Return the message about a head that does not respond."""
         reasons: dict[type[Exception], str] = {
             httpx.ConnectTimeout: f"no connection within {self._timeout.connect:g} s",
-            httpx.ReadTimeout: f"nothing came for {self._timeout.read:g} s",
+            httpx.ReadTimeout: f"no response for {self._timeout.read:g} s",
         }
         number: int = getattr(error, "errno", None) or 0
         reason = (number > 0 and os.strerror(number)) or reasons.get(type(error)) or str(error) or type(error).__name__
@@ -178,12 +178,12 @@ class Passage:
             return await refusal(scope, receive, send)
         except (OSError, EOFError, InvalidHandshake, InvalidURI) as error:
             await send({"type": "websocket.accept"})
-            return await send(_close(_TRY_LATER, self._away(error)))
+            return await send(_close(_TRY_LATER, self._unavailable(error)))
         try:
             assert upstream.response  # noqa: S101 - the handshake is done
             returned = _without(_NOT_RETURNED, _encoded(upstream.response.headers.raw_items()))
             headers = [item for item in returned if not item[0].startswith(b"sec-websocket-")]
-            with suppress(OSError):  # the client has left
+            with suppress(OSError):  # the client disconnected
                 await send({"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers})
                 await self._pump(upstream, receive, send)
         finally:
@@ -209,29 +209,29 @@ class Passage:
         )
 
     async def _pump(self, upstream: ClientConnection, receive: Receive, send: Send) -> None:
-        """Pass messages both ways until either side closes, then close the other with the same code."""
+        """Forward messages both ways until either side closes, then close the other with the same code."""
 
         async def to_head() -> None:
-            if await _pass_to_head(receive, upstream):
+            if await _forward_to_head(receive, upstream):
                 group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             group.start_soon(to_head)
-            with suppress(OSError):  # the client has left, within a message
-                await self._pass_to_client(upstream, send)
+            with suppress(OSError):  # the client disconnected within a message
+                await self._forward_to_client(upstream, send)
             group.cancel_scope.cancel()
 
-    async def _pass_to_client(self, upstream: ClientConnection, send: Send) -> None:
+    async def _forward_to_client(self, upstream: ClientConnection, send: Send) -> None:
         with suppress(ConnectionClosed):
             async for message in upstream:
                 await send({"type": "websocket.send", "text" if isinstance(message, str) else "bytes": message})
         code = upstream.close_code or _NO_FRAME
-        lost = self._away(ConnectionResetError("it broke off"))
+        lost = self._unavailable(ConnectionResetError("the connection was lost"))
         await send(_close(_TO_CLIENT.get(code, code), lost if code == _NO_FRAME else upstream.close_reason or ""))
 
 
-async def _pass_to_head(receive: Receive, upstream: ClientConnection) -> bool:
-    """Whether it was the client who closed."""
+async def _forward_to_head(receive: Receive, upstream: ClientConnection) -> bool:
+    """Forward messages until either side closes; return whether the client closed."""
     with suppress(ConnectionClosed):
         while (message := await receive())["type"] == "websocket.receive":
             text = message.get("text")
@@ -243,13 +243,13 @@ async def _pass_to_head(receive: Receive, upstream: ClientConnection) -> bool:
 
 
 class _NoRedirects(connect):
-    """A connection to the head and nowhere else."""
+    """A connection that follows no redirects: to the head and nowhere else."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
-async def _give_back(response: httpx.Response, send: Send) -> None:
+async def _return_response(response: httpx.Response, send: Send) -> None:
     headers = _without(_NOT_RETURNED, response.headers.raw)
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     async for part in response.aiter_raw():
@@ -258,7 +258,7 @@ async def _give_back(response: httpx.Response, send: Send) -> None:
 
 
 def _target(scope: Scope) -> bytes:
-    """Path and query as they were sent: what was decoded and encoded again might name something else."""
+    """Return path and query as sent: decoded and encoded again, they might name something else."""
     query = scope["query_string"]
     return bytes(scope["raw_path"]) + (b"?" + query if query else b"")
 
@@ -266,13 +266,13 @@ def _target(scope: Scope) -> bytes:
 def _to_head(scope: Scope) -> _RawHeaders:
     known = Headers(scope=scope)
     chain = [*known.getlist("x-forwarded-for"), *([scope["client"][0]] if scope.get("client") else [])]
-    # A length beside `Transfer-Encoding` is void (RFC 9112, 6.3), and two servers might cut the body differently.
+    # `Transfer-Encoding` overrides a length (RFC 9112, 6.3), and two servers might split the body differently.
     left_out = _NOT_SENT | ({"content-length"} if "transfer-encoding" in known else set())
     return [*_without(left_out, scope["headers"]), (b"x-forwarded-for", ", ".join(chain).encode("latin-1"))]
 
 
 def _without(names: Iterable[str], headers: Iterable[tuple[bytes, bytes]]) -> _RawHeaders:
-    """Headers but those of `names` and those that `Connection` names."""
+    """Return the headers except those in `names` and those that `Connection` names."""
     lowered = [(name.lower(), value) for name, value in headers]
     named = b",".join(value for name, value in lowered if name == b"connection").decode("latin-1").lower()
     left_out = {*names, *(name.strip() for name in named.split(","))}

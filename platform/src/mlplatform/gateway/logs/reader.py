@@ -12,7 +12,7 @@ from mlplatform.gateway.logs.chunks import Chunks
 from mlplatform.gateway.logs.job_log import JobLog
 
 PATIENCE_SECONDS = 600.0
-"""How long a reader that follows waits for an unavailable store, as long as a training does."""
+"""Limit of a following reader's wait for an unavailable store; a training waits as long."""
 
 _RETRY_SECONDS = 1.0
 

@@ -90,7 +90,7 @@ class _File:
     """Time of the last query for which the gateway had no job, in Unix seconds; 0 if it has one."""
 
     rewritten: int | None = None
-    """How much the gateway has of the file's former content, if the file was rewritten."""
+    """Bytes that the gateway has of the file's former content, if the file was rewritten."""
 
     rejected: tuple[int, float] | None = None
     """Size and modification time of a file that is not sent until they change."""

@@ -1,0 +1,213 @@
+"""Stand-in for the Ray head, and a gateway of authentication and proxy alone in front of it.
+
+Run as a program, this file is the stand-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+from websockets.sync.client import ClientConnection, connect
+
+from mlplatform.gateway.http.auth import TokenAuth
+from mlplatform.gateway.http.proxy import ReverseProxy
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+MEBIBYTE = bytes(1 << 20)
+FLOOD = 200
+"""Mebibytes; exceeds the socket buffers of two hops (32 each by Linux's default)."""
+BOUND_S = 10
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Unused; httpx would read the system's certificates for every client, which takes longer than most tests here."""
+
+
+counts: dict[str, int] = {}
+may_end = asyncio.Event()
+
+
+async def echo(request: Request) -> Response:
+    digest, size = hashlib.sha256(), 0
+    async for part in request.stream():
+        digest.update(part)
+        size += len(part)
+    return JSONResponse(
+        {
+            "method": request.method,
+            "target": request.scope["raw_path"].decode() + "?" + request.scope["query_string"].decode(),
+            "headers": [[name.decode(), value.decode()] for name, value in request.headers.raw],
+            "size": size,
+            "digest": digest.hexdigest(),
+        }
+    )
+
+
+async def big(request: Request) -> Response:
+    async def parts() -> AsyncIterator[bytes]:
+        counts["sent"] = 0
+        for _ in range(size):
+            yield MEBIBYTE
+            counts["sent"] += 1
+
+    size = int(request.query_params["size"])
+    return StreamingResponse(parts(), headers={"Content-Length": str(size * len(MEBIBYTE))})
+
+
+async def halting(request: Request) -> Response:
+    """Gives a first line, the last one when /go is asked for, and notes when its client leaves."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        may_end.clear()
+        try:
+            yield b"first\n"
+            await may_end.wait()
+            yield b"last\n"
+        finally:
+            counts["ended"] = counts.get("ended", 0) + 1
+
+    return StreamingResponse(parts())
+
+
+async def go(request: Request) -> Response:
+    may_end.set()
+    return Response()
+
+
+async def squeezed(request: Request) -> Response:
+    return Response(
+        gzip.compress(b"dashboard " * 1000), headers={"Content-Encoding": "gzip", "Connection": "x-hop", "X-Hop": "1"}
+    )
+
+
+async def moved(request: Request) -> Response:
+    answer = RedirectResponse("/elsewhere", 307)
+    answer.set_cookie("a", "1")
+    answer.set_cookie("b", "2")
+    return answer
+
+
+async def silent(request: Request) -> Response:
+    await asyncio.sleep(1)
+    return PlainTextResponse("at last")
+
+
+async def talk(socket: WebSocket) -> None:
+    await socket.accept("second" if "second" in socket.scope["subprotocols"] else None)
+    await socket.send_json({"headers": dict(socket.headers), "target": f"{socket.url.path}?{socket.url.query}"})
+    while (message := await socket.receive())["type"] == "websocket.receive":
+        if message.get("text") == "close":
+            await socket.close(4001, "as you wish")
+        elif message.get("text") == "flood":
+            counts["flood"] = 0
+            for _ in range(FLOOD):
+                await socket.send_bytes(MEBIBYTE)
+                counts["flood"] += 1
+        elif message.get("text") is not None:
+            await socket.send_text(message["text"])
+        else:
+            await socket.send_bytes(message["bytes"])
+    counts["closed with"] = message["code"]
+
+
+async def refuse(socket: WebSocket) -> None:
+    await socket.send_denial_response(PlainTextResponse("no such job", 404))
+
+
+async def counted(request: Request) -> Response:
+    return JSONResponse(counts)
+
+
+head_app = Starlette(
+    routes=[
+        Route("/big", big),
+        Route("/halting", halting),
+        Route("/go", go),
+        Route("/squeezed", squeezed),
+        Route("/moved", moved),
+        Route("/silent", silent),
+        Route("/api/v0/logs/stream", silent),
+        Route("/counts", counted),
+        WebSocketRoute("/talk", talk),
+        WebSocketRoute("/refuse", refuse),
+        Route("/{path:path}", echo, methods=["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"]),
+    ]
+)
+
+
+class Head:
+    """The head, a process of its own, so that it can be killed."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        self.address = f"http://127.0.0.1:{self.process.stdout.readline().strip()}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """An ASGI application on a port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        wait_for(lambda: server.started, "the server")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(BOUND_S)
+
+
+def gateway_to(head: str) -> ASGIApp:
+    proxy = ReverseProxy(head, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
+    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), lambda: TOKEN)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {BOUND_S} s"
+        time.sleep(0.02)
+
+
+def raw(address: str, request: str) -> str:
+    """The response to a request written by hand."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), BOUND_S) as connection:
+        connection.sendall(request.encode("latin-1"))
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    return received.decode("latin-1")
+
+
+def talking(gateway: str, path: str = "/talk", **options: object) -> ClientConnection:
+    options = {"additional_headers": AUTHORIZED, "max_size": None, "compression": None, **options}
+    return connect(gateway.replace("http", "ws") + path, proxy=None, open_timeout=BOUND_S, **options)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        uvicorn.Server(uvicorn.Config(head_app, log_level="error")).run(sockets=[listener])
