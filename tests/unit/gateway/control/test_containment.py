@@ -1,0 +1,52 @@
+"""Errors of single jobs: logged once in a while, and kept from the other jobs."""
+
+import pytest
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control import containment
+from mlplatform.gateway.control.containment import JobErrors, Warnings
+from mlplatform.gateway.errors import NoSuchJobError
+
+
+def fail(errors: JobErrors, job_id: str) -> None:
+    with errors.contained(job_id):
+        raise KeyError(job_id)
+
+
+def test_an_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCaptureFixture) -> None:
+    errors = JobErrors()
+    for job_id in ("a", "a", "b"):
+        fail(errors, job_id)
+    assert [record.getMessage() for record in caplog.records] == [
+        "A step of job a failed and is repeated.",
+        "A step of job b failed and is repeated.",
+    ]
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_an_error_that_stays_is_logged_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(containment, "_LOG_AGAIN_SECONDS", 0.0)
+    errors = JobErrors()
+    for _ in range(2):
+        fail(errors, "a")
+    assert len(caplog.records) == 2
+
+
+def test_a_deleted_job_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with JobErrors().contained("a"):
+        raise NoSuchJobError("Job a does not exist")
+    assert not caplog.records
+
+
+def test_an_outage_concerns_every_job() -> None:
+    with pytest.raises(UnreachableError), JobErrors().contained("a"):
+        raise UnreachableError("The database does not answer.")
+
+
+def test_warnings_of_repeated_steps_are_throttled(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = Warnings()
+    for number in range(3):
+        warnings.log(UnreachableError(f"Attempt {number} failed."))
+    assert [record.getMessage() for record in caplog.records] == ["Attempt 0 failed."]

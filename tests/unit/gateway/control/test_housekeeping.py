@@ -1,0 +1,51 @@
+"""Housekeeping after jobs, over SQLite."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform.gateway.control import housekeeping
+from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.housekeeping import Housekeeping
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.migrations.upgrade import upgrade
+
+
+def test_a_job_whose_runs_cannot_be_ended_does_not_keep_those_of_others_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[tuple[str, str]] = []
+
+    async def close_runs(_: object, job_id: str, status: str, reason: str, attempt: int | None = None) -> int:
+        if job_id == "broken":
+            raise KeyError(job_id)
+        ended.append((job_id, status))
+        return 1
+
+    monkeypatch.setattr(housekeeping, "close_runs", close_runs)
+    unused: Any = None
+    tracking: Any = object()
+
+    async def scenario() -> list[str]:
+        store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
+        await upgrade(store.engine)
+        for job_id in ("broken", "mine"):
+            await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
+            await store.request_stop(job_id)
+        packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
+        keeping = Housekeeping(store, unused, packages, tracking, JobErrors())
+        closing = asyncio.create_task(keeping.close_runs())
+        async with asyncio.timeout(20):
+            while len(await store.unclosed()) > 1:
+                await asyncio.sleep(0.02)
+        closing.cancel()
+        left = [await store.by_sequence(sequence) for sequence in await store.unclosed()]
+        return [job.id for job in left if job]
+
+    assert asyncio.run(scenario()) == ["broken"]
+    assert ended == [("mine", "KILLED")]
+    assert [record.getMessage() for record in caplog.records] == ["A step of job broken failed and is repeated."]

@@ -1,0 +1,66 @@
+"""Outages of services, as they are noticed, remembered and forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mlplatform.gateway.control import outages as control_outages
+from mlplatform.gateway.control.outages import Outages
+
+
+def recent_of(addresses: dict[str, str], act: Callable[[Outages], Awaitable[None]] = Outages.probe) -> list[str]:
+    async def scenario() -> list[str]:
+        outages = Outages(addresses)
+        await act(outages)
+        await outages.close()
+        return outages.recent()
+
+    return asyncio.run(scenario())
+
+
+def test_a_server_is_unavailable_if_it_refuses_connections_or_its_proxy_reports_it(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str], closed_port: int
+) -> None:
+    address = serve(lambda method, path: (int(path[1:]), ""))
+    servers = {str(status): f"{address}/{status}" for status in (200, 500, 502, 503, 504)}
+    assert sorted(recent_of({**servers, "closed": f"http://127.0.0.1:{closed_port}"})) == [
+        "502",
+        "503",
+        "504",
+        "closed",
+    ]
+
+
+def test_one_late_answer_is_no_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
+    answers = iter((503, 200, 503, 503))
+    address = serve(lambda method, path: (next(answers), ""))
+    assert recent_of({"storage": address}) == []
+    assert recent_of({"storage": address}) == ["storage"]
+
+
+def test_a_server_that_answers_again_was_unavailable_and_is_not_now(
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
+) -> None:
+    answers = iter((503, 503, 200))
+    address = serve(lambda method, path: (next(answers), ""))
+
+    async def scenario() -> list[tuple[list[str], list[str]]]:
+        outages = Outages({"storage": address})
+        seen = []
+        for _ in range(2):
+            await outages.probe()
+            seen.append((outages.now(), outages.recent()))
+        await outages.close()
+        return seen
+
+    assert asyncio.run(scenario()) == [(["storage"], ["storage"]), ([], ["storage"])]
+
+
+def test_an_outage_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def note(outages: Outages) -> None:
+        outages.note("storage")
+
+    assert recent_of({}, note) == ["storage"]
+    monkeypatch.setattr(control_outages, "LOOK_BACK_SECONDS", 0.0)
+    assert recent_of({}, note) == []
