@@ -153,7 +153,7 @@ def test_a_job_reads_a_data_set_and_its_run_says_which(stack: Stack, numbers: st
     log = stack.execute("notebook", "bash", "-c", command).stdout
     assert "read 7\n from s3://datasets/numbers/" in log, log
     assert "refused: " in log, "jobs read data sets; people put them"
-    assert "refuses access to" in log
+    assert "rejects access to" in log
     job_id = next(word.strip("'") for word in log.split() if word.strip("'").startswith("raysubmit_"))
     (job_run,) = stack.runs_of(job_id)
     (used,) = job_run["inputs"]["dataset_inputs"]

@@ -1,4 +1,4 @@
-"""Wires Ray jobs to tracking, checkpoints and a model registry.
+"""Python package that connects Ray jobs to tracking, checkpoints and a model registry.
 
 Public names are imported on first use, so that `import mlplatform` and `mlplatform --help` load neither
 torch nor ray nor mlflow.

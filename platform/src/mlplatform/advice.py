@@ -1,13 +1,13 @@
-"""Pretrained weights where no hub can be reached: how a job that lacks them is told to fill the cache."""
+"""Advice for jobs that need pretrained weights where no model hub can be reached."""
 
 from __future__ import annotations
 
 import traceback
 
 ADVICE = (
-    "A model hub cannot be reached from here, and what was asked for is not in the cache: fetch it on a machine that "
-    "can, then run `make cache SRC=~/.cache` on the stack's host with that machine's folder, whose huggingface/hub and "
-    "torch are put into /shared/cache, where every job and notebook looks."
+    "A model hub cannot be reached from here, and the requested files are not in the cache: fetch them on a machine "
+    "with a connection, then run `make cache FROM=~/.cache` on the stack's host with that machine's folder, whose "
+    "huggingface/hub and torch are copied to /shared/cache, where every job and notebook looks."
 )
 
 _SIGNS = (
@@ -17,16 +17,16 @@ _SIGNS = (
     ("torch/hub.py", "URLError"),
     ("the repo could not be found in the cache",),
 )
-"""What stands in the traceback of a hub's client that got nothing; one line is enough, all of its words are needed."""
+"""Texts in the traceback of a hub's client without a connection; one tuple is enough, all of its texts are needed."""
 
 
 def advice_in(text: str) -> str | None:
-    """What to tell who reads that a job ended with this text; None if no hub is the reason, or it says so already."""
+    """Return the advice for a job that ended with this text; None if a hub is not the reason, or the text has it."""
     if ADVICE in text or not any(all(word in text for word in sign) for sign in _SIGNS):
         return None
     return ADVICE
 
 
 def advice_for(error: BaseException) -> str | None:
-    """The same for an exception, which may have come from another process as text."""
+    """Return the advice for an exception, also for one that another process has passed on as text."""
     return advice_in("".join(traceback.format_exception(error)))

@@ -11,39 +11,39 @@ TAG_JOB = "mlplatform.job_id"
 TAG_ATTEMPT = "mlplatform.attempt"
 
 TAG_ROLE = "mlplatform.role"
-"""`job` marks the parent run of a job; runs that user code starts carry the job's id without it."""
+"""`job` marks the parent run of a job; runs that user code starts have the job's id without it."""
 
 TAG_FIT = "mlplatform.fit"
-"""The training that was tracked in a run which the script has opened by itself."""
+"""Name of the training that is tracked in a run which the script itself has opened."""
 
 TAG_NODE = "mlplatform.node"
 
 TAG_HOLDER = "mlplatform.held_by"
-"""While a run is open: whether a job's driver or one of Ray's workers has opened it."""
+"""Process that has opened a run, while it is open: a job's driver or one of Ray's workers."""
 
 GATEWAY_HEADER = "X-MLPlatform-Gateway"
-"""In every answer that comes through the stack's gateway, with its version."""
+"""Header of every response of the gateway, with its version."""
 
 REPORT = "mlplatform report"
-"""Starts the line of the job's log that carries a report as JSON."""
+"""Starts a line of the job's log that holds a report as JSON."""
 
 ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
-"""How the ids end under which Ray knows the attempts of a job of the gateway; people's ids must not."""
+"""End of the ids that the gateway gives Ray for the attempts of a job; people's ids must not end so."""
 
 MAX_PACKED = 64 * 1024
-"""Characters of a packed diff. Linux takes no environment variable over 128 KiB, and Ray puts into the driver's one
-what else the job carries, such as its runtime environment."""
+"""Characters of a packed diff. Linux accepts environment variables of up to 128 KiB, and Ray puts the diff into one
+variable of the driver together with the rest of the job's configuration, such as its runtime environment."""
 
 
 def pack(text: str) -> str:
-    """Text as few ASCII characters: zlib, then base64."""
+    """Pack text into few ASCII characters: zlib, then base64."""
     return base64.b64encode(zlib.compress(text.encode(errors="surrogateescape"), 9)).decode()
 
 
 def unpack(packed: str) -> str:
-    """The text that `pack` was given; bytes that are no UTF-8 are shown as the replacement character."""
+    """Return the text that was packed; bytes that are not UTF-8 become the replacement character."""
     return zlib.decompress(base64.b64decode(packed)).decode(errors="replace")
 
 
 TAG_END_REASON = "mlplatform.end_reason"
-"""Why a run was ended from outside; a run that ended by itself has none."""
+"""Reason why a run was ended from outside; a run that ended by itself has none."""

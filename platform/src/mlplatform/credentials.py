@@ -1,6 +1,6 @@
-"""Formats of credential files: write one, read one.
+"""Formats of credential files: writers and readers.
 
-Each file has the format that its reader knows, so that no password passes through a variable or a command line.
+Each file has the format that its program reads, so that no password passes through a variable or a command line.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
 
 def password() -> str:
-    """192 random bits in URL-safe letters, so that it fits into any file format without quoting."""
+    """Return 192 random bits in URL-safe characters, which need no quoting in any of the formats."""
     return secrets.token_urlsafe(24)
 
 
 def mlflow_account(user: str, path: Path) -> None:
-    """Write the file in which MLflow's client looks for its account (`~/.mlflow/credentials`)."""
+    """Write the file that MLflow's client reads its account from (`~/.mlflow/credentials`)."""
     path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {password()}\n")
 
 
 def read_mlflow_account(path: Path) -> tuple[str, str]:
-    """User and password of a file that `mlflow_account` wrote."""
+    """Read user and password from a file of `mlflow_account`."""
     section = _read_ini(path)["mlflow"]
     return section["mlflow_tracking_username"], section["mlflow_tracking_password"]
 
 
 def s3_account(user: str, path: Path) -> None:
-    """Write an AWS credentials file; boto3 and pyarrow read it where AWS_SHARED_CREDENTIALS_FILE names it."""
+    """Write an AWS credentials file; boto3 and pyarrow find it by AWS_SHARED_CREDENTIALS_FILE."""
     path.write_text(f"[default]\naws_access_key_id = {user}\naws_secret_access_key = {password()}\n")
 
 
 def read_s3_account(path: Path) -> tuple[str, str]:
-    """Access key and secret key of a file that `s3_account` wrote."""
+    """Read access key and secret key from a file of `s3_account`."""
     section = _read_ini(path)["default"]
     return section["aws_access_key_id"], section["aws_secret_access_key"]
 
 
 def postgres_service(user: str, path: Path) -> None:
-    """Write a libpq service file (`PGSERVICEFILE`): address and account in one.
+    """Write a libpq service file (`PGSERVICEFILE`), which holds address and account.
 
-    A service file, because libpq ignores a password file that others may read.
+    Not a password file, because libpq ignores one that others may read.
     """
     path.write_text(f"[{user}]\nhost=postgres\nport=5432\nuser={user}\npassword={password()}\n")
 
 
 def read_postgres_service(path: Path) -> tuple[str, str]:
-    """User and password of a file that `postgres_service` wrote."""
+    """Read user and password from a file of `postgres_service`."""
     config = _read_ini(path)
     section = config[config.sections()[0]]
     return section["user"], section["password"]
@@ -91,14 +91,14 @@ def fernet_key(path: Path) -> None:
 
 
 def wandb_netrc(path: Path) -> None:
-    """Write a netrc file, which W&B's client reads where NETRC names it, for somebody to fill in."""
+    """Write a netrc file for an operator to fill in; W&B's client finds it by NETRC."""
     path.write_text(
         "# Remove the sign in front, and put your W&B key at the end.\n# machine api.wandb.ai login user password KEY\n"
     )
 
 
 def comet_config(path: Path) -> None:
-    """Write a configuration file, which Comet's client reads where COMET_CONFIG names it, for somebody to fill in."""
+    """Write a configuration file for an operator to fill in; Comet's client finds it by COMET_CONFIG."""
     path.write_text("# Remove the signs in front, and put your Comet key at the end.\n# [comet]\n# api_key = KEY\n")
 
 
@@ -148,7 +148,7 @@ class TokenFile:
 def _read_ini(path: Path) -> configparser.ConfigParser:
     config = configparser.ConfigParser(interpolation=None)
     if not config.read(path):
-        raise SettingsError(f"There is no secret {path}; run `make env` to generate the ones that are missing.")
+        raise SettingsError(f"There is no secret {path}; run `make env` to generate missing secrets.")
     return config
 
 

@@ -1,18 +1,20 @@
-"""The one exception tree of the package.
+"""Exception tree of the package.
 
-    PlatformError                 base: what is wrong, with the value, and what to do
+    PlatformError                 base; the message has the wrong value and the command or setting that fixes it
     ├── SettingsError             a setting is missing, unknown or contradicts another
     ├── HostError                 this machine cannot run the stack as configured
     ├── UnreachableError          a service did not answer at its address
-    ├── AccessError               a service refused the credentials
+    ├── AccessError               a service rejected the credentials
     ├── JobError                  a job could not be submitted, or did not succeed
     │   ├── CapacityError         no node, or not all of them together, can ever run it
     │   └── FencedError           this attempt of the job was replaced by a later one
     ├── StorageError              a bucket, an object or a folder could not be used
-    └── RegistryError             a model, version or alias is not as asked
+    └── RegistryError             a model, version or alias is missing, or a promotion was rejected
 
-The command line prints the message of any of them in one sentence and exits with `exit_code`; a traceback
-is printed only for what is not in this tree, because that is a defect of ours.
+`gateway.errors` adds the gateway's branches, which never leave its process except as HTTP responses.
+
+The command line prints the message of any of them in one sentence and exits with `exit_code`. It prints a traceback
+only for an exception outside of this tree, because that is a defect of the package.
 """
 
 
@@ -29,7 +31,7 @@ class SettingsError(PlatformError):
 
 
 class HostError(PlatformError):
-    """This machine cannot run the stack as configured; each problem stands on a line of its own."""
+    """This machine cannot run the stack as configured; the message has one line per problem."""
 
 
 class UnreachableError(PlatformError):
@@ -45,11 +47,11 @@ class JobError(PlatformError):
 
 
 class CapacityError(JobError):
-    """A job asks for what the nodes can never give; the message names the largest shape that fits."""
+    """A job requests more than the nodes can ever provide; the message names the largest shape that fits."""
 
 
 class FencedError(JobError):
-    """This attempt of the job was replaced by a later one, so it may write nothing; trying again is of no use."""
+    """This attempt of the job was replaced by a later one, so it may not write; a retry does not help."""
 
 
 class StorageError(PlatformError):
@@ -57,4 +59,4 @@ class StorageError(PlatformError):
 
 
 class RegistryError(PlatformError):
-    """A registered model, a version or an alias is not there, or a promotion was refused."""
+    """A registered model, a version or an alias is missing, or a promotion was rejected."""

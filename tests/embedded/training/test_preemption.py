@@ -41,7 +41,7 @@ class Line(pl.LightningModule):
 
 
 class Group:
-    """What Ray Train tells one worker, and what it gets from it."""
+    """Ray Train as one worker sees it: the notices that it gets and the reports that it makes."""
 
     def __init__(self, notice_from: int = NOTICE_AT, batches_a_second: int = 1) -> None:
         self.asked: list[int] = []

@@ -166,7 +166,7 @@ def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_a
 
     def new() -> tuple[Reports, MetricWriter]:
         uri = f"{storage_folder}/job/fit"
-        # Nothing listens there, as while MLflow is away.
+        # Nothing listens there, as during an outage of MLflow.
         metrics = MetricWriter("run", "http://127.0.0.1:1")
         return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
 
@@ -189,7 +189,7 @@ def test_a_report_that_cannot_be_tracked_does_not_end_the_training(
     reports: Reports, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports.after_report(NO_CHECKPOINT, [])
-    assert "training goes on" in caplog.text
+    assert "the training continues" in caplog.text
 
 
 def test_metrics_of_numpy_and_torch_become_python_values() -> None:

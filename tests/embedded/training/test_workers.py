@@ -1,4 +1,4 @@
-"""What training workers are told about calls that reach nothing."""
+"""Messages to training workers about calls that reach nothing."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_callback_travels_with_the_search_without_its_trials() -> None:
 
 def test_what_goes_wrong_in_tracking_does_not_end_the_search(caplog: pytest.LogCaptureFixture) -> None:
     TrialCallback("search", None).on_trial_start(iteration=0, trials=[], trial=None)
-    assert "the search goes on" in caplog.text
+    assert "the search continues" in caplog.text
 
 
 def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
 
 
 class AbsentOnce:
-    """An MLflow whose only run is there; it is away the first time that parameters are sent."""
+    """An MLflow with one run; it is unavailable the first time that parameters are sent."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error

@@ -1,4 +1,4 @@
-"""What a job's training runs have kept, read as Ray Train leaves it, and shown by `mlplatform jobs ID`."""
+"""Checkpoints of a job's training runs, read as Ray Train leaves them, and shown by `mlplatform jobs ID`."""
 
 import json
 import math

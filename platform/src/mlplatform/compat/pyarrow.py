@@ -10,6 +10,6 @@ _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether an error means that the S3 server is unavailable, rather than that it rejects the request."""
+    """Return whether an error means that the S3 server is unavailable, rather than that it rejects the request."""
     text = str(error)
     return isinstance(error, OSError) and _AWS in text and not any(reason in text for reason in _FINAL)

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_worker() -> bool:
-    """Whether Ray has started this process to run tasks or an actor; a job's driver is not one."""
+    """Return whether Ray has started this process to run tasks or an actor; a job's driver is not one."""
     try:
         worker = _worker()
         return worker is not None and worker.mode == sys.modules["ray"].WORKER_MODE
@@ -29,7 +29,7 @@ def is_worker() -> bool:
 
 
 def job_metadata() -> dict[str, str]:
-    """The metadata of the job that this process works for; empty where Ray is not connected.
+    """Return the metadata of the job that this process works for; empty where Ray is not connected.
 
     A driver also finds it in its environment; Ray's workers have it from their core worker's job configuration only.
     """
@@ -42,7 +42,7 @@ def job_metadata() -> dict[str, str]:
 
 
 def train_ranks() -> tuple[int, int] | None:
-    """World rank and local rank of a Ray Train worker; None in any other process."""
+    """Return world rank and local rank of a Ray Train worker; None in any other process."""
     train = sys.modules.get("ray.train")
     # Elsewhere the question itself would import ray.tune, and Ray Train V1 would answer it with a warning.
     if train is None or not is_worker():
@@ -59,7 +59,7 @@ def train_ranks() -> tuple[int, int] | None:
 
 
 def _worker() -> Any:
-    """Ray's own description of this process; None unless Ray is loaded and connected."""
+    """Return Ray's own description of this process; None unless Ray is loaded and connected."""
     ray = sys.modules.get("ray")
     return ray.get_runtime_context().worker if ray is not None and ray.is_initialized() else None
 

@@ -42,7 +42,7 @@ def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> N
 
 
 def stored_checkpoint(name: str) -> Checkpoint:
-    """The checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` has to return it."""
+    """Return the checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` has to return it."""
     place = get_train_context().storage_context
     return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
 

@@ -43,7 +43,7 @@ _SNAPSHOT = "experiment_state-"
 
 
 def is_begun(names: Collection[str]) -> bool:
-    """Whether a search's folder with these files holds a search that can continue.
+    """Return whether a search's folder with these files holds a search that can continue.
 
     `Tuner.can_restore` looks only for the file that a `Tuner` writes when it is made. Without a snapshot beside it, Ray
     starts again, but with one trial instead of `num_samples`.
@@ -52,19 +52,22 @@ def is_begun(names: Collection[str]) -> bool:
 
 
 def is_function(trial: Trial) -> bool:
-    """Whether a trial runs a function; a class that ends by itself looks the same as one that the scheduler stopped."""
+    """Return whether a trial runs a function.
+
+    A class that ends by itself looks the same as one that the scheduler has stopped.
+    """
     return issubclass(trial.get_trainable_cls(), FunctionTrainable)
 
 
 def report_queue(callback: TuneReportCallback) -> Any:
-    """The queue, of one place, through which reports of a trial's trainer go to the trial."""
+    """Return the queue, of one place, through which reports of a trial's trainer go to the trial."""
     return callback._training_actor_item_queue
 
 
 def schedule_length(scheduler: Any) -> tuple[str, int] | None:
-    """Key and value of a report at which a scheduler ends every trial; None where it has none, or is of another kind.
+    """Return key and value of a report at which a scheduler ends every trial; None where it has none.
 
-    Schedulers keep both in private attributes.
+    Schedulers keep both in private attributes, each kind its own.
     """
     if not getattr(scheduler, "_stop_last_trials", True):
         return None

@@ -1,1 +1,1 @@
-"""Files on this machine: walking, checksums, atomic folders, parallel transfer. Speaks to no service."""
+"""Files on this machine: walking, checksums, atomic writes, parallel transfer. Talks to no service."""

@@ -35,25 +35,25 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
-    """A folder to fill beside `destination`, which takes its place when all went well and is removed when not.
+    """Give a folder to fill beside `destination`, which takes its place at the end and is removed after an error.
 
     Args:
-        destination: missing or empty, unless `is_replaceable` says that what is there may go.
+        destination: missing or empty, or a folder that `is_replaceable` accepts for replacement.
 
     Raises:
-        StorageError: other files are in the way, or the folder cannot be made there.
+        StorageError: the destination holds other files, or the folder cannot be made there.
     """
     if destination.exists() and not (_is_empty(destination) or is_replaceable(destination)):
         raise StorageError(f"The folder {destination} holds other files; name one that is new or empty.")
     draft = destination.with_name(f".{destination.name}.partial")
     old = destination.with_name(f".{destination.name}.old")
     try:
-        # What a killed process has left; the lock of `alone` says that nobody else is at work on it.
+        # Leftovers of a killed process; the lock of `alone` keeps everybody else out.
         for left in (draft, old):
             shutil.rmtree(left, ignore_errors=True)
         draft.mkdir(parents=True)
     except OSError as error:
-        raise StorageError(f"No folder can be made in {destination.parent} ({error.strerror}).") from error
+        raise StorageError(f"Cannot make a folder in {destination.parent} ({error.strerror}).") from error
     try:
         yield draft
         _swap(draft, destination, old)
@@ -62,7 +62,7 @@ def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambd
 
 
 def _swap(draft: Path, destination: Path, old: Path) -> None:
-    """Put `draft` where `destination` is, which goes; two renames, so that there is no time with half of either."""
+    """Replace `destination` by `draft` with two renames, so that neither is ever there in part."""
     try:
         if destination.exists():
             destination.rename(old)
@@ -74,22 +74,22 @@ def _swap(draft: Path, destination: Path, old: Path) -> None:
             raise
     except OSError as error:
         raise StorageError(
-            f"The folder {destination} cannot take the files ({error.strerror}); name another."
+            f"The files cannot be moved to {destination} ({error.strerror}); name another folder."
         ) from error
     shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
 def alone(destination: Path) -> Iterator[None]:
-    """Let one process at a time write to `destination`, so that the ranks on a node fetch a data set once.
+    """Admit one process at a time to `destination`, so that the ranks on a node fetch a data set once.
 
-    The lock is on the folder around it, because that leaves no file behind.
+    The lock is on its parent folder, because that leaves no file behind.
     """
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(destination.parent, os.O_RDONLY)
     except OSError as error:
-        raise StorageError(f"No folder can be made in {destination.parent} ({error.strerror}).") from error
+        raise StorageError(f"Cannot make a folder in {destination.parent} ({error.strerror}).") from error
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(folder, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What is in a set of files: SHA-256 checksums in the format of `sha256sum`, and one digest over all of them.
+"""Contents of a set of files: SHA-256 checksums in the format of `sha256sum`, and one digest over all of them.
 
 A downloaded model can be checked without this package: `sha256sum --check SHA256SUMS`.
 """
@@ -16,7 +16,7 @@ FILE = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
 
 LENGTH = 32
-"""Characters of a digest: 128 bits, because MLflow takes no more than 36 characters for a data set's."""
+"""Characters of a digest: 128 bits, because MLflow accepts at most 36 characters for a data set's."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -25,10 +25,10 @@ Sums = dict[str, str]
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """Every file of a folder, those in linked folders too, by its path below it, or the one file by its name; sorted.
+    """List a folder's files, those in linked folders too, by path below it, or a single file by its name; sorted.
 
     Raises:
-        StorageError: there is nothing, or a name cannot stand in a line of checksums.
+        StorageError: no file is there, or a name cannot be written into a line of checksums.
     """
     found = {source.name: source} if source.is_file() else {}
     if source.is_dir():
@@ -42,7 +42,7 @@ def files_of(source: Path) -> dict[str, Path]:
 
 
 def sha256(path: Path, add: Callable[[int], None] = lambda count: None) -> str:
-    """Checksum of a file; `add` is told how many more bytes were read."""
+    """Return the checksum of a file; `add` is called with the number of bytes after each read."""
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -52,12 +52,12 @@ def sha256(path: Path, add: Callable[[int], None] = lambda count: None) -> str:
 
 
 def render(sums: Mapping[str, str]) -> str:
-    """The checksums as `sha256sum` prints them, sorted by path."""
+    """Format checksums as `sha256sum` prints them, sorted by path."""
     return "".join(f"{sums[path]}  {path}\n" for path in sorted(sums))
 
 
 def parse(text: str) -> Sums:
-    """The checksums of a text that `render` gave.
+    """Parse a text that `render` returned.
 
     Raises:
         StorageError: a path leads out of the folder.
@@ -68,10 +68,10 @@ def parse(text: str) -> Sums:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Refuse paths that lead out of the folder that they stand for; who keeps files may not write beside them.
+    """Reject paths that lead out of their folder, so that nobody who stores files can write beside them.
 
     Raises:
-        StorageError: there is one.
+        StorageError: a path leads out of it.
     """
     for path in paths:
         if not path or path.startswith("/") or ".." in path.split("/"):
@@ -79,12 +79,12 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def digest(sums: Mapping[str, str]) -> str:
-    """One digest over names and contents: the start of the SHA-256 of the rendered checksums."""
+    """Return one digest over names and contents: the start of the SHA-256 of the rendered checksums."""
     return hashlib.sha256(render(sums).encode()).hexdigest()[:LENGTH]
 
 
 def holds(folder: Path, sums: Mapping[str, str]) -> bool:
-    """Whether a folder holds exactly these files with these contents, leaving a file of checksums aside."""
+    """Return whether a folder holds exactly these files with these contents, apart from a file of checksums."""
     if not folder.is_dir():
         return False
     found = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PARALLEL = 16
-"""Files on their way at the same time; many data sets are made of small ones, whose cost is the round trip."""
+"""Files in transfer at the same time; many data sets consist of small ones, whose cost is the round trip."""
 
 _REFRESH_SECONDS = 0.2
 
@@ -29,7 +29,7 @@ class Counter:
             return self._value + sum(path.stat().st_size for path in self._growing if path.exists())
 
     def add(self, count: int) -> None:
-        """Count some more; raises where the transfer was given up, so that its threads end."""
+        """Count more bytes; raises after the transfer was given up, so that its threads end."""
         if self._stopped:
             raise InterruptedError("the transfer was given up")
         with self._lock:
@@ -37,7 +37,7 @@ class Counter:
 
     @contextmanager
     def growing(self, path: Path) -> Iterator[None]:
-        """Count a file that a library writes, which tells nobody how far it is."""
+        """Count a file while a library writes it that reports no progress."""
         with self._lock:
             self._growing.add(path)
         try:
@@ -52,18 +52,18 @@ class Counter:
 
 
 def run(what: str, total: int, tasks: Sequence[Callable[[Counter], None]]) -> None:
-    """Run tasks in parallel and show how far they are, where somebody is looking (a terminal, a notebook).
+    """Run tasks in parallel, with a progress bar in a terminal or a notebook.
 
     Args:
         what: a few words for the progress bar.
         total: bytes of all tasks together.
-        tasks: called with the counter that each tells how many more bytes it has moved.
+        tasks: called with the counter to which each adds the bytes that it has moved.
 
     Raises:
-        Exception: what the first task that failed has raised; those that had not begun are not started.
+        Exception: the error of the first task that failed; tasks that have not begun are not started.
     """
     moved = Counter()
-    # Leaving the pool waits for its threads, so that nothing writes on after this function.
+    # Leaving the pool waits for its threads, so that nothing is still writing after this function.
     with ThreadPoolExecutor(PARALLEL) as pool, _shown(what, total) as show:
         pending: set[Future[None]] = {pool.submit(task, moved) for task in tasks}
         try:
@@ -80,7 +80,7 @@ def run(what: str, total: int, tasks: Sequence[Callable[[Counter], None]]) -> No
 
 @contextmanager
 def _shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar of `total` bytes on stderr or in the notebook's cell; nothing where the output is a file."""
+    """Show a progress bar of `total` bytes on stderr or in the notebook's cell; nothing where the output is a file."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -89,14 +89,14 @@ def _shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield _notebook_line(what, total)
         return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    # Shown to the end: a transient bar would be gone before one sees that it was fast.
+    # Kept on the screen: a transient bar would disappear before one sees that it was fast.
     with Progress(TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
 
 
 def _notebook_line(what: str, total: int) -> Callable[[int], None]:
-    """One line that is overwritten; rich's own bars need ipywidgets, which not every notebook server has."""
+    """Show one line that is overwritten; rich's own bars need ipywidgets, which not every notebook server has."""
     from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
     from rich.filesize import decimal
 

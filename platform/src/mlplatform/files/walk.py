@@ -1,4 +1,4 @@
-"""What is in a folder, in folders that it links to as well."""
+"""Walk through a folder and the folders that it links to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def files_below(folder: Path, leave_out: Collection[str] = (), around: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Every file below a folder, by its path below it; a link to a folder around it is not followed in a circle.
+    """Yield every file below a folder; a link to a folder around it is not followed in a circle.
 
     Args:
         leave_out: names of folders and files.

@@ -1,4 +1,4 @@
-"""Accounts and switches of other libraries, which a job brings in its own environment.
+"""Accounts and switches of other libraries, which a job has in its own environment.
 
 Unlike `job.settings()`, these are not cached: a program may set the variables while it runs, so each reader loads them
 where it needs them. The names are those of the libraries; the platform adds none of its own.
@@ -74,7 +74,7 @@ class TrackingAccount(EnvironmentSettings):
 
     @property
     def is_signed_by_a_plugin(self) -> bool:
-        """Whether only MLflow's client can authenticate, because a plugin that is not ours signs its requests."""
+        """Return whether only MLflow's client can authenticate, because another plugin signs its requests."""
         return self.aws_sigv4 or self.auth_provider not in (None, "mlplatform")
 
     def environment(self) -> dict[str, str]:
@@ -106,4 +106,4 @@ class OtherTrackers(EnvironmentSettings):
     """W&B server when it is not the public one."""
 
     comet_online: bool | None = Field(None, validation_alias="COMET_START_ONLINE")
-    """Whether Comet sends to its server; None lets the key decide."""
+    """Switch for sending to Comet's server; None lets the key decide."""

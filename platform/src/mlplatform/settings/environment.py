@@ -11,25 +11,25 @@ from pathlib import Path
 from mlplatform.compat import ray_core
 
 OPEN_RUN = "MLPLATFORM_OPEN_RUN"
-"""Variable by which a process tells its children that it holds the job's run open, and which run that is."""
+"""Variable with the id of the job's run, set for the children of the process that holds it open."""
 
 _DEFAULTS = "MLPLATFORM_DEFAULTS"
-"""Variable by which a process tells itself and its children which variables it has set for libraries, and to what."""
+"""Variable with the variables, as JSON, that this process or a parent has set for libraries."""
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process, for the ones that are started from it."""
+    """Return the environment of this process, for processes that are started from it."""
     return dict(os.environ)
 
 
 def provide_secret(variable: str, file: Path) -> None:
-    """Set a variable of this process from a file, for a library that takes a secret from nowhere else."""
+    """Set a variable of this process from a file, for a library that reads a secret only from the environment."""
     os.environ[variable] = file.read_text().strip()
 
 
 @contextmanager
 def changed_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Set variables, or remove those that are None; at the end all of them are as before, whatever was done to them."""
+    """Set variables, or remove those that are None; at the end all of them have their earlier values again."""
     before = {name: os.environ.get(name) for name in variables}
     try:
         _change(variables)
@@ -39,14 +39,14 @@ def changed_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def open_run() -> str | None:
-    """The run that a parent process of this one holds open; read anew, because it comes and goes."""
+    """Return the run that a parent process holds open; read at each call, because it changes."""
     return os.environ.get(OPEN_RUN)
 
 
 def launcher_ranks() -> tuple[int, int]:
-    """Rank and local rank that torchrun, Lightning or SLURM has given this process; 0 and 0 outside of them.
+    """Return rank and local rank from torchrun, Lightning or SLURM; 0 and 0 outside of them.
 
-    Read anew, because Lightning sets them in a process that is already running.
+    Read at each call, because Lightning sets them in a process that is already running.
     """
     node, local = _number("NODE_RANK", "GROUP_RANK"), _number("LOCAL_RANK")
     rank = _number("RANK")
@@ -59,14 +59,14 @@ def launcher_ranks() -> tuple[int, int]:
 
 
 def set_environment(variables: Mapping[str, str]) -> None:
-    """Set variables for the rest of this process, as the process has them that has started it."""
+    """Set variables for the rest of this process."""
     os.environ.update(variables)
 
 
 def set_default_environment(variables: Mapping[str, str]) -> None:
     """Set variables that a library reads only from the environment, where the user has not set them.
 
-    What an earlier call has set, also one of a parent process, is not the user's: it is replaced.
+    A value that an earlier call has set, in this process or a parent, is not the user's, so it is replaced.
     """
     ours = json.loads(os.environ.get(_DEFAULTS) or "{}")
     new = {name: value for name, value in variables.items() if os.environ.get(name) in (None, ours.get(name))}
@@ -82,5 +82,5 @@ def _change(variables: Mapping[str, str | None]) -> None:
 
 
 def _number(*variables: str) -> int | None:
-    """The first of the variables that holds a number."""
+    """Return the first of the variables that holds a number."""
     return next((int(value) for name in variables if (value := os.environ.get(name, "")).isdecimal()), None)

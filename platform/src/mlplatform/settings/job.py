@@ -1,8 +1,6 @@
-"""Every setting of the platform, and the only module that reads the environment.
+"""Settings with which a job, a notebook or a laptop reaches a platform.
 
-`Settings` is what a job, a notebook or a laptop needs to reach a platform; containers of the stack and
-the embedded platform carry it as environment variables, so user code sets nothing. `StackSettings` is
-what the host's `.env` says about the stack itself; `.env.example` explains each variable.
+The stack's containers and the embedded platform have them as environment variables, so user code sets nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from mlplatform.settings.load import EnvironmentSettings, label_selector
 _JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
 _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
-"""Settings that say what a process is, and so are not brought to another one."""
+"""Settings that describe a single process, so they are not passed to another one."""
 
 
 class Settings(EnvironmentSettings):
@@ -38,7 +36,7 @@ class Settings(EnvironmentSettings):
     """The platform's own MLflow, whatever a job sets `tracking_uri` to; its account is sent nowhere else."""
 
     tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
-    """Where a browser finds MLflow, when that is another address than the one for programs."""
+    """Address of MLflow for browsers, where it differs from the one for programs."""
 
     ray_address: str = Field("http://127.0.0.1:8265", validation_alias="RAY_ADDRESS")
     """Ray's Jobs API."""
@@ -47,13 +45,13 @@ class Settings(EnvironmentSettings):
     """File that holds the token for `ray_address`."""
 
     storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
-    """Where checkpoints go: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
+    """Storage of checkpoints: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
 
     datasets: str = Field("s3://datasets", validation_alias="MLPLATFORM_DATASETS")
-    """Where data sets lie: `s3://bucket[/prefix]` or an absolute folder."""
+    """Storage of data sets: `s3://bucket[/prefix]` or an absolute folder."""
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
-    """S3 server when it is not Amazon's."""
+    """S3 server, unless it is Amazon's."""
 
     s3_region: str | None = Field(None, validation_alias="AWS_REGION")
     """Region that requests to the S3 server are signed for."""
@@ -65,7 +63,7 @@ class Settings(EnvironmentSettings):
     """Submission id of the job that this process belongs to; None outside of jobs."""
 
     attempt: int = Field(1, ge=1, validation_alias="MLPLATFORM_ATTEMPT")
-    """Which start of the job this is, from 1."""
+    """Number of this start of the job, from 1."""
 
     user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")
     """Person on whose behalf jobs are submitted."""
@@ -77,13 +75,13 @@ class Settings(EnvironmentSettings):
     """Commit of the submitted folder; None where it was not under git."""
 
     git_diff: str | None = Field(None, validation_alias="MLPLATFORM_GIT_DIFF")
-    """What the submitted folder had beside its commit, packed by `source.pack`; None for a clean tree."""
+    """Changes of the submitted folder since its commit, packed by `contract.pack`; None for a clean tree."""
 
     entrypoint: str | None = Field(None, validation_alias="MLPLATFORM_ENTRYPOINT")
-    """The job's command as it was submitted; None where nothing has recorded it."""
+    """The job's command as it was submitted; None where it was not recorded."""
 
     note: str | None = Field(None, validation_alias="MLPLATFORM_NOTE")
-    """What its submitter says about the job; shown with its run."""
+    """The submitter's note about the job; shown with its run."""
 
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points (the stack: role=worker); None means any node."""
@@ -110,10 +108,10 @@ class Settings(EnvironmentSettings):
     @model_validator(mode="before")
     @classmethod
     def _identity_of_ray(cls, values: Any) -> Any:
-        """Take what was recorded when the job was submitted from Ray's own job metadata where nothing else has set it.
+        """Fill the job's identity from Ray's job metadata, where no variable has set it.
 
         Ray puts the job's configuration into every driver's environment as JSON
-        (`ray_core.JOB_CONFIG`); its workers have it from their own context.
+        (`ray_core.JOB_CONFIG`); its workers have it in their own context.
         """
         config = json.loads(os.environ.get(ray_core.JOB_CONFIG) or "{}")
         metadata = config.get("metadata") or ray_core.job_metadata()
@@ -131,7 +129,7 @@ class Settings(EnvironmentSettings):
 
     @property
     def driver_labels(self) -> dict[str, str]:
-        """The label that entry points need, as Ray's label selectors have it; empty where any node will do."""
+        """The label that entry points need, as a Ray label selector; empty where any node is accepted."""
         return label_selector(self.driver_label)
 
     @property
@@ -140,7 +138,7 @@ class Settings(EnvironmentSettings):
         return self.shared or self.home / "shared"
 
     def environment(self) -> dict[str, str]:
-        """The variables that bring these settings to another process, a shell or a laptop."""
+        """Return the variables that give these settings to another process, a shell or a laptop."""
         values = {
             str(field.validation_alias): getattr(self, name)
             for name, field in type(self).model_fields.items()
@@ -153,5 +151,5 @@ class Settings(EnvironmentSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once."""
+    """Return the settings of this process, read once."""
     return Settings.load()

@@ -13,24 +13,26 @@ _Model = TypeVar("_Model", bound=BaseSettings)
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings that come from the environment."""
+    """Base of settings that are read from the environment."""
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
         """Read the environment; `overrides` are fields by name.
 
         Raises:
-            SettingsError: a variable has a value that is not valid; all of them are named at once.
+            SettingsError: a variable has an invalid value; all of them are named at once.
         """
         return load_settings(cls, overrides)
 
 
 def label_selector(label: str | None) -> dict[str, str]:
+    """Return a `key=value` label as a Ray label selector; empty for none."""
     key, _, value = (label or "").partition("=")
     return {key: value} if key else {}
 
 
 def load_settings(model: type[_Model], values: dict[str, Any]) -> _Model:
+    """Read a model from the environment and `values`, which are named by field; raises SettingsError."""
     # Overrides come by field name but are passed by variable: if the model knew its fields by name too, it would also
     # read HOME and USER from the environment for `home` and `user`.
     fields = model.model_fields

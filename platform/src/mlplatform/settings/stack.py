@@ -26,7 +26,7 @@ class StackSettings(BaseSettings):
     """Selects the workers' devices and the exporters."""
 
     worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
-    """One worker with everything, two with a GPU each, or the generated file for other counts."""
+    """One worker with every GPU, two with one each, or the generated file for other counts."""
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Prefix of every container's name, so that two stacks fit on one host."""
@@ -44,7 +44,7 @@ class StackSettings(BaseSettings):
     """Image of the S3 server; empty means the one that we build."""
 
     disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
-    """Free space on Docker's disk, in GB, under which the stack is not started."""
+    """Free space on Docker's disk, in GB, below which the stack is not started."""
 
     mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
     minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
@@ -66,10 +66,10 @@ class StackSettings(BaseSettings):
 
     @classmethod
     def load(cls, env_file: Path, **overrides: Any) -> Self:
-        """Read `env_file`; variables of the environment win over it, as they do in Compose.
+        """Read `env_file`; variables of the environment take precedence, as they do in Compose.
 
         Raises:
-            SettingsError: the file is missing, or a variable has a value that is not valid.
+            SettingsError: the file is missing, or a variable has an invalid value.
         """
         if not env_file.is_file():
             raise SettingsError(f"There is no {env_file}; run `make env` to write it.")

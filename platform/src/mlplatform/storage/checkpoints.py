@@ -25,7 +25,7 @@ class KeptCheckpoint:
 
     uri: str
     metrics: Mapping[str, Any]
-    """What was reported with it."""
+    """Metrics that were reported with it."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class TrainingRun:
     """None where checkpoints are kept by their age."""
 
     metric: str | None
-    """By which the best is the best."""
+    """Metric that the best checkpoint is chosen by."""
 
     @classmethod
     def read(cls, uri: str, name: str) -> Self | None:
-        """A training run by the address of its folder; None where it has kept no checkpoint."""
+        """Read a training run by the address of its folder; None where it has kept no checkpoint."""
         files, folder = filesystem.filesystem(uri)
         snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
         if not snapshot[layout.LATEST]:
@@ -56,7 +56,7 @@ class TrainingRun:
 
 
 def training_runs(job_id: str | None = None) -> list[TrainingRun]:
-    """The training runs of a job that have checkpoints, by name; None means this job.
+    """List the training runs of a job that have checkpoints, by name; None means this job.
 
     Raises:
         StorageError, UnreachableError, AccessError: the storage cannot be read.
@@ -70,10 +70,10 @@ def training_runs(job_id: str | None = None) -> list[TrainingRun]:
 
 
 def remove_unkept(uri: str) -> list[str]:
-    """Remove the checkpoints that a training run's folder holds and Ray Train does not know, and return their names.
+    """Remove the checkpoints in a training run's folder that Ray Train does not list, and return their names.
 
-    Such a one is left where a worker is lost after another has uploaded its part and before both have reported it.
-    Nothing may be training into the folder meanwhile.
+    A worker that is lost after another one has uploaded its part, and before both have reported it, leaves such a
+    checkpoint. Nothing may be training into the folder meanwhile.
 
     Args:
         uri: of the training run's folder.
@@ -97,11 +97,12 @@ def remove_unkept(uri: str) -> list[str]:
 
 
 def count_reports(uri: str, key: str) -> int:
-    """How many reports a training run has made up to its latest checkpoint.
+    """Count the reports of a training run up to its latest checkpoint.
 
-    Each checkpoint's metadata says so, unless the controller was lost just after Ray Train had noted the checkpoint.
-    Then it is the number of the newest one that does, and as many as Ray has counted since; it counts a replayed report
-    again, so the number may be too high, which leaves out steps, but never too low, which would lose reports.
+    Each checkpoint's metadata holds the count, unless the controller was lost just after Ray Train had listed the
+    checkpoint. Then it is the count of the newest checkpoint that has one, plus the reports that Ray has counted since.
+    Ray counts a replayed report again, so the count may be too high, which skips steps, but never too low, which would
+    lose reports.
 
     Args:
         uri: of the training run's folder.
@@ -123,9 +124,10 @@ def count_reports(uri: str, key: str) -> int:
 
 
 def restore_nan(uri: str, metric: str) -> None:
-    """Make a training run whose checkpoints are kept by a metric readable for Ray Train, which writes NaN as null.
+    """Replace null by NaN in the scores of a training run whose checkpoints are kept by a metric.
 
-    It can sort NaN, but not null: a later attempt would fail at its first checkpoint. (Infinity becomes null too.)
+    Ray Train writes NaN as null (infinity too) and can sort NaN, but not null: a later attempt would fail at its first
+    checkpoint.
 
     Args:
         uri: of the training run's folder, into which nothing is training yet.
@@ -154,7 +156,7 @@ def _place_of_null(metrics: Any, metric: str) -> tuple[dict[str, Any], str] | No
 
 
 def _json(files: FileSystem, path: str) -> dict[str, Any]:
-    """A small file of JSON; empty where there is none."""
+    """Read a small JSON file; empty where there is none."""
     try:
         with files.open_input_stream(path) as file:
             content: dict[str, Any] = json.loads(file.read())

@@ -1,8 +1,9 @@
-"""Keeps a replaced attempt of a job from writing: it may be thought dead, sleep, and wake up beside its successor.
+"""Fence that keeps a replaced attempt of a job from writing.
 
-`<storage>/<job id>/attempt` holds the number of the attempt that may write, as text. It is written before that attempt
-starts, so a write that a process makes within the seconds of this start is seen by the new attempt; whatever comes
-later is refused. Nothing is asked in a process that was told no number, because nobody replaces attempts there.
+An attempt that is taken for dead may only sleep, and wake up beside its successor. `<storage>/<job id>/attempt` holds
+the number of the attempt that may write, as text. It is written before that attempt starts, so a write that another
+process makes within the seconds of this start is seen by the new attempt; later writes are rejected. A process without
+an attempt's number never asks, because nobody replaces attempts there.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 NAME = "attempt"
 
 _VALID_SECONDS = 0.2
-"""How long an answer holds. An attempt takes seconds to start (3 s at the least, Ray's import included), so that what
-a replaced one still writes in this time lies there before its successor looks."""
+"""Seconds that an answer is valid. An attempt takes at least 3 s to start, Ray's import included, so what a replaced
+one still writes in this time is stored before its successor looks."""
 
 # Of the clocks that only go forward, the one that also counts while the machine is suspended (Linux); each counts while
 # a process is stopped.
@@ -34,20 +35,20 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def applies() -> bool:
-    """Whether this process belongs to a numbered attempt of a job, as all that the gateway starts do."""
+    """Return whether this process belongs to a numbered attempt of a job, as all do that the gateway starts."""
     known = settings()
     return known.job_id is not None and "attempt" in known.model_fields_set
 
 
 def check(wait: bool = True) -> None:
-    """Return if this process' attempt may write; costs a small read, at most each 0.2 s.
+    """Raise unless this process' attempt may write; costs a small read, at most every 0.2 s.
 
     Args:
-        wait: for ten minutes at most while the storage is away; otherwise that is raised at once.
+        wait: up to ten minutes while the storage is unavailable; otherwise an outage is raised at once.
 
     Raises:
-        FencedError: a later attempt was started; so it stays for this process.
-        UnreachableError, StorageError: the storage cannot be asked.
+        FencedError: a later attempt was started; final for this process.
+        UnreachableError, StorageError: the storage cannot be read.
     """
     if applies():
         known = settings()
@@ -55,11 +56,11 @@ def check(wait: bool = True) -> None:
 
 
 def allowed(job_id: str, wait: bool = False) -> int | None:
-    """The number of the attempt that may write; None where no attempt was fenced off yet.
+    """Return the number of the attempt that may write; None where no attempt was fenced off yet.
 
     Raises:
         UnreachableError: the storage does not answer.
-        StorageError: what it holds is not a number, or cannot be read.
+        StorageError: the file cannot be read, or does not hold a number.
     """
 
     def read() -> str | None:
@@ -74,21 +75,21 @@ def allowed(job_id: str, wait: bool = False) -> int | None:
         text = retry(read) if wait else read()
     except OSError as error:
         kind = UnreachableError if is_outage(error) else StorageError
-        raise kind(f"{uri(job_id)} does not say which attempt may write ({error}); check the storage.") from error
+        raise kind(f"Cannot read from {uri(job_id)} which attempt may write ({error}); check the storage.") from error
     if text is None:
         return None
     if not text.strip().isdecimal():
-        raise StorageError(f"{uri(job_id)} holds {text[:40]!r}, not the number of an attempt; write one there.")
+        raise StorageError(f"{uri(job_id)} holds {text[:40]!r}, not the number of an attempt; write one into it.")
     return int(text)
 
 
 def uri(job_id: str) -> str:
-    """Where the number lies."""
+    """Return the address of the file with the number."""
     return addresses.checkpoint_uri(NAME, job_id)
 
 
 def allow(job_id: str, attempt: int) -> None:
-    """Let nobody before an attempt write any more. For whoever starts it, before it does.
+    """Fence off all attempts before this one. The process that starts an attempt calls it first.
 
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
@@ -97,7 +98,7 @@ def allow(job_id: str, attempt: int) -> None:
 
 
 def remove(job_id: str) -> None:
-    """Forget which attempt of a job may write; whoever takes the job's id next begins with the first.
+    """Remove the fence of a job; the next job with its id begins with attempt 1.
 
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
@@ -106,7 +107,7 @@ def remove(job_id: str) -> None:
 
 
 class _Own:
-    """What this process knows of its own attempt."""
+    """State of this process' own attempt."""
 
     def __init__(self, job_id: str, attempt: int) -> None:
         self._job_id = job_id
@@ -117,7 +118,7 @@ class _Own:
     def check(self, wait: bool) -> None:
         if self._replaced:
             raise FencedError(self._replaced)
-        # Before the question: a process that is stopped while it waits for the answer asks again.
+        # Taken before the read: a process that is stopped while it waits for the answer asks again.
         asked_at = time.clock_gettime(_CLOCK)
         if asked_at - self._allowed_at < _VALID_SECONDS:
             return
@@ -142,5 +143,6 @@ def _store(job_id: str) -> objects.ObjectStore:
 
 @cache
 def _place(address: str) -> tuple[FileSystem, str]:
-    """pyarrow and not boto3, whose import takes 1 s of a core beside a training; Ray has loaded pyarrow already."""
+    """Open the file system of an address, with pyarrow: Ray has loaded it already, while importing boto3 beside a
+    training would take 1 s of a core."""
     return arrow_filesystem(address)

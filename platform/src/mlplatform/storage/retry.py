@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mlplatform.compat.pyarrow import is_outage
+from mlplatform.throttle import ThrottledWarning
 
 _Result = TypeVar("_Result")
 
@@ -15,24 +16,19 @@ _OUTAGE_SECONDS = 600.0
 
 _PAUSE_SECONDS = 1.0
 
-_WARN_SECONDS = 30.0
-
 _log = logging.getLogger(__name__)
 
 
 def retry(call: Callable[[], _Result], passes: Callable[[Exception], bool] | None = None) -> _Result:
-    """Call until it works, for at most ten minutes; a failure that does not pass by itself is raised at once."""
+    """Call until it succeeds, for up to ten minutes; an error that retrying does not fix is raised at once."""
     may_pass = passes or is_outage
     started = time.monotonic()
-    warned = started - _WARN_SECONDS
+    warn = ThrottledWarning(_log)
     while True:
         try:
             return call()
         except Exception as error:
-            now = time.monotonic()
-            if not may_pass(error) or now - started > _OUTAGE_SECONDS:
+            if not may_pass(error) or time.monotonic() - started > _OUTAGE_SECONDS:
                 raise
-            if now - warned >= _WARN_SECONDS:
-                _log.warning("The storage is away, this waits for it: %s", error)
-                warned = now
+            warn("Storage is unavailable, retrying for up to 10 min: %s", error)
             time.sleep(_PAUSE_SECONDS)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def upload(folder: Path, uri: str) -> None:
-    """Upload the files below a folder to S3, large ones in parallel parts; waits while the server is away.
+    """Upload the files below a folder to S3, large ones in parallel parts; waits while the server is unavailable.
 
     Raises:
-        AccessError, StorageError: the server refuses.
-        FencedError: a later attempt of this job was started, so no more of the files appears.
+        AccessError, StorageError: the server rejects the request.
+        FencedError: a later attempt of this job was started, so no further file appears.
     """
     from boto3.exceptions import S3UploadFailedError
 
@@ -43,7 +43,7 @@ def upload(folder: Path, uri: str) -> None:
 
 
 def prepare() -> None:
-    """Import and connect what `upload` needs, 1 s of a core, before a training would wait for it."""
+    """Import boto3 and make the client, 1 s of a core, before a training would wait for it."""
     _client()
 
 

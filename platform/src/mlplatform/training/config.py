@@ -1,4 +1,4 @@
-"""Ray Train wired to the job: where checkpoints go, what is retried, and reports on their way to MLflow and storage."""
+"""Ray Train wired to the job: storage of checkpoints, restarts, and reports to MLflow and storage."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mlplatform.training.reports import Reports
 from mlplatform.training.workers import WorkerSetup
 
 _HISTORY_SECONDS = 5.0
-"""Between two writes of the history, each of which sends up to a thousand reports again."""
+"""Seconds between two writes of the history, each of which uploads up to a thousand reports again."""
 
 _RAY_TRAIN = {
-    # Ray Train collects reports every 2 s unless told otherwise, and makes report() wait for it.
+    # Ray Train collects reports every 2 s by default, and makes report() wait for it.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # Names the ranks that the others wait for in a report, in the job's log; 60 s unless told otherwise.
+    # Ray Train logs the ranks that the others wait for in a report; after 60 s by default.
     "RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S": "20",
-    # A node that is stopped leaves 30 s for a checkpoint; 5 of them would be spent until the workers hear of it.
+    # A node that is stopped leaves 30 s for a checkpoint; by default, workers would notice after up to 5 of them.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
 }
 
@@ -46,31 +46,31 @@ def run_config(
     detailed: bool = False,
     callbacks: Sequence[UserCallback] = (),
 ) -> RunConfig:
-    """Ray's own `RunConfig` for a training run of this job.
+    """Return Ray's own `RunConfig` for a training run of this job.
 
     Checkpoints go to `<storage>/<job id>/<name>`, so a later attempt of the same job resumes from the last one.
-    What is reported goes to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, one
-    line a report, and beside the checkpoints, where `history` reads it. The metrics of a job's second training run
-    stand in MLflow under `<name>/`, because each metric has one point a step. When a node is about to be taken away,
-    `ray.train.get_preemption_info()` says so to the training function within about a second: the moment for a
-    checkpoint, as the workers are started again elsewhere when the node's grace period ends (`PreemptionCheckpoint`
-    does it for Lightning).
+    Reports go to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, one line per
+    report, and beside the checkpoints, where `history` reads them. The metrics of a job's second training run are in
+    MLflow under `<name>/`, because each metric has one point per step. When a node is about to be removed,
+    `ray.train.get_preemption_info()` returns so in the training function within about a second. That is the moment for
+    a checkpoint, as the workers are restarted elsewhere when the node's grace period ends (`PreemptionCheckpoint` does
+    it for Lightning).
 
     Args:
-        name: of this training run within the job; None counts the calls in this process from 0.
-        metric: by which checkpoints are kept, a key of the reported metrics; None keeps the latest.
+        name: name of this training run within the job; None counts the calls in this process from 0.
+        metric: key of the reported metrics by which checkpoints are kept; None keeps the latest.
         mode: whether a higher or a lower `metric` is better.
-        num_to_keep: checkpoints that stay in storage, beside the latest; None keeps all.
-        max_failures: worker failures that are survived by starting again from the last checkpoint.
-        controller_failure_limit: failures of Ray Train's own controller that are survived.
-        aggregate: what is kept of a metric that all ranks report: rank 0's value, the mean or the highest.
-        detailed: keep, besides timestamp, iteration and time, each rank's own metrics with its host and process,
-            the job, iterations and seconds since the last restore, and a mark on the last report.
-        callbacks: more of Ray Train's callbacks.
+        num_to_keep: checkpoints that stay in storage, besides the latest; None keeps all.
+        max_failures: failures of workers after which the training restarts from the last checkpoint.
+        controller_failure_limit: failures of Ray Train's own controller after which it is restarted.
+        aggregate: how the values of all ranks become one: rank 0's value, the mean or the highest.
+        detailed: record, besides timestamp, iteration and time, each rank's own metrics with its host and process,
+            the job, iterations and seconds since the last restore, and `done` in the last report.
+        callbacks: further callbacks of Ray Train.
 
     Raises:
-        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used, said before training starts.
-        SettingsError: a setting is not valid.
+        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used; raised before training starts.
+        SettingsError: a setting is invalid.
     """
     name = name or str(next(_fit_calls))
     uri = addresses.checkpoint_uri(name)
@@ -96,7 +96,7 @@ def run_config(
     identity = {
         "MLPLATFORM_JOB_ID": settings().job_id,
         "MLPLATFORM_ATTEMPT": str(settings().attempt) if fence.applies() else None,
-        # Also where the program has named another server than the platform's.
+        # Also where the program has set another server than the platform's.
         "MLFLOW_TRACKING_URI": server.uri(),
     }
     return RunConfig(

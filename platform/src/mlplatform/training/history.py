@@ -1,4 +1,4 @@
-"""Every report of a training run, kept beside its checkpoints as JSON lines and read back in one call."""
+"""History of a training run: every report, stored beside its checkpoints as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 FIELDS = ("timestamp", "training_iteration", "time_this_iter_s")
-"""Stand in every report: seconds since 1970, how many there were with this one, seconds since the one before."""
+"""Fields of every report: seconds since 1970, count of reports with this one, seconds since the one before."""
 
 FOLDER = "reports"
 
 _LINES = 1000
-"""Reports a file: S3 cannot append, so the last file is written again with each delivery."""
+"""Reports per file. S3 cannot append, so the last file is written again with each delivery."""
 
 
 class HistorySink:
     """Numbered files `reports/00000.jsonl` and so on below a training run's folder; a restart begins a new one.
 
-    An attempt of the job that was replaced writes none any more.
+    A replaced attempt of the job writes nothing more.
     """
 
     def __init__(self, uri: str) -> None:
@@ -51,15 +51,15 @@ class HistorySink:
 
 
 def history(name: str = "0", job_id: str | None = None) -> list[dict[str, Any]]:
-    """All reports of a training run, in the order in which they were made; also without checkpoints.
+    """Return all reports of a training run in their order, also where there are no checkpoints.
 
     Args:
-        name: of the training run, as given to `run_config`; the first unnamed one is "0".
+        name: the training run's, as given to `run_config`; the first unnamed one is "0".
         job_id: of another job; None means this one.
 
     Returns:
         The reported values with the fields that `run_config` adds; `pandas.DataFrame(history())` makes a table.
-        Of a report that was replayed after a crash the first is kept, as in MLflow.
+        If a report was repeated after a crash, the first one counts, as in MLflow.
 
     Raises:
         StorageError: the storage cannot be read.

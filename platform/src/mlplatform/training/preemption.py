@@ -1,4 +1,4 @@
-"""A Lightning training's checkpoint in the middle of an epoch, when its node is about to be taken away."""
+"""Checkpoint of a Lightning training in the middle of an epoch, before its node is removed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.lightning import RayTrainReportCallback
 
 _ASK_EVERY_SECONDS = 1.0
-"""Ray Train hears of a notice within a second; asking costs all ranks one message to an actor."""
+"""Ray Train receives a notice within a second; asking costs each rank one message to an actor."""
 
 
 class PreemptionCheckpoint(pl.Callback):
     """Reports a checkpoint before the grace period of a node ends, however long an epoch takes.
 
-    Beside Ray's `RayTrainReportCallback`, which does so at the end of each epoch, and in the same file, so that the
-    same `ckpt_path` resumes from either. The report has `epoch` and `step` as Ray's has; what would be measured at the
-    end of the epoch is NaN in it, so that every other checkpoint counts as better. Resumed, the epoch goes on with as
-    many batches as it lacked; which ones these are is the data loader's affair, and Lightning warns where it keeps no
-    state.
+    Use it together with Ray's `RayTrainReportCallback`, which reports one at the end of each epoch. Both write the same
+    file, so the same `ckpt_path` resumes from either. The report has `epoch` and `step` as Ray's has; metrics that are
+    measured at the end of the epoch are NaN in it, so that every other checkpoint counts as better. After a resume, the
+    epoch continues with the number of batches that it lacked. The data loader decides which batches these are, and
+    Lightning warns if it keeps no state.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class PreemptionCheckpoint(pl.Callback):
             self._report(trainer)
 
     def _plan(self) -> None:
-        """All ranks have to ask at the same batch, so rank 0 says how many of them take as long as is to be waited."""
+        """Choose the batch of the next question. All ranks must ask at the same one, so rank 0 counts for all."""
         passed = time.monotonic() - self._asked_at
         self._batches_until_asked = broadcast_from_rank_zero(math.ceil(self._batches * _ASK_EVERY_SECONDS / passed))
         self._batches, self._asked_at = 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""Runs in Ray Train's controller: takes every report, stamps it, and hands it on; neither waits nor raises."""
+"""Callback in Ray Train's controller that stamps every report and passes it on; it neither waits nor raises."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 _COUNT = "mlplatform.reports"
-"""Key of a checkpoint's metadata: how many reports came before it, itself included."""
+"""Key of a checkpoint's metadata: count of the reports up to it, itself included."""
 
 _UNSENT = "mlplatform.unsent"
-"""Key of what was on its way to MLflow and to the history when the checkpoint was made."""
+"""Key of a checkpoint's metadata: points and reports that MLflow and the history had not received by then."""
 
 _MOST_UNSENT = 10_000
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
-    """Each report becomes a line of the job's log, points of the job's run, and a line of the run's history."""
+    """Writes each report to the job's log, to the job's MLflow run, and to the training run's history."""
 
     def __init__(
         self,
@@ -58,9 +58,18 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         kept_by: str | None = None,
         account: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Args:
-        kept_by: the metric by which checkpoints are kept; noted in each of them.
-        account: the driver's at MLflow, as variables; this runs in a process of its own.
+        """Set up the callback in the driver; Ray pickles it to the controller.
+
+        Args:
+            name: the training run's.
+            uri: address of the training run's folder.
+            history: outbox of the history.
+            metrics: outbox of the points; None where nothing is tracked.
+            prefix: put before each metric's name in MLflow.
+            aggregate: how the values of all ranks become one.
+            detailed: record each rank's own metrics.
+            kept_by: metric by which checkpoints are kept; recorded in each of them.
+            account: the driver's account at MLflow, as variables; the controller is another process.
         """
         self._name = name
         self._uri = uri
@@ -81,13 +90,13 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._last_report: dict[str, Any] | None = None
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Workers start, the first time or again: reports are counted from the checkpoint that they resume from."""
+        """Count reports from the checkpoint that the workers resume from, at the first start and at each restart."""
         set_environment(self._account)
         if self._count_at_checkpoint is None:
             kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
             self._count_at_checkpoint = kept.get(_COUNT) or _guarded(lambda: count_reports(self._uri, _COUNT)) or 0
             _guarded(lambda: self._send_again(kept.get(_UNSENT, {})))
-        _guarded(lambda: remove_unkept(self._uri), "What a lost worker has left in storage was not removed")
+        _guarded(lambda: remove_unkept(self._uri), "A lost worker's files were not removed from storage")
         self._count = self._restored_at = self._count_at_checkpoint
         self._last_steps = {}
         self._started = self._last = time.monotonic()
@@ -97,7 +106,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._hosts = [{"hostname": worker.hostname, "pid": worker.pid} for worker in workers]
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        # What is raised here would end the training.
+        # An exception here would end the training.
         _guarded(lambda: self._take(metrics, training_report.checkpoint))
 
     async def before_controller_shutdown(self) -> None:
@@ -127,20 +136,20 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
 
     def _warn_of_repeated_steps(self, step: int, values: Mapping[str, float]) -> None:
-        """A metric has one point a step in MLflow; what comes for that step again is missing there."""
+        """Warn that MLflow drops further points of a step; a metric has one point per step there."""
         keys = values.keys() - {"epoch"}
         again = sorted(key for key in keys if step <= self._last_steps.get(key, step - 1))
         if again and not self._warned_of_steps:
             self._warned_of_steps = True
             _log.warning(
-                "%s is reported for step %d after step %d, and MLflow keeps the first of a step alone (the history has "
-                'both); report a "step" that grows with each report, or neither "step" nor "epoch".',
+                "%s is reported for step %d after step %d, and MLflow keeps only the first value of a step (the "
+                'history has both); report a "step" that grows with each report, or neither "step" nor "epoch".',
                 *(again[0], step, self._last_steps[again[0]]),
             )
         self._last_steps.update(dict.fromkeys(keys, step))
 
     def _unsent(self) -> dict[str, Any]:
-        """What MLflow and storage have not got yet. Steps up to a checkpoint are not replayed, so it goes with it."""
+        """Return what MLflow and storage have not received. A checkpoint keeps it: earlier steps are not replayed."""
         points = self._metrics.pending() if self._metrics else []
         return {
             "points": [list(astuple(point)) for point in points[-_MOST_UNSENT:]],
@@ -148,14 +157,14 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         }
 
     def _send_again(self, unsent: Mapping[str, Any]) -> None:
-        """Hand over what an earlier attempt took with it; what has arrived meanwhile is left out."""
+        """Send what an earlier attempt left in its checkpoint; the outboxes skip what has arrived since."""
         if self._metrics and unsent.get("points"):
             self._metrics.put([Point(*point) for point in unsent["points"]])
         if unsent.get("reports"):
             self._history.put(unsent["reports"])
 
     def _hand_on(self, report: dict[str, Any]) -> None:
-        # As text where JSON knows no better: it goes into files and into the checkpoint's metadata.
+        # Values that JSON does not have become text: reports go into files and into the checkpoint's metadata.
         report = json.loads(json.dumps(report, default=str))
         print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
         self._history.put([report])
@@ -181,7 +190,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
 
 def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean", "max"]) -> dict[str, Any]:
-    """One value a metric of what each rank reported; what is no number stays rank 0's."""
+    """Return one value per metric from the reports of all ranks; for what is not a number, rank 0's."""
     values = dict(metrics[0])
     if how == "rank0":
         return values
@@ -192,7 +201,7 @@ def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The reported values that MLflow can plot, without the step; text, lists and booleans stay in the history."""
+    """Return the values that MLflow can plot, without the step; text, lists and booleans are in the history only."""
     return {
         key: float(value)
         for key, value in metrics.items()
@@ -201,7 +210,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def step_of(values: Mapping[str, Any], reports: int) -> int:
-    """The step that a report is plotted at: its `step`, else its `epoch`, else how many came before it."""
+    """Return the step that a report is plotted at: its `step`, else its `epoch`, else the count of earlier reports."""
     for key in ("step", "epoch"):
         value = values.get(key)
         if isinstance(value, Real) and math.isfinite(value):
@@ -210,7 +219,7 @@ def step_of(values: Mapping[str, Any], reports: int) -> int:
 
 
 def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:
-    """As an earlier attempt of the job has left it; empty without a checkpoint."""
+    """Read the metadata that an earlier attempt of the job has left; empty without a checkpoint."""
     from ray.train import Result
 
     files, path = filesystem.filesystem(uri)
@@ -226,5 +235,5 @@ def _guarded(call: Callable[[], Any], otherwise: str = "A report was not tracked
     try:
         return call()
     except Exception:
-        _log.exception("%s; training goes on.", otherwise)
+        _log.exception("%s; the training continues.", otherwise)
         return None

@@ -1,4 +1,4 @@
-"""What `run_config` changes in each of Ray Train's workers, before the training function starts."""
+"""Set-up of each of Ray Train's workers by `run_config`, before the training function starts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerSetup(WorkerCallback):  # type: ignore[misc]
-    """Metrics of NumPy and PyTorch can be reported, checkpoints go up in parallel parts, silent calls are warned of."""
+    """Converts metrics of NumPy and PyTorch, uploads checkpoints in parallel parts, and warns about silent calls."""
 
     def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Args: checkpoints: address of the training run's folder; account: the driver's at MLflow, as variables."""
+        """Set up the callback in the driver; Ray pickles it to the workers.
+
+        Args:
+            checkpoints: address of the training run's folder.
+            account: the driver's account at MLflow, as variables.
+        """
         self._checkpoints = checkpoints
         self._account = dict(account)
 
@@ -47,12 +52,12 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as Python values: Ray Train writes them as JSON, which NumPy's numbers and tensors cannot be."""
+    """Return metrics as Python values: Ray Train writes them as JSON, which has no NumPy numbers or tensors."""
     return {key: _plain(value) for key, value in metrics.items()}
 
 
 def _plain(value: Any) -> Any:
-    """The value itself where nothing of it had to be changed."""
+    """Return the value as a Python value; the same object where nothing had to be changed."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

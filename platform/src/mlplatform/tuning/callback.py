@@ -35,23 +35,29 @@ _log = logging.getLogger(__name__)
 
 
 def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
-    """What a callback raises would end the whole search."""
+    """Log what a hook raises, which would otherwise end the whole search."""
 
     @functools.wraps(hook)
     def guarded(*arguments: Any, **options: Any) -> None:
         try:
             hook(*arguments, **options)
         except Exception:
-            _log.exception("A trial was not tracked; the search goes on.")
+            _log.exception("A trial was not tracked; the search continues.")
 
     return guarded
 
 
 class TrialCallback(tune.Callback):  # type: ignore[misc]
-    """Runs in Ray Tune's loop: hands over to a thread, which keeps a child run a trial; neither waits nor raises."""
+    """Keeps one child run per trial; it runs in Ray Tune's loop and leaves requests to a thread, so it never waits."""
 
     def __init__(self, name: str, parent: str | None, length: tuple[str, int] | None = None) -> None:
-        """Args: name: of the search; parent: the job's run; length: key and value of a report that ends every trial."""
+        """Set up the callback.
+
+        Args:
+            name: name of the search.
+            parent: id of the job's run; None where nothing is tracked.
+            length: key and value of a report that ends every trial.
+        """
         self.length = length
         self._name = name
         self._parent = parent
@@ -63,7 +69,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
         self._settled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A restored search has the callback of its first attempt: without that one's thread, trials and address."""
+        """Pickle without thread, trials and address: a restored search has the callback of its first attempt."""
         return TrialCallback, (self._name, self._parent, self.length)
 
     @_never_raises
@@ -71,7 +77,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
         self._settled = False
         if self._parent:
             self._outbox = Outbox(TrialRuns(self._parent, self._name, server.uri()))
-            # SIGTERM and an error of the driver leave Ray's loop without a call of `on_experiment_end`.
+            # SIGTERM and an error of the driver end Ray's loop without a call of `on_experiment_end`.
             atexit.register(self._interrupted)
 
     @_never_raises
@@ -82,8 +88,8 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
     @_never_raises
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._start(trial)
-        # What was reported with the checkpoint that it continues from is not reported again, and may not have been
-        # sent when the earlier attempt was killed.
+        # The trial does not repeat the report of the checkpoint that it continues from, and the earlier attempt may
+        # have been killed before it was sent.
         if trial.latest_checkpoint_result:
             self._report(trial, trial.latest_checkpoint_result.metrics)
 
@@ -103,14 +109,15 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
 
     @_never_raises
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        # One whose process never came up was not started either.
+        # A trial whose process never came up was not started either.
         self._start(trial)
         self._end(trial, FAILED)
 
     def get_state(self) -> None:
-        """Called with each snapshot of the search. It has nothing of ours; the last but one is surely in storage.
+        """Pass on the ends of trials; Ray calls this with each snapshot of the search, which holds nothing of ours.
 
-        A run ends only after its trial's end is in storage: what MLflow calls finished, no later attempt runs again.
+        At each call, the last snapshot but one is certainly stored. A run ends only after its trial's end is stored,
+        so that no later attempt repeats a trial that MLflow calls finished.
         """
         for act in self._in_snapshot:
             self._hand_over(act)
@@ -137,7 +144,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
         self._ended.append(partial(TrialRuns.finish, trial_id=trial.trial_id, end=end, ended=_now()))
 
     def _settle(self, trials: list[Trial]) -> None:
-        """End the runs of trials that had ended in an earlier attempt, where a crash came in between."""
+        """End the runs of trials that ended in an earlier attempt, which crashed before it could end them."""
         self._settled = True
         for trial in trials:
             if trial.trial_id not in self._open and trial.status in (trial.TERMINATED, trial.ERROR):
@@ -146,7 +153,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
                 self._hand_over(partial(TrialRuns.settle, **_identity(trial), points=points, end=end))
 
     def _interrupted(self) -> None:
-        """The driver ends in the middle of the search."""
+        """End all open runs, because the driver ends in the middle of the search."""
         for trial_id in self._open:
             self._hand_over(partial(TrialRuns.mark, trial_id=trial_id, end=STOPPED, error=None))
             self._ended.append(partial(TrialRuns.finish, trial_id=trial_id, end=STOPPED, ended=_now()))
@@ -170,16 +177,16 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
 
 
 def reported(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trial itself has reported, without the fields that Ray Tune fills in; nested keys joined by slashes."""
+    """Return the trial's own report, without the fields that Ray Tune adds; nested keys are joined by slashes."""
     own = {key: value for key, value in result.items() if key not in FILLED_IN}
     return plain(flatten_dict(own))
 
 
 def was_cut(result: Mapping[str, Any], criteria: Mapping[str, float], length: tuple[str, int] | None) -> bool:
-    """Whether a trial's last report ends it for another reason than that it has run its course.
+    """Return whether a trial was stopped by its last report before its regular end.
 
     Args:
-        result: as Ray Tune gives it to callbacks, with `done` where the trial ends with it.
+        result: as Ray Tune passes it to callbacks, with `done` if the trial ends with it.
         criteria: lowest values that end a trial, by key.
         length: key and value at which the scheduler ends every trial.
     """
@@ -194,7 +201,7 @@ def _identity(trial: Trial) -> dict[str, Any]:
 
 
 def _points(result: Mapping[str, Any], timestamp: int | None = None) -> list[Point]:
-    """Points of a report, stamped with the second that stands in it unless told otherwise."""
+    """Return the points of a report, with its own timestamp unless another one is given."""
     timestamp = timestamp or int(result.get(TIMESTAMP, 0)) * 1000 or _now()
     return [Point(key, value, _step(result), timestamp) for key, value in numbers(reported(result)).items()]
 

@@ -12,14 +12,18 @@ _DRAIN_SECONDS = 30.0
 
 
 class Drain(ControllerCallback):  # type: ignore[misc]
-    """Waits, at the end of a trial's trainer, until Ray Tune has taken the last report.
+    """Delays the end of a trial's trainer until Ray Tune has fetched the last report.
 
-    Ray 2.60 blocks the trial for ever when its function returns while a report is on its way: the trial's actor then
-    puts that report into a queue of one place, where the function's end already stands (`_get_result_from_queues`).
+    Ray 2.60 blocks the trial forever if its function returns before a report is fetched: the trial's actor then puts
+    that report into a queue of one place, which the function's end already occupies (`_get_result_from_queues`).
     """
 
     def __init__(self, queue: Any) -> None:
-        """Args: queue: the one through which `TuneReportCallback` passes reports on."""
+        """Set up the callback.
+
+        Args:
+            queue: through which `TuneReportCallback` passes reports on.
+        """
         self._queue = queue
 
     async def before_controller_shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Ray Tune wired to the job: a child run a trial, ASHA unless told otherwise, and a search that survives its driver."""
+"""Public functions of a hyperparameter search: the tuner, its configurations, and the best trial."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 
 
 _RAY_TUNE = {
-    # Of what has happened since the last snapshot, a restored search knows nothing; Ray takes one every 10 s or less
-    # often.
+    # A restored search loses everything since its last snapshot; Ray takes one every 10 s or less often.
     "TUNE_GLOBAL_CHECKPOINT_S": "2",
-    # A snapshot with each second checkpoint of a trial is what `num_to_keep` needs; no warning is.
+    # `num_to_keep` needs a snapshot with each second checkpoint of a trial, about which Ray would warn.
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    # Reports of a trial's own trainer are collected every 2 s unless told otherwise.
+    # Reports of a trial's own trainer are collected every 2 s by default.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
 }
 
@@ -47,23 +46,23 @@ def tuner(
     run_config: tune.RunConfig | None = None,
     resume_errored: bool = False,
 ) -> tune.Tuner:
-    """Ray's own `Tuner` for a search of this job, or the one that an earlier attempt of the job has begun.
+    """Return Ray's own `Tuner` for a search of this job, restored if an earlier attempt of the job has begun it.
 
     Its trials are child runs of the job's run. Started again with the same job id, `fit` runs no finished trial
     again, and continues an unfinished one in its run, from its last checkpoint.
 
     Args:
-        trainable: as Ray takes it, also from `tune.with_resources` (`{"cpu": 0.5}`, `{"gpu": 0.25}`) and
-            `tune.with_parameters`. For several workers a trial, see `trial_config`.
-        param_space: as Ray takes it (`tune.grid_search`, `tune.loguniform`); the same in each attempt.
+        trainable: as Ray accepts it, also from `tune.with_resources` (`{"cpu": 0.5}`, `{"gpu": 0.25}`) and
+            `tune.with_parameters`. For several workers per trial, see `trial_config`.
+        param_space: as Ray accepts it (`tune.grid_search`, `tune.loguniform`); the same in each attempt.
         tune_config: with `metric` and `mode`. Without a scheduler it gets ASHA, which stops a trial after 1, 4, 16, ...
-            reports unless it is then among the best quarter, and leaves the trial's length to the trial.
+            reports unless it is then among the best quarter, and does not limit the trial's length.
         run_config: from `tuning.run_config`; None names the search "tune".
-        resume_errored: whether a later attempt tries trials again that have failed.
+        resume_errored: whether a later attempt repeats trials that have failed.
 
     Raises:
-        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used, said before a trial starts.
-        SettingsError: a setting is not valid.
+        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used; raised before a trial starts.
+        SettingsError: a setting is invalid.
         ValueError: as Ray raises it, when an earlier attempt had another `param_space` or trainable.
     """
     run_config = run_config or _run_config_of(tune_config)
@@ -97,23 +96,23 @@ def run_config(
     stop: Any = None,
     callbacks: Sequence[tune.Callback] = (),
 ) -> tune.RunConfig:
-    """Ray Tune's own `RunConfig` for a search of this job.
+    """Return Ray Tune's own `RunConfig` for a search of this job.
 
-    Checkpoints go to `<storage>/<job id>/<name>/<trial id>`. What a trial reports goes to its child run and to the
-    job's log, one line a report.
+    Checkpoints go to `<storage>/<job id>/<name>/<trial id>`. A trial's reports go to its child run and to the job's
+    log, one line per report.
 
     Args:
-        name: of this search within the job.
-        metric: by which a trial's checkpoints are kept, a key of what it reports; None keeps the latest.
+        name: name of this search within the job.
+        metric: key of the reported metrics by which a trial's checkpoints are kept; None keeps the latest.
         mode: whether a higher or a lower `metric` is better.
         num_to_keep: checkpoints of a trial that stay in storage; None keeps all.
-        max_failures: failures of a trial that are survived by starting it again from its last checkpoint.
-        stop: when a trial has run its course, as Ray takes it (`{"epoch": 10}`).
-        callbacks: more of Ray Tune's callbacks.
+        max_failures: failures of a trial after which it restarts from its last checkpoint.
+        stop: end of a trial, as Ray accepts it (`{"epoch": 10}`).
+        callbacks: further callbacks of Ray Tune.
 
     Raises:
-        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used, said before a trial starts.
-        SettingsError: a setting is not valid.
+        StorageError, UnreachableError, AccessError: storage or MLflow cannot be used; raised before a trial starts.
+        SettingsError: a setting is invalid.
     """
     fence.check()
     objects.check_writable(addresses.checkpoint_uri())
@@ -128,7 +127,7 @@ def run_config(
             num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
         ),
         stop=stop,
-        # At 2, Ray would print each report, which is a line of the log already.
+        # With 2, Ray would print each report, which is already a line of the log.
         verbose=1,
         callbacks=[TrialCallback(name, tracking_run.process_run()), *callbacks],
     )
@@ -143,13 +142,13 @@ def trial_config(
     controller_failure_limit: int = 3,
     callbacks: Sequence[ray.train.UserCallback] = (),
 ) -> ray.train.RunConfig:
-    """Ray Train's own `RunConfig` for a trainer inside of a trial, which so runs on several workers.
+    """Return Ray Train's own `RunConfig` for a trainer within a trial, for trials on several workers.
 
-    The trial is a function that calls `TorchTrainer(..., run_config=tuning.trial_config()).fit()`. It needs next to
-    nothing for itself: give it `tune.with_resources(trial, {"cpu": 0.01})`, and let `max_concurrent_trials` say how
-    many worker groups the cluster holds. What rank 0 reports is the trial's report, so it goes to the trial's run.
-    Checkpoints go to the trial's folder, and a trial that is started again resumes from the last one; Ray passes on
-    its path as metric `checkpoint_path` of the trial's result, not as the result's checkpoint.
+    The trial is a function that calls `TorchTrainer(..., run_config=tuning.trial_config()).fit()`. It needs almost no
+    resources for itself: give it `tune.with_resources(trial, {"cpu": 0.01})`, and set `max_concurrent_trials` to the
+    number of worker groups that fit into the cluster. Rank 0's report is the trial's report, so it goes to the trial's
+    run. Checkpoints go to the trial's folder, and a restarted trial resumes from the last one. Ray passes its path on
+    as metric `checkpoint_path` of the trial's result, not as the result's checkpoint.
 
     Args: as `mlplatform.run_config`.
 
@@ -188,17 +187,17 @@ def trial_config(
 def best(
     results: tune.ResultGrid, metric: str | None = None, mode: Literal["min", "max"] | None = None
 ) -> tuple[tune.Result, Run | None]:
-    """The best trial by its last report: its result with the checkpoint, and its run, which a model can be logged to.
+    """Return the best trial by its last report: its result with the checkpoint, and its run, to log a model to.
 
     Args:
-        metric: None takes the one of the search.
-        mode: None takes the one of the search.
+        metric: None means the metric of the search.
+        mode: None means the mode of the search.
 
     Returns:
         Ray's result, and MLflow's run; None for the latter where nothing is tracked.
 
     Raises:
-        RegistryError: no trial has reported the metric, or MLflow has refused the run of the best one.
+        RegistryError: no trial has reported the metric, or MLflow has rejected the run of the best one.
     """
     try:
         result = results.get_best_result(metric, mode)
@@ -216,7 +215,7 @@ def best(
 
 
 def trial_folder(trial: Trial) -> str:
-    """A trial's folder is its id: with the parameters, which Ray puts there, a path can become too long."""
+    """Return a trial's id as its folder: with the parameters, which Ray puts there, a path can become too long."""
     return str(trial.trial_id)
 
 
@@ -225,7 +224,7 @@ def _run_config_of(tune_config: tune.TuneConfig) -> tune.RunConfig:
 
 
 def _is_begun(files: FileSystem, path: str) -> bool:
-    """Whether an earlier attempt has left a search that can continue."""
+    """Return whether an earlier attempt has left a search that can continue."""
     from pyarrow.fs import FileSelector
 
     return is_begun({Path(info.path).name for info in files.get_file_info(FileSelector(path, allow_not_found=True))})

@@ -1,4 +1,4 @@
-"""Child runs of a hyperparameter search in MLflow: one a trial, opened once, rejoined by later attempts of the job."""
+"""Child runs of a hyperparameter search in MLflow: one per trial, which later attempts of the job rejoin."""
 
 from __future__ import annotations
 
@@ -33,30 +33,36 @@ EARLY_STOPPED = "early-stopped"
 FAILED = "failed"
 
 STOPPED = "stopped"
-"""With its whole search, by a signal or when its time was up."""
+"""The whole search was stopped, by a signal or its time limit."""
 
 STATUS = {COMPLETED: "FINISHED", EARLY_STOPPED: "FINISHED", FAILED: "FAILED", STOPPED: "KILLED"}
-"""How a run ends whose trial has ended so."""
+"""Status of the run after each end of its trial."""
 
 _PARAMS = 100
-"""Parameters a request; MLflow takes no more."""
+"""Most parameters that MLflow accepts per request."""
 
 _NAME_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
 
 Act = Callable[["TrialRuns"], None]
-"""What is to be done for a trial: one of the methods of `TrialRuns` with its arguments."""
+"""An update of a trial's run: a method of `TrialRuns` with its arguments."""
 
 
 class TrialRuns:
-    """Where the outbox of a search delivers to; each of its acts may come again after a failure.
+    """Destination of a search's outbox; each update may be repeated after a failure.
 
-    From an attempt of the job that was replaced nothing is delivered any more.
+    A replaced attempt of the job delivers nothing more.
     """
 
     def __init__(self, parent: str, search: str, tracking_uri: str | None) -> None:
-        """Args: parent: id of the job's run; search: name of the search within the job."""
+        """Set up the destination.
+
+        Args:
+            parent: id of the job's run.
+            search: name of the search within the job.
+            tracking_uri: MLflow server; None means the one of the process.
+        """
         self.name = f"MLflow, for the trials of {search!r}"
         self._parent = parent
         self._search = search
@@ -79,7 +85,7 @@ class TrialRuns:
             self._flush(trial_id)
 
     def find(self, trial_id: str) -> Run | None:
-        """The run of a trial; None before there is one."""
+        """Find the run of a trial; None before there is one."""
         tags = {TAG_PARENT: self._parent, TAG_SEARCH: self._search, TAG_TRIAL: trial_id}
         wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
         found = self._client.search_runs([self._experiment], wanted, order_by=["attributes.start_time"], max_results=1)
@@ -89,7 +95,7 @@ class TrialRuns:
         """Open the run of a trial, or rejoin it."""
         if trial_id in self._sinks:
             return
-        # Looked for also in a first attempt: the answer to an earlier try of this may have been lost.
+        # Also in a first attempt: the response to an earlier try of this request may have been lost.
         run = self.find(trial_id) or self._create(trial_id, title)
         run_id = run.info.run_id
         if run.info.status != "RUNNING":
@@ -99,16 +105,16 @@ class TrialRuns:
         self._client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
         sink = RunSink(run_id, self._tracking_uri)
         sink.open()
-        # If this fails, all of it comes again; if MLflow will never take it, the trial goes on without.
+        # A failure repeats all of it; if MLflow rejects the parameters for good, the trial continues without them.
         self._unless_refused(lambda runs: runs._log_new_params(run, params))
         self._ids[trial_id], self._sinks[trial_id] = run_id, sink
 
     def report(self, trial_id: str, points: Sequence[Point]) -> None:
-        """Keep points until the end of this delivery, or the trial's, so that many go in one request."""
+        """Collect points until the end of this delivery, or of the trial, so that one request sends many."""
         self._waiting[trial_id].extend(points)
 
     def mark(self, trial_id: str, end: str, error: str | None) -> None:
-        """Say how a trial has ended; its run goes on until `finish`."""
+        """Record how a trial has ended; its run stays open until `finish`."""
         self._flush(trial_id)
         run_id = self._ids[trial_id]
         if error:
@@ -121,7 +127,7 @@ class TrialRuns:
         self._client.set_terminated(self._ids[trial_id], STATUS[end], ended)
 
     def settle(self, trial_id: str, title: str, params: Mapping[str, Any], points: Sequence[Point], end: str) -> None:
-        """End a run that the crash of an earlier attempt has left open though its trial had ended."""
+        """End a run that a crash of an earlier attempt has left open although its trial had ended."""
         run = self.find(trial_id)
         if run and run.info.status != "RUNNING":
             return
@@ -153,14 +159,14 @@ class TrialRuns:
             self._waiting.pop(trial_id)
 
     def _unless_refused(self, act: Act) -> None:
-        """An exception makes the outbox deliver again, which is of no use for what MLflow will never take."""
+        """Apply an update, unless MLflow rejects it for good: an exception would make the outbox repeat it."""
         from mlflow import MlflowException
 
         try:
             act(self)
         except KeyError as error:
-            _log.warning("Trial %s has no run in MLflow, so nothing is noted of it.", error)
+            _log.warning("Trial %s has no run in MLflow, so an update of it is dropped.", error)
         except MlflowException as error:
             if error.error_code not in FINAL:
                 raise
-            _log.warning("MLflow refuses something of a trial, it is left out: %s", error)
+            _log.warning("MLflow rejects an update of a trial, which is dropped: %s", error)
