@@ -30,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     stack.addoption("--keep", action="store_true", help=f"leave the stack running, with its files in {KEPT.name}/")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("running", None)
+    if folder and not (folder / ".env").is_file():
+        raise pytest.UsageError(f"{folder} has no .env: let --running name the checkout of a running stack")
+
+
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
     """The stack's files with its images built, nothing started; with `--running`, the files of that stack."""
