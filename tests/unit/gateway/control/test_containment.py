@@ -4,7 +4,7 @@ import pytest
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import containment
-from mlplatform.gateway.control.containment import JobErrors, Warnings
+from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.errors import NoSuchJobError
 
 
@@ -43,10 +43,3 @@ def test_a_deleted_job_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_outage_concerns_every_job() -> None:
     with pytest.raises(UnreachableError), JobErrors().contained("a"):
         raise UnreachableError("The database does not answer.")
-
-
-def test_warnings_of_repeated_steps_are_throttled(caplog: pytest.LogCaptureFixture) -> None:
-    warnings = Warnings()
-    for number in range(3):
-        warnings.log(UnreachableError(f"Attempt {number} failed."))
-    assert [record.getMessage() for record in caplog.records] == ["Attempt 0 failed."]

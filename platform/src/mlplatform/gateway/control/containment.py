@@ -48,19 +48,6 @@ class JobErrors:
             _log.error("%s", message, exc_info=with_traceback)
 
 
-class Warnings:
-    """Warnings about unavailable services, at most one in 30 s."""
-
-    def __init__(self) -> None:
-        self._logged = float("-inf")
-
-    def log(self, error: Exception) -> None:
-        """Log an error as a warning, unless one was logged within the last 30 s."""
-        if time.monotonic() - self._logged > _LOG_AGAIN_SECONDS:
-            self._logged = time.monotonic()
-            _log.warning("%s", error)
-
-
 async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
     """Await work on a job's log; if the log's storage fails, log that and go on, because jobs do not depend on it."""
     try:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control.containment import JobErrors, Warnings
+from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.infeasible import InfeasibleRequests
@@ -30,6 +30,7 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
+from mlplatform.throttle import ThrottledWarning
 
 _STEP_SECONDS = 0.5
 
@@ -77,7 +78,7 @@ class Reconciler:
         self._head = head
         self._outages = outages
         self._errors = JobErrors()
-        self._warnings = Warnings()
+        self._warn = ThrottledWarning(_log)
         self._housekeeping = Housekeeping(store, head, packages, tracking, self._errors)
         self._starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
@@ -162,7 +163,7 @@ class Reconciler:
             try:
                 await step()
             except UnreachableError as error:
-                self._warnings.log(error)
+                self._warn("%s", error)
                 await asyncio.sleep(_STEP_SECONDS)
             except Exception:
                 _log.exception("A step failed and is repeated.")
@@ -292,7 +293,7 @@ class Reconciler:
                 await work
                 return
         except UnreachableError as error:
-            self._warnings.log(error)
+            self._warn("%s", error)
         await asyncio.sleep(_STEP_SECONDS)
 
 
