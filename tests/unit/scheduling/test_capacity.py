@@ -82,13 +82,13 @@ def test_a_node_that_came_back_under_another_address_counts_once() -> None:
     assert [(node.name, node.alive) for node in nodes] == [("ray-worker-1", True)]
 
 
-def test_jobs_are_found_by_what_their_entry_points_and_actors_hold() -> None:
+def test_jobs_are_found_by_the_resources_of_their_entry_points_and_actors() -> None:
     assert users_of(["GPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ("j2",)
     assert users_of(["CPU"], LISTINGS["actors"][:1], LISTINGS["jobs"]) == ("j2",)
     assert users_of(["TPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ()
 
 
-def test_who_holds_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -> None:
+def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -> None:
     name = "_ray_internal_job_actor_train-1--2-0a1b2c"
     actor = {"class_name": "JobSupervisor", "name": name, "job_id": "05000000", "required_resources": {"GPU": 1.0}}
     assert users_of(["GPU"], [actor], []) == ("train-1",)
@@ -133,11 +133,11 @@ def test_who_holds_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -
         ),
     ],
 )
-def test_what_can_never_run_is_refused_with_the_shape_that_fits(asked: tuple[Any, ...], said: str) -> None:
+def test_an_infeasible_request_is_rejected_with_the_shape_that_fits(asked: tuple[Any, ...], said: str) -> None:
     assert refusal(STACK, *asked) == said
 
 
-def test_no_single_node_that_has_everything_is_told_from_too_little() -> None:
+def test_a_request_that_no_single_node_holds_differs_from_one_that_is_too_large() -> None:
     nodes = [node("many-cpus", CPU=64), node("one-gpu", CPU=4, GPU=1)]
     assert refusal(nodes, Resources(cpus=8, gpus=1)) == (
         "The entry point asks for 8 CPUs and 1 GPU on one node; no node has all of that at once "
@@ -145,7 +145,7 @@ def test_no_single_node_that_has_everything_is_told_from_too_little() -> None:
     )
 
 
-def test_memory_is_said_in_units_that_people_use() -> None:
+def test_memory_is_given_in_units_that_people_use() -> None:
     asked = Resources(custom={"memory": 8 << 30})
     assert refusal([node("small", CPU=8, memory=7462343475)], asked) == (
         "The entry point asks for 8 GiB of memory; no node has more than 6.94 GiB of memory "
@@ -154,14 +154,14 @@ def test_memory_is_said_in_units_that_people_use() -> None:
     assert "has more than 512 MiB of memory" in refusal([node("tiny", CPU=1, memory=512 << 20)], asked)
 
 
-def test_a_part_of_a_gpu_lies_on_one_gpu() -> None:
+def test_a_part_of_a_gpu_is_on_one_gpu() -> None:
     """Of two GPUs, two workers leave 0.4 each: room for 0.8 in sum, and for no third worker with 0.6."""
     nodes = [node("two-gpus", CPU=8, GPU=2)]
     assert check(nodes, Resources(), WorkerGroup(6, cpus=1, gpus=0.3)) is None
     assert "all nodes together hold 2" in refusal(nodes, Resources(), WorkerGroup(3, cpus=1, gpus=0.6))
 
 
-def test_a_group_without_room_beside_the_entry_point_is_refused() -> None:
+def test_a_group_that_does_not_fit_beside_the_entry_point_is_rejected() -> None:
     said = refusal([node("only", CPU=2)], Resources(cpus=1), WorkerGroup(1, cpus=2))
     assert "all nodes together hold none (only: 2 CPUs and 0 GPUs); ask for less for each" in said
 
@@ -189,7 +189,7 @@ def test_the_entry_point_goes_where_it_costs_least_workers() -> None:
     assert "hold 4" in refusal(nodes, Resources(cpus=1), WorkerGroup(5, cpus=2))
 
 
-def test_what_is_in_use_is_waited_for() -> None:
+def test_a_job_waits_for_resources_in_use() -> None:
     nodes = [node("a", CPU=2, GPU=2, used=1), node("b", CPU=2, GPU=2, used=2)]
     assert str(check(nodes, Resources(gpus=2))) == "The job waits for 1 GPU."
     assert check(nodes, Resources(gpus=1)) is None
@@ -197,10 +197,10 @@ def test_what_is_in_use_is_waited_for() -> None:
     assert str(wait) == "The job waits for room for 2 of its 3 workers with 1 CPU and 1 GPU each."
 
 
-def test_a_node_that_is_away_is_waited_for_by_name() -> None:
+def test_a_job_waits_for_an_unavailable_node_by_name() -> None:
     nodes = [node("here", CPU=2), node("ray-worker-1", alive=False, CPU=2, GPU=1)]
     assert str(check(nodes, Resources(gpus=1))) == "The job waits for 1 GPU; ray-worker-1 is unavailable."
 
 
-def test_a_wait_names_who_is_in_the_way() -> None:
+def test_a_shortage_names_the_jobs_that_hold_the_resources() -> None:
     assert str(Shortage("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."

@@ -22,12 +22,12 @@ def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
     return request_of(submission.job())
 
 
-def let_in(room: FreeCapacity, asked: Request, at_most: int = 100) -> int:
+def accepted(free: FreeCapacity, asked: Request, at_most: int = 100) -> int:
     """Count the jobs of a kind that are accepted, one after another."""
     for number in range(at_most):
-        if room.check(asked):
+        if free.check(asked):
             return number
-        room.take(asked)
+        free.take(asked)
     return at_most
 
 
@@ -56,19 +56,19 @@ def test_all_labels_have_to_fit() -> None:
 
 
 def test_an_entry_point_goes_to_nodes_of_the_label_only_whatever_it_asks_for() -> None:
-    room = FreeCapacity([node("head", labels={"role": "head"}, CPU=8), node(CPU=1)], WORKER)
+    free = FreeCapacity([node("head", labels={"role": "head"}, CPU=8), node(CPU=1)], WORKER)
     with pytest.raises(CapacityError):
-        room.check(job(num_cpus=2))
+        free.check(job(num_cpus=2))
     with pytest.raises(CapacityError):
-        room.check(job(num_cpus=2, label_selector={"role": "head"}))
-    assert let_in(room, job(num_cpus=1)) == 1
+        free.check(job(num_cpus=2, label_selector={"role": "head"}))
+    assert accepted(free, job(num_cpus=1)) == 1
 
 
 def test_an_entry_point_goes_to_the_nodes_that_it_selects() -> None:
     nodes = [node("a", labels={**WORKER, "zone": "a"}, CPU=4), node("b", labels={**WORKER, "zone": "b"}, CPU=1)]
-    room = FreeCapacity(nodes, WORKER)
-    assert let_in(room, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
-    assert let_in(room, job(num_cpus=1)) == 4
+    free = FreeCapacity(nodes, WORKER)
+    assert accepted(free, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
+    assert accepted(free, job(num_cpus=1)) == 4
 
 
 @pytest.mark.parametrize(
@@ -90,30 +90,30 @@ def test_an_entry_point_goes_to_the_nodes_that_it_selects() -> None:
         *("workers beside an entry point", "workers with gpus", "nothing"),
     ],
 )
-def test_what_was_taken_is_not_given_twice(asked: Request, count: int) -> None:
+def test_reserved_resources_are_not_given_twice(asked: Request, count: int) -> None:
     nodes = [node("a", CPU=4, GPU=1, memory=8 << 30), node("b", CPU=4, GPU=1, memory=8 << 30, special=1)]
-    assert let_in(FreeCapacity(nodes, WORKER), asked) == count
-    assert nodes[0].free == nodes[0].total, "a room changed what it was made of"
+    assert accepted(FreeCapacity(nodes, WORKER), asked) == count
+    assert nodes[0].free == nodes[0].total, "the nodes given to FreeCapacity were changed"
 
 
 def test_workers_that_reserve_nothing_take_nothing() -> None:
-    room = FreeCapacity([node(CPU=1)], WORKER)
-    assert let_in(room, job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
-    assert room.check(job(num_cpus=1)) is None
+    free = FreeCapacity([node(CPU=1)], WORKER)
+    assert accepted(free, job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
+    assert free.check(job(num_cpus=1)) is None
 
 
-def test_different_jobs_share_what_there_is() -> None:
-    room = FreeCapacity([node(CPU=4, GPU=1)], WORKER)
-    room.take(job({"workers": "1", "worker_gpus": "1"}, num_cpus=1))
-    assert str(room.check(job(num_gpus=1))) == "The job waits for 1 GPU."
-    assert room.check(job(num_cpus=2)) is None
-    assert room.check(job(num_cpus=3)) is not None
+def test_different_jobs_share_the_nodes() -> None:
+    free = FreeCapacity([node(CPU=4, GPU=1)], WORKER)
+    free.take(job({"workers": "1", "worker_gpus": "1"}, num_cpus=1))
+    assert str(free.check(job(num_gpus=1))) == "The job waits for 1 GPU."
+    assert free.check(job(num_cpus=2)) is None
+    assert free.check(job(num_cpus=3)) is not None
 
 
-def test_a_lost_node_makes_jobs_wait_and_takes_none_in() -> None:
-    room = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
-    assert "lost is unavailable" in str(room.check(job(num_cpus=4)))
-    assert let_in(room, job(num_cpus=1)) == 1
+def test_a_lost_node_makes_jobs_wait_and_accepts_none() -> None:
+    free = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
+    assert "lost is unavailable" in str(free.check(job(num_cpus=4)))
+    assert accepted(free, job(num_cpus=1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_a_lost_node_makes_jobs_wait_and_takes_none_in() -> None:
     ],
     ids=str,
 )
-def test_what_no_node_can_ever_give_is_refused(entry: dict[str, Any]) -> None:
+def test_a_request_that_no_node_can_ever_satisfy_is_rejected(entry: dict[str, Any]) -> None:
     with pytest.raises(CapacityError):
         FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
 
 
-def test_nothing_is_taken_where_nothing_fits() -> None:
-    room = FreeCapacity([node(CPU=1)], WORKER)
-    room.take(job(num_cpus=2))
-    assert room.check(job(num_cpus=1)) is None
+def test_nothing_is_reserved_if_nothing_fits() -> None:
+    free = FreeCapacity([node(CPU=1)], WORKER)
+    free.take(job(num_cpus=2))
+    assert free.check(job(num_cpus=1)) is None

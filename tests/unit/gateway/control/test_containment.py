@@ -24,7 +24,7 @@ def test_an_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCa
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_an_error_that_stays_is_logged_again_later(
+def test_a_persistent_error_is_logged_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(containment, "_LOG_AGAIN_SECONDS", 0.0)
@@ -34,7 +34,7 @@ def test_an_error_that_stays_is_logged_again_later(
     assert len(caplog.records) == 2
 
 
-def test_a_deleted_job_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_job_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     with JobErrors().contained("a"):
         raise NoSuchJobError("Job a does not exist")
     assert not caplog.records

@@ -32,7 +32,7 @@ def test_a_server_is_unavailable_if_it_refuses_connections_or_its_proxy_reports_
     ]
 
 
-def test_one_late_answer_is_no_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
+def test_one_late_answer_is_not_an_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
     answers = iter((503, 200, 503, 503))
     address = serve(lambda method, path: (next(answers), ""))
     assert recent_of({"storage": address}) == []

@@ -92,7 +92,7 @@ def ray(status: str, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Gateway:
-    """The parts that stand behind the door."""
+    """Parts of the gateway behind its HTTP API."""
 
     head: MadeUpHead
     store: JobStore
@@ -168,7 +168,7 @@ def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
     ],
     ids=["by Ray", "without its package"],
 )
-def test_a_job_that_can_never_start_fails_once_and_makes_room(
+def test_a_job_that_can_never_start_fails_once_and_frees_its_place(
     gateway: Gateway, fields: dict[str, Any], refusal: Exception | None, message: str
 ) -> None:
     async def scenario() -> str:
@@ -191,7 +191,7 @@ def test_a_job_that_can_never_start_fails_once_and_makes_room(
     ],
     ids=["one", "all together", "one of several"],
 )
-def test_a_job_that_asks_ray_for_what_no_node_has_is_told_so(
+def test_an_infeasible_request_is_reported_in_the_message_and_the_log(
     gateway: Gateway, bundles: list[dict[str, float]], said: str
 ) -> None:
     async def message_has(text: str) -> bool:
@@ -293,7 +293,7 @@ def test_a_former_metadata_key_is_named_in_the_jobs_log_and_the_gateways(
     assert [record.getMessage() for record in caplog.records] == [f"Job mine: {notice}"]
 
 
-def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ray_never_accepted_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 
     async def scenario() -> None:
@@ -311,7 +311,7 @@ def test_a_job_that_ray_never_took_can_be_stopped(gateway: Gateway, monkeypatch:
     asyncio.run(scenario())
 
 
-def test_a_job_that_ray_wrote_down_and_never_started_is_started_again(
+def test_a_job_that_ray_stored_and_never_started_is_started_again(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.3)
@@ -343,7 +343,7 @@ def test_a_job_that_waits_for_its_environment_is_left_alone(gateway: Gateway, mo
     asyncio.run(scenario())
 
 
-def test_a_lost_attempt_is_fenced_off_before_its_end_is_known(
+def test_a_lost_attempt_is_fenced_off_before_its_end_is_stored(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed: list[int | None] = []
@@ -367,7 +367,7 @@ def test_a_lost_attempt_is_fenced_off_before_its_end_is_known(
     assert allowed == [2]
 
 
-def test_who_follows_a_log_comes_to_its_end_though_the_database_never_said_that_it_was_written(
+def test_a_followed_log_ends_even_if_the_database_never_confirmed_the_end(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_attempt = gateway.store.end_attempt
@@ -391,7 +391,7 @@ def test_who_follows_a_log_comes_to_its_end_though_the_database_never_said_that_
     asyncio.run(scenario())
 
 
-def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None:
+def test_a_job_with_the_id_of_a_deleted_one_starts_from_attempt_1(gateway: Gateway) -> None:
     """Deleted the moment that its end is seen, while what follows the end goes on."""
 
     async def scenario() -> None:
@@ -412,7 +412,7 @@ def test_the_next_job_of_a_deleted_ones_id_begins_anew(gateway: Gateway) -> None
     asyncio.run(scenario())
 
 
-def test_a_silent_jobs_log_is_let_go_when_its_reader_leaves(gateway: Gateway) -> None:
+def test_a_silent_jobs_log_is_released_when_its_reader_leaves(gateway: Gateway) -> None:
     async def followers(count: int) -> bool:
         return sum(job.readers for job in gateway.logs._jobs.values()) == count
 

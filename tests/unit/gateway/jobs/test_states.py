@@ -54,7 +54,7 @@ def test_a_job_waits_or_has_an_attempt_or_has_ended(state: State) -> None:
 @pytest.mark.parametrize("unavailable", [(), ("the storage",)])
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_is_the_jobs_own_only_where_all_else_was_well(
+def test_a_failure_is_the_jobs_own_only_if_everything_else_was_healthy(
     kind: str | None, node_dead: bool, unavailable: tuple[str, ...]
 ) -> None:
     own = kind is None or kind in OWN_FAULTS
@@ -90,7 +90,7 @@ def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
         (failed(), "It broke."),
     ],
 )
-def test_a_verdict_says_why(observed: Observation, reason: str) -> None:
+def test_a_verdict_gives_the_reason(observed: Observation, reason: str) -> None:
     verdict = judge(observed)
     assert verdict is not None
     assert reason in verdict.reason
@@ -125,7 +125,7 @@ def test_each_start_waits_longer_up_to_a_minute(verdict: Verdict, used: int, del
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_the_message_tells_attempts_reason_and_where_it_goes_on(resumes: bool) -> None:
+def test_the_message_gives_attempts_reason_and_where_the_job_continues(resumes: bool) -> None:
     where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     assert next_state(LOST, count(losses=1), False, resumes).message == (
         f"Attempt 3 {where}; attempt 2 was lost: the node of its driver has died."
@@ -143,7 +143,7 @@ def test_losses_and_failures_are_counted_apart_and_number_attempts_together() ->
 @pytest.mark.parametrize(
     ("used", "times"), [(0, "once"), (1, "2 times"), (3, "4 times")], ids=["none", "one", "the default"]
 )
-def test_a_job_lost_too_often_has_failed_and_says_what_allows_more(used: int, times: str) -> None:
+def test_a_job_lost_too_often_fails_and_names_the_option_that_allows_more(used: int, times: str) -> None:
     transition = next_state(LOST, count(losses=used, max_restarts_on_loss=used), False, True)
     assert transition.state is State.FAILED
     assert transition.message == (
@@ -152,13 +152,13 @@ def test_a_job_lost_too_often_has_failed_and_says_what_allows_more(used: int, ti
     )
 
 
-def test_a_failure_without_retries_keeps_its_whole_message() -> None:
+def test_a_failure_without_restarts_keeps_its_whole_message() -> None:
     transition = next_state(FAILED, count(), False, False)
     assert (transition.state, transition.message, transition.delay_s) == (State.FAILED, FAILED.reason, 0)
 
 
 @pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
-def test_a_job_that_was_told_to_stop_is_not_started_again(verdict: Verdict) -> None:
+def test_a_job_with_a_requested_stop_is_not_started_again(verdict: Verdict) -> None:
     assert next_state(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
 
 
@@ -167,7 +167,7 @@ def test_a_stop_from_elsewhere_ends_the_job_too() -> None:
 
 
 @pytest.mark.parametrize("stop_requested", [False, True])
-def test_a_success_stays_one(stop_requested: bool) -> None:
+def test_a_success_is_kept_despite_a_requested_stop(stop_requested: bool) -> None:
     assert next_state(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
 
 

@@ -93,7 +93,7 @@ def listed_ids(store: JobStore) -> list[str]:
 # --- Requests ---
 
 
-def test_a_job_comes_back_as_it_was_kept(store: JobStore) -> None:
+def test_a_job_is_read_as_it_was_stored(store: JobStore) -> None:
     fields = {"runtime_env": {"env_vars": {"Ä": "ü"}}, "metadata": {"workers": "2"}, "entrypoint_num_cpus": 0.5}
     job = submitted(submission_id="mine", **fields)
     do(store.add(job))
@@ -104,7 +104,7 @@ def test_a_job_comes_back_as_it_was_kept(store: JobStore) -> None:
     assert (kept.attempts, kept.losses, kept.stop_requested, kept.ended) == ([], 0, False, None)
 
 
-def test_an_id_is_taken_once(store: JobStore) -> None:
+def test_an_id_is_used_once(store: JobStore) -> None:
     first = add(store, user="ann")
     with pytest.raises(JobExistsError, match="mine already exists"):
         add(store, user="bob")
@@ -120,7 +120,7 @@ def test_jobs_are_listed_in_the_order_of_arrival(store: JobStore) -> None:
     assert ids(do(store.open_jobs())) == ["c", "b"]
 
 
-def test_the_list_tells_of_each_job_what_it_tells_alone(store: JobStore) -> None:
+def test_the_list_shows_each_job_as_it_is_shown_alone(store: JobStore) -> None:
     for job_id in ("waits", "runs", "again"):
         add(store, job_id)
     for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
@@ -145,7 +145,7 @@ def test_the_list_tells_of_each_job_what_it_tells_alone(store: JobStore) -> None
     ],
     ids=["get", "stop", "delete", "begin", "message", "end"],
 )
-def test_a_job_that_is_not_there_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
+def test_a_missing_job_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
     add(store)
     with pytest.raises(NoSuchJobError, match="Job none does not exist"):
         do(ask(store))
@@ -179,7 +179,7 @@ def test_an_open_job_is_not_deleted(store: JobStore) -> None:
         do(store.delete("mine"))
 
 
-def test_a_deleted_job_frees_its_id_and_takes_its_attempts_with_it(store: JobStore) -> None:
+def test_a_deleted_job_frees_its_id_and_its_attempts_are_deleted(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -207,7 +207,7 @@ def test_an_attempt_begins_only_while_the_job_waits(store: JobStore) -> None:
     assert do(store.begin_attempt("mine")) is None
 
 
-def test_what_ray_says_of_an_attempt_is_kept(store: JobStore) -> None:
+def test_rays_details_of_an_attempt_are_stored(store: JobStore) -> None:
     add(store)
     begin(store)
     do(store.accepted("mine", 1))
@@ -258,7 +258,7 @@ def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
     assert do(store.get("mine")).message == f"Job is running again. {job.message}"
 
 
-def test_a_job_is_started_as_often_as_was_allowed(store: JobStore) -> None:
+def test_a_job_is_restarted_as_often_as_allowed(store: JobStore) -> None:
     add(store, max_restarts_on_loss="1", max_restarts_on_failure="1")
     for number, verdict in enumerate((LOST, FAILED, LOST), 1):
         begin(store)
@@ -276,7 +276,7 @@ def test_people_read_their_own_id_in_rays_reasons(store: JobStore) -> None:
     assert do(store.get("mine")).message == "Job mine broke."
 
 
-def test_an_end_keeps_what_was_known_of_the_driver(store: JobStore) -> None:
+def test_an_end_keeps_the_known_details_of_the_driver(store: JobStore) -> None:
     add(store)
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -285,7 +285,7 @@ def test_an_end_keeps_what_was_known_of_the_driver(store: JobStore) -> None:
     assert (attempt.ray_job_id, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
 
 
-def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: JobStore) -> None:
+def test_a_job_that_ray_rejects_fails_however_many_restarts_it_has(store: JobStore) -> None:
     add(store, max_restarts_on_loss="3", max_restarts_on_failure="3")
     begin(store)
     do(store.refuse("mine", 1, "Ray refuses the job."))
@@ -294,7 +294,7 @@ def test_a_job_that_ray_refuses_has_failed_whatever_retries_it_has(store: JobSto
     assert do(store.left_in_ray(0)) == []
 
 
-def test_only_a_waiting_job_is_told_what_it_waits_for(store: JobStore) -> None:
+def test_only_a_waiting_job_gets_a_message_about_what_it_waits_for(store: JobStore) -> None:
     add(store)
     do(store.set_message("mine", "It waits.", State.WAITING))
     assert do(store.get("mine")).message == "It waits."
@@ -375,7 +375,7 @@ def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: JobSto
     assert do(store.unclosed()) == []
 
 
-def test_what_a_script_printed_last_may_hold_zero_characters(store: JobStore) -> None:
+def test_a_reason_may_hold_zero_characters(store: JobStore) -> None:
     """Ray puts the last lines into its message, and Postgres refuses a text with a zero."""
     add(store)
     begin(store)
@@ -447,7 +447,7 @@ def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
     ids=["ping", "list", "stop", "upgrade"],
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_database_that_is_away_is_named(
+def test_an_unavailable_database_is_named(
     tmp_path: Path, closed_port: int, kind: str, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]
 ) -> None:
     nowhere = {
@@ -459,11 +459,11 @@ def test_a_database_that_is_away_is_named(
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_database_that_answers_says_nothing(store: JobStore) -> None:
+def test_a_ping_returns_if_the_database_answers(store: JobStore) -> None:
     assert do(store.ping()) is None
 
 
-def test_nothing_changes_where_a_step_fails(store: JobStore) -> None:
+def test_nothing_changes_if_a_step_fails(store: JobStore) -> None:
     add(store)
     begin(store)
     with pytest.raises(KeyError):
