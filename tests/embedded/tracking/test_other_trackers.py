@@ -56,7 +56,7 @@ def a_jobs_worker(clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def fill_in(path: Path) -> None:
-    """What its comments ask a person to do."""
+    """Fill in a key file as its comments ask a person to."""
     first, *lines = path.read_text().splitlines()
     assert first.startswith("# Remove the sign")
     path.write_text("\n".join(line.removeprefix("# ").replace("KEY", KEY) for line in lines))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mlplatform.compat import mlflow as mlflow_compat
@@ -35,8 +34,7 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
             mlflow_compat.forget_active_runs()
             return
         if status == "FAILED":
-            with suppress(Exception):
-                client.log_text(run_id, traceback.format_exc(), "traceback.txt")
+            _keep_traceback(client, run_id)
         if guest or status == "KILLED":
             status = _status_to_leave(run, status, guest)
         # Runs that user code has left open inside end with it.
@@ -50,6 +48,13 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
             client.delete_tag(run_id, TAG_HOLDER)
     except Exception as error:
         _print_not_ended(run_id, status, error)
+
+
+def _keep_traceback(client: MlflowClient, run_id: str) -> None:
+    try:
+        client.log_text(run_id, traceback.format_exc(), "traceback.txt")
+    except Exception as error:
+        print(f"MLflow did not accept traceback.txt of run {run_id}: {error}", file=sys.stderr, flush=True)
 
 
 def end_quietly(client: MlflowClient, run_id: str, status: str) -> None:
