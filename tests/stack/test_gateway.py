@@ -14,7 +14,7 @@ DOORS = {"head": "http://ray-head:8265", "gateway": "http://gateway:8265"}
 
 TAKEN = "409: Job with submission_id job-whole already exists. Please use a different submission_id."
 OPEN = "409: Attempted to delete job 'job-stopped', but it is in a non-terminal state \\w+; stop it first."
-NO_PACKAGE = "Package gcs://<package> of the job is not there; submit the job again."
+NO_PACKAGE = "Package gcs://<package> of the job does not exist; submit the job again."
 
 # What the gateway answers otherwise than the head, by the name of the call; everything else has to be equal.
 DELIBERATE = {
