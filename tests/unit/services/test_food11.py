@@ -102,7 +102,7 @@ def test_an_archive_that_was_cut_off_is_refused(published: Path, volume: Path, t
     whole = Path(shutil.make_archive(str(tmp_path / "food"), kind, published))
     with whole.open("r+b") as file:
         file.truncate(whole.stat().st_size // 2)
-    assert f"{whole.name} was refused: it" in refused(whole, volume)
+    assert f"{whole.name} was rejected: it" in refused(whole, volume)
 
 
 def test_an_archive_with_a_changed_byte_is_refused(archive: Path, volume: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_archive_with_a_changed_byte_is_refused(archive: Path, volume: Path) 
     with archive.open("r+b") as file:
         file.seek(entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2)
         file.write(b"\0\0\0\0")
-    assert "food.zip was refused: it is broken" in refused(archive, volume)
+    assert "food.zip was rejected: it is damaged" in refused(archive, volume)
 
 
 # Where they stand in an entry of a zip's directory: a flag of its content, and how that is compressed.
@@ -126,14 +126,16 @@ def test_an_archive_that_python_cannot_open_is_refused(
         content[entry.start() + offset] = value
     archive.write_bytes(content)
     message = refused(archive, volume)
-    assert "food.zip was refused: it is broken" in message
+    assert "food.zip was rejected: it is damaged" in message
     assert said in message
 
 
 def test_what_is_no_archive_is_refused(volume: Path, tmp_path: Path) -> None:
     (page := tmp_path / "page.zip").write_text("<html>log in first</html>")
-    assert refused(page, volume) == "page.zip was refused: it is neither a zip nor a tar archive."
-    assert refused(tmp_path / "nothing.zip", volume) == f"There is no archive {tmp_path / 'nothing.zip'}."
+    assert refused(page, volume) == "page.zip was rejected: it is neither a zip nor a tar archive."
+    assert refused(tmp_path / "nothing.zip", volume) == (
+        f"The archive {tmp_path / 'nothing.zip'} does not exist: set SRC to its address or path."
+    )
     assert "make data SRC=" in refused("", volume)
 
 
@@ -143,10 +145,10 @@ def test_what_is_no_archive_is_refused(volume: Path, tmp_path: Path) -> None:
         ("../../training/0_9.jpg", b"", r"leads out of the folder"),
         ("/etc/training/0_9.jpg", b"", r"leads out of the folder"),
         ("..\\training\\0_9.jpg", b"", r"leads out of the folder"),
-        ("Food-11/training/0_9.jpg", b"no photo", r"0_9.jpg in it is no photo that opens"),
+        ("Food-11/training/0_9.jpg", b"no photo", r"0_9.jpg in it is not a readable photo"),
         ("Food-11/training/11_0.jpg", b"", r"none of the 11 classes"),
         ("Food-11/training/apple.jpg", b"", r"none of the 11 classes"),
-        ("again/training/0_0.jpg", b"", r"it holds training/class_00/0.jpg 2 times"),
+        ("again/training/0_0.jpg", b"", r"it contains training/class_00/0.jpg 2 times"),
     ],
 )
 def test_a_wrong_file_among_good_ones_is_named(
@@ -163,7 +165,7 @@ def test_a_link_in_a_tar_is_refused(published: Path, volume: Path, tmp_path: Pat
         link = tarfile.TarInfo("training/0_9.jpg")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link, io.BytesIO())
-    assert "training/0_9.jpg in it is no plain file" in refused(tmp_path / "food.tar", volume)
+    assert "training/0_9.jpg in it is not a regular file" in refused(tmp_path / "food.tar", volume)
 
 
 def test_an_archive_without_one_of_the_classes_is_refused(published: Path, volume: Path, tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_an_archive_without_one_of_the_classes_is_refused(published: Path, volum
         for path in published.rglob("*.jpg"):
             if not (path.parent.name == "validation" and path.name.startswith("7_")):
                 zipped.write(path, path.relative_to(published))
-    assert refused(tmp_path / "food.zip", volume) == "food.zip was refused: it has no photos of validation/class_07."
+    assert refused(tmp_path / "food.zip", volume) == "food.zip was rejected: it has no photos of validation/class_07."
 
 
 @pytest.fixture
@@ -205,10 +207,10 @@ def test_an_address_is_downloaded(server: str, volume: Path) -> None:
 
 def test_an_address_that_gives_nothing_or_half_is_refused(server: str, volume: Path) -> None:
     assert refused(f"{server}/other.zip?key=secret", volume) == (
-        f"{server}/other.zip answered 404; give SRC another address."
+        f"{server}/other.zip answered 404: set SRC to another address."
     )
-    assert "did not give its archive" in refused(f"{server}/short/food.zip", volume)
-    assert "did not give its archive" in refused("http://127.0.0.1:9/food.zip", volume)
+    assert "could not be downloaded" in refused(f"{server}/short/food.zip", volume)
+    assert "could not be downloaded" in refused("http://127.0.0.1:9/food.zip", volume)
     with pytest.raises(UnreachableError):
         food11.fill(f"{server}/other.zip", volume / "Food-11")
 
@@ -224,7 +226,8 @@ def test_the_verb_shows_a_local_archive_to_the_container(
 
     monkeypatch.setattr(compose.subprocess, "run", run)
     monkeypatch.chdir(archive.parent)
-    shutil.copy(Path(__file__).parents[3] / ".env.example", tmp_path / ".env")
+    example = (Path(__file__).parents[3] / ".env.example").read_text()
+    (tmp_path / ".env").write_text(f"{example}\nMLPLATFORM_VERSION=0\n")
     assert compose.fill_food11(tmp_path, "food.zip", force=True) == 3
     assert commands[0] == ["docker", "volume", "create", "food11"]
     shown = ["--volume", f"{archive}:/archive/food.zip:ro"]

@@ -1,9 +1,9 @@
-"""What the stack's one-shot services run: databases, buckets, accounts and their rights.
+"""Program of the stack's one-shot services: create databases, buckets, accounts and their rights.
 
     python -m mlplatform.services.bootstrap storage     # service storage-init
     python -m mlplatform.services.bootstrap tracking    # service mlflow-migrate
 
-Each step is declared as data and may be repeated: what is there already is brought to the declared state.
+Each step is declared as data and idempotent: whatever exists is changed to the declared state.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _READ = ("s3:GetObject",)
 
 _WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
-# Account -> bucket, or some of its objects -> what it may do with them; listing the bucket comes with either.
+# Account -> bucket, or some of its objects -> allowed actions. Each also allows to list the bucket.
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlflow": {"mlflow-artifacts": _WRITE},
-    # An attempt's number beside its job's checkpoints fences off the ones before it.
+    # `attempt`, beside a job's checkpoints, is the number that fences off earlier attempts.
     "gateway": {"jobs": _WRITE, "ray/*/attempt": _WRITE},
     "job": {"ray": _WRITE, "datasets": _READ},
     "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
@@ -42,13 +42,13 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def storage() -> None:
-    """Make roles and databases in Postgres, and buckets, accounts and policies in MinIO."""
+    """Create roles and databases in Postgres, and buckets, accounts and policies in MinIO."""
     make_databases()
     make_buckets()
 
 
 def make_databases() -> None:
-    """MLflow owns a database for runs and one for accounts, the gateway one for jobs; the exporter reads statistics."""
+    """Create MLflow's databases of runs and of accounts, the gateway's of jobs, and a role that reads statistics."""
     from psycopg2 import sql
 
     owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
@@ -76,10 +76,10 @@ def make_databases() -> None:
 
 
 def _connect(secret: str, **account: Any) -> Any:
-    """A connection to Postgres.
+    """Connect to Postgres.
 
     Raises:
-        SettingsError: the volume was made with other passwords than those of this checkout.
+        SettingsError: the volume was created with other passwords than those of this checkout.
     """
     import psycopg2
 
@@ -95,7 +95,7 @@ def _connect(secret: str, **account: Any) -> Any:
 
 
 def make_buckets() -> None:
-    """Buckets for everyone, an account per service, and for each the rights that `RIGHTS` declares."""
+    """Create the buckets, one account per service, and the rights that `RIGHTS` declares for each."""
     from minio import Minio
     from minio.credentials import StaticProvider
     from minio.minioadmin import MinioAdmin
@@ -127,12 +127,12 @@ def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]])
     access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
     admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": statements})
     admin.user_add(access_key, secret_key)
-    # The older call, because attaching a policy that is attached already is an error.
+    # The older call: the newer one fails if the policy is attached already.
     admin.policy_set(account, user=access_key)
 
 
 def tracking() -> None:
-    """Bring MLflow's databases to the version of this image and make its accounts."""
+    """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", service="mlflow").close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
 

@@ -1,10 +1,10 @@
-"""What `make data` runs in a container: Food-11 from an archive into the folder that the lessons read.
+"""Program of `make data`, run in a container: unpack an archive of Food-11 into the folder that the lessons read.
 
     python -m mlplatform.services.food11 SOURCE [--folder /mnt/Food-11] [--force]
 
-The published archive names photos `training/<class>_<number>.jpg`; the lessons, like torchvision's `ImageFolder`, want
-`training/class_<class>/<number>.jpg`. The folder appears whole or not at all: it is filled beside its place and checked
-before it gets its name.
+The published archive names photos `training/<class>_<number>.jpg`; the lessons, like torchvision's `ImageFolder`,
+expect `training/class_<class>/<number>.jpg`. The folder appears complete or not at all: it is filled under another
+name, checked, and then renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = ("training", "validation", "evaluation")
 CLASSES = tuple(f"class_{number:02d}" for number in range(11))
 
 PUBLISHED = {"training": 9866, "validation": 3430, "evaluation": 3347}
-"""Photos of the data set as it was published; another one of the same shape is taken as well, and said to be so."""
+"""Photos of the published data set. Another one of the same shape is accepted too, with a notice."""
 
 _PHOTO = re.compile(r"[^.].*\.(jpe?g|png)", re.IGNORECASE)
 
@@ -43,7 +43,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Photo:
-    """One file of an archive, and where it goes."""
+    """File of an archive, and its target below the folder."""
 
     member: str
     size: int
@@ -51,23 +51,23 @@ class Photo:
 
 
 def fill(source: str, folder: Path, force: bool = False) -> Counter[str]:
-    """Fill `folder` from an archive, unless that was done before; returns how many photos each part has.
+    """Fill `folder` from an archive, unless it is filled already; return the number of photos of each part.
 
     Args:
         source: address (http, https) or path of a zip or tar archive.
-        folder: gets training, validation and evaluation, each with class_00 to class_10.
-        force: replace what is there.
+        folder: receives training, validation and evaluation, each with class_00 to class_10.
+        force: replace the folder's contents.
 
     Raises:
-        StorageError: the archive is broken or holds something else; nothing was changed.
-        UnreachableError: the address did not answer.
+        StorageError: the archive is damaged or contains something else; nothing was changed.
+        UnreachableError: the server of the address did not answer.
     """
     with atomic.alone(folder):
         if not force and (found := count(folder)):
             print(f"{folder} is filled already: {_listed(found)}. FORCE=1 replaces it.")
             return found
         if not source:
-            raise StorageError("Where is Food-11? `make data SRC=...` takes the address or the path of its archive.")
+            raise StorageError("No archive of Food-11 is given: run `make data SRC=...` with its address or path.")
         with atomic.new_folder(folder, is_replaceable=lambda old: force) as draft:
             with _local(source, draft) as archive:
                 _unpack(archive, draft, PurePosixPath(source.partition("?")[0]).name)
@@ -79,7 +79,7 @@ def fill(source: str, folder: Path, force: bool = False) -> Counter[str]:
 
 
 def count(folder: Path) -> Counter[str]:
-    """Photos of each part; empty if there is no such folder."""
+    """Return the number of photos of each part; empty if the folder does not exist."""
     return Counter(path.parts[-3] for path in folder.glob("*/class_*/*") if path.parts[-3] in PARTS)
 
 
@@ -89,10 +89,10 @@ def _listed(counts: Counter[str]) -> str:
 
 @contextmanager
 def _local(source: str, draft: Path) -> Iterator[Path]:
-    """The archive as a file: the one that was named, or what its address gave, gone afterwards."""
+    """Yield the archive as a file; one that was downloaded is removed afterwards."""
     if not source.startswith(("http://", "https://")):
         if not Path(source).is_file():
-            raise StorageError(f"There is no archive {source}.")
+            raise StorageError(f"The archive {source} does not exist: set SRC to its address or path.")
         yield Path(source)
         return
     archive = draft / ".archive"
@@ -118,13 +118,16 @@ def _download(address: str, file: Path) -> None:
 
             progress.run("Downloading", int(answer.headers.get("Content-Length", 0)), [save])
     except httpx.HTTPStatusError as error:
-        raise UnreachableError(f"{shown} answered {error.response.status_code}; give SRC another address.") from None
+        raise UnreachableError(f"{shown} answered {error.response.status_code}: set SRC to another address.") from None
     except httpx.HTTPError as error:
-        raise UnreachableError(f"{shown} did not give its archive ({error or type(error).__name__}).") from error
+        reason = error or type(error).__name__
+        raise UnreachableError(
+            f"{shown} could not be downloaded ({reason}): retry, or set SRC to another address."
+        ) from error
 
 
 def _unpack(archive: Path, draft: Path, name: str) -> None:
-    """Write every photo of an archive below `draft` and check them; `name` is what errors call the archive."""
+    """Write every photo of an archive below `draft` and check it; messages call the archive `name`."""
     try:
         with _opened(archive) as (members, read):
             photos = _planned(members)
@@ -140,14 +143,14 @@ def _unpack(archive: Path, draft: Path, name: str) -> None:
 
             progress.run("Unpacking", sum(photo.size for photo in photos), [write])
     except StorageError as error:
-        raise StorageError(f"{name} was refused: {error}") from error
+        raise StorageError(f"{name} was rejected: {error}") from error
     except OSError as error:
         if error.errno:
             raise StorageError(f"{name} could not be unpacked ({error.strerror}).") from error
-        raise StorageError(f"{name} was refused: it is broken ({error}).") from error
-    # The last: an archive with a password, or one compressed in a way that Python does not know.
+        raise StorageError(f"{name} was rejected: it is damaged ({error}).") from error
+    # RuntimeError: an archive with a password, or a compression that Python does not support.
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        raise StorageError(f"{name} was refused: it is broken ({error}).") from error
+        raise StorageError(f"{name} was rejected: it is damaged ({error}).") from error
 
 
 Members = list[tuple[str, int]]
@@ -155,7 +158,7 @@ Members = list[tuple[str, int]]
 
 @contextmanager
 def _opened(archive: Path) -> Iterator[tuple[Members, Callable[[str], IO[bytes]]]]:
-    """Names and sizes of an archive's files, and what opens one of them."""
+    """Yield names and sizes of an archive's files, and a function that opens one of them."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield [(entry.filename, entry.file_size) for entry in zipped.infolist() if not entry.is_dir()], zipped.open
@@ -163,7 +166,7 @@ def _opened(archive: Path) -> Iterator[tuple[Members, Callable[[str], IO[bytes]]
         with tarfile.open(archive) as tar:
             entries = {entry.name: entry for entry in tar if not entry.isdir()}
             if links := [name for name, entry in entries.items() if not entry.isfile()]:
-                raise StorageError(f"{links[0]} in it is no plain file.")
+                raise StorageError(f"{links[0]} in it is not a regular file.")
             yield [(name, entry.size) for name, entry in entries.items()], lambda name: _content(tar, entries[name])
     else:
         raise StorageError("it is neither a zip nor a tar archive.")
@@ -171,15 +174,15 @@ def _opened(archive: Path) -> Iterator[tuple[Members, Callable[[str], IO[bytes]]
 
 def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     content = tar.extractfile(entry)
-    assert content, "plain files have content"  # noqa: S101
+    assert content, "regular files have content"  # noqa: S101
     return content
 
 
 def _planned(members: Members) -> list[Photo]:
-    """Where each photo goes; files that are none, such as a README, are left out.
+    """Return the photos with their targets; other files, such as a README, are left out.
 
     Raises:
-        StorageError: a name leads out of the folder or tells no class, two files have one place, or a class is missing.
+        StorageError: a name leads out of the folder or has no class, two files have one target, or a class is missing.
     """
     photos = []
     for member, size in members:
@@ -190,7 +193,7 @@ def _planned(members: Members) -> list[Photo]:
             photos.append(Photo(member, size, target))
     taken = Counter(photo.target for photo in photos)
     if twice := [target for target, times in taken.items() if times > 1]:
-        raise StorageError(f"it holds {twice[0]} {taken[twice[0]]} times.")
+        raise StorageError(f"it contains {twice[0]} {taken[twice[0]]} times.")
     there = {photo.target.parent for photo in photos}
     for part in PARTS:
         for kind in CLASSES:
@@ -200,7 +203,7 @@ def _planned(members: Members) -> list[Photo]:
 
 
 def _target(path: PurePosixPath) -> PurePosixPath | None:
-    """`training/class_03/12.jpg` for `.../training/3_12.jpg` and for itself below any folder; None for other files."""
+    """Return `training/class_03/12.jpg` for `.../training/3_12.jpg`, and for itself anywhere; None for other files."""
     if not _PHOTO.fullmatch(path.name) or len(path.parts) < 2:
         return None
     around, folder = ("", *path.parts)[-3:-1]
@@ -210,25 +213,25 @@ def _target(path: PurePosixPath) -> PurePosixPath | None:
         return None
     numbered = _NUMBERED.fullmatch(path.name)
     if not numbered or int(numbered[1]) >= len(CLASSES):
-        raise StorageError(f"{path} in it tells none of the {len(CLASSES)} classes.")
+        raise StorageError(f"{path} in it names none of the {len(CLASSES)} classes.")
     return PurePosixPath(folder, CLASSES[int(numbered[1])], numbered[2])
 
 
 def _check(photo: Path, member: str) -> None:
-    """Read a photo's header, which names its format and its size."""
+    """Read a photo's header, which has its format and size."""
     from PIL import Image
 
     try:
         Image.open(photo).close()
     except Exception as error:  # each format's reader has errors of its own
-        raise StorageError(f"{member} in it is no photo that opens.") from error
+        raise StorageError(f"{member} in it is not a readable photo.") from error
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mlplatform.services.food11")
     parser.add_argument("source", nargs="?", default="", help="address or path of a zip or tar archive")
     parser.add_argument("--folder", type=Path, default=Path("/mnt/Food-11"))
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--force", action="store_true", help="replace the contents of the folder")
     args = parser.parse_args()
     try:
         fill(args.source, args.folder, args.force)
