@@ -22,7 +22,8 @@ from mlplatform.settings.job import Settings
 
 PRINT_SETTINGS = """
 import json, sys
-from mlplatform.settings import environment, settings
+from mlplatform.settings.environment import environment
+from mlplatform.settings.job import settings
 names = ("MLFLOW_EXPERIMENT_NAME", "SEED")
 print(json.dumps({"note": settings().note, "attempt": settings().attempt, "arguments": sys.argv[1:],
                   **{name: environment().get(name) for name in names}}))
