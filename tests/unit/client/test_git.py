@@ -1,4 +1,4 @@
-"""What is recorded of a folder under git, and that reading it changes nothing there."""
+"""The record of a folder under git; reading it changes nothing there."""
 
 import json
 import subprocess

@@ -23,7 +23,7 @@ def commit(folder: Path) -> str | None:
 
 
 def diff(folder: Path) -> str | None:
-    """How the folder differs from its commit, new files included, for `git apply` at the repository's root.
+    """Return the folder's changes since its commit, new files included, for `git apply` at the repository's root.
 
     Returns:
         The diff; None for a clean tree, and where there is no commit.
@@ -46,26 +46,26 @@ def diff(folder: Path) -> str | None:
 
 
 def describe(folder: Path, command: str) -> dict[str, str]:
-    """What a job's metadata says about its source: `entrypoint`, `git_commit`, and `git_diff`, packed.
+    """Return a job's metadata about its source: `entrypoint`, `git_commit`, and `git_diff`, packed.
 
-    A diff that is too large for metadata is left out, which is said on stderr and in its place.
+    A diff that is too large for metadata is left out; a message on stderr and in its place reports it.
     """
     known: dict[str, str | None] = {"entrypoint": command[:_MAX_COMMAND], "git_commit": commit(folder)}
     if text := diff(folder):
         packed = pack(text)
         if len(packed) > MAX_PACKED:
-            said = (
+            message = (
                 f"The uncommitted changes in {folder} are {len(text) >> 10} KiB, too many for the job's metadata, "
                 "so the run does not keep them; commit them."
             )
-            print(said, file=sys.stderr, flush=True)
-            packed = pack(f"# {said}\n")
+            print(message, file=sys.stderr, flush=True)
+            packed = pack(f"# {message}\n")
         known["git_diff"] = packed
     return {key: value for key, value in known.items() if value}
 
 
 def git(folder: Path, *arguments: str, given: str | None = None, index: Path | None = None) -> str | None:
-    """What a git command prints about a folder; None where it fails, and where there is no git."""
+    """Return the output of a git command in a folder; None where it fails, and where there is no git."""
     program = shutil.which("git")
     if program is None:
         return None

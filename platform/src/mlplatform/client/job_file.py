@@ -1,4 +1,4 @@
-"""What `mlplatform submit` runs: a script or a folder, its `job.toml`, and the options that win over it."""
+"""Input of `mlplatform submit`: a script or a folder, its `job.toml`, and the options that win over it."""
 
 from __future__ import annotations
 

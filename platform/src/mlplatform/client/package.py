@@ -19,7 +19,7 @@ MAX_BYTES = 100 * 1024 * 1024
 _CHUNK_BYTES = 1 << 20
 
 _LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
-"""What Ray's own client leaves out (`ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES`)."""
+"""Names that Ray's own client leaves out (`ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES`)."""
 
 
 def build(folder: Path) -> tuple[str, bytes]:
@@ -72,7 +72,7 @@ def _files(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path
 
 
 def _listed(folder: Path) -> list[str]:
-    """What git does not ignore, also where there is no repository, or one that ignores the whole folder."""
+    """Return what git does not ignore, also where there is no repository, or one that ignores the whole folder."""
     command = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = git.git(folder, *command)
     if not listed:
