@@ -150,7 +150,7 @@ def test_attempts_are_shown_where_the_gateway_counts_them(
     monkeypatch.setattr("mlplatform.client.jobs.GATEWAY_HEADER", "Content-Length")
     details = {"submission_id": "a", "job_id": None, "status": "RUNNING", "entrypoint": "python a.py"}
     begun, died = "2026-11-21T20:20:52.679896+00:00", "2026-11-21T20:21:04+00:00"
-    lost = {"number": 1, "ray_id": "a", "outcome": "LOST", "reason": "its node died", "node": "w0"}
+    lost = {"number": 1, "ray_submission_id": "a", "outcome": "LOST", "reason": "its node died", "node": "w0"}
     attempts = [
         {**lost, "created": begun, "ended": died},
         {**lost, "number": 2, "outcome": None, "reason": None, "node": "w1", "created": died, "ended": None},
