@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row, and_, or_, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from mlplatform.gateway.database.engine import connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
@@ -140,7 +140,9 @@ class JobStore:
     @transaction
     def open_jobs(self, session: Session) -> Sequence[JobRow]:
         """Return the jobs that have not ended, in the order of arrival."""
-        return session.scalars(select(JobRow).where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).all()
+        # One statement: between two, a job may end, and then look open without an open attempt.
+        jobs = select(JobRow).options(joinedload(JobRow.attempts))
+        return session.scalars(jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).unique().all()
 
     @transaction
     def begin_attempt(self, session: Session, job_id: str) -> AttemptRow | None:
