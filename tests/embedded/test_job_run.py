@@ -136,7 +136,7 @@ def test_points_of_a_training_stay_in_the_run_that_the_script_had_opened_around_
     assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
 
 
-def test_who_rejoins_a_run_that_is_held_open_does_not_end_it() -> None:
+def test_a_process_that_rejoins_a_held_run_does_not_end_it() -> None:
     program = f"FINISHES = {SUCCEEDS!r}\nFAILS = {FAILS!r}\n{HELD}"
     said, errors = start(program, "held").communicate(timeout=120)
     assert re.findall(r"status (\w+)", said) == ["RUNNING", "FAILED"], errors
@@ -158,7 +158,7 @@ def test_the_earlier_of_two_parent_runs_is_the_jobs() -> None:
     assert found.info.run_id == earlier.info.run_id != later.info.run_id
 
 
-def test_an_mlflow_that_is_away_at_the_end_does_not_hide_why_the_job_failed(closed_address: str) -> None:
+def test_an_mlflow_that_is_unavailable_at_the_end_does_not_hide_why_the_job_failed(closed_address: str) -> None:
     failed = start(LOSES_MLFLOW.format(address=closed_address), "lost", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
     _, said = failed.communicate(timeout=60)
     assert failed.returncode == 1

@@ -97,7 +97,7 @@ def test_ranks_of_torchrun_share_one_run_and_a_failed_one_is_seen(tmp_path: Path
     assert not list(tmp_path.glob("mlplatform-rank-*")), "what the other rank logged is removed"
 
 
-def test_a_throwaway_run_takes_everything_and_leaves_the_process_as_it_was(
+def test_a_scratch_run_accepts_every_call_and_leaves_the_process_as_it_was(
     environment: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
