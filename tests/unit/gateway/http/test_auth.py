@@ -29,7 +29,7 @@ from mlplatform.gateway.http.auth import COOKIE
         ({"X-Ray-Authorization": "Bearer x", "Cookie": f"{COOKIE}={TOKEN}"}, 403, "Forbidden: Invalid"),
     ],
 )
-def test_a_token_is_asked_for_as_rays_head_asks(gateway: str, headers: dict[str, str], status: int, text: str) -> None:
+def test_a_token_is_checked_as_by_rays_head(gateway: str, headers: dict[str, str], status: int, text: str) -> None:
     encoded = {name: value.encode("latin-1") for name, value in headers.items()}
     answer = httpx.get(f"{gateway}/api/jobs/", headers=encoded, verify=NO_TLS)
     assert (answer.status_code, answer.text[: len(text)]) == (status, text)
@@ -38,7 +38,7 @@ def test_a_token_is_asked_for_as_rays_head_asks(gateway: str, headers: dict[str,
 @pytest.mark.parametrize(
     "path", ["/", "/favicon.ico", "/static/js/main.js", "/api/authentication_mode", "/api/gcs_healthz"]
 )
-def test_what_a_browser_needs_to_log_in_is_open(gateway: str, path: str) -> None:
+def test_the_paths_of_a_browsers_login_are_open(gateway: str, path: str) -> None:
     assert httpx.get(gateway + path, verify=NO_TLS).status_code == 200
 
 
@@ -85,7 +85,7 @@ def test_only_the_very_paths_are_open(gateway: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("lines", ["GET", "GET / HTTP/x", "GET /\x80 HTTP/1.1\r\nHost: a\r\n\r\n", "\r\n\r\n\r\n\r\n"])
-def test_what_is_no_request_is_refused(gateway: str, lines: str) -> None:
+def test_malformed_requests_are_rejected(gateway: str, lines: str) -> None:
     answer = raw(gateway, f"{lines}\r\n\r\n")
     assert answer == "" or answer.startswith("HTTP/1.1 400"), answer
 
@@ -94,7 +94,7 @@ def test_what_is_no_request_is_refused(gateway: str, lines: str) -> None:
 @pytest.mark.parametrize(
     "header", [("User-Agent", "Mozilla/5.0"), ("Origin", "http://evil"), ("Sec-Fetch-Site", "same-site")]
 )
-def test_browsers_may_look_and_not_change(client: httpx.Client, method: str, header: tuple[str, str]) -> None:
+def test_browsers_may_read_and_not_change(client: httpx.Client, method: str, header: tuple[str, str]) -> None:
     answer = client.request(method, "/api/jobs/", headers=dict([header]))
     assert (answer.status_code, answer.text) == (405, f"'{method}' method not allowed for browser traffic.")
     assert client.get("/api/jobs/", headers=dict([header])).status_code == 200

@@ -1,4 +1,4 @@
-"""Packages at the gateway: whole or not at all, the first under a name stays, and what is wrong is said."""
+"""Packages at the gateway: stored whole or not at all, never replaced, and rejected with the reason."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def taken(packages: Packages, name: str = NAME) -> tuple[int, bytes]:
     return size, b"".join([part async for part in stream])
 
 
-def test_a_package_is_asked_for_brought_and_handed_on(client: httpx.Client, packages: Packages, spool: Path) -> None:
+def test_a_package_is_uploaded_read_and_deleted(client: httpx.Client, packages: Packages, spool: Path) -> None:
     missing = client.get(PATH)
     assert (missing.status_code, missing.text) == (404, f"Package gcs://{NAME} does not exist")
     content = hashlib.sha256(b"seed").digest() * (LIMIT // 32)
@@ -111,7 +111,7 @@ def test_a_package_is_asked_for_brought_and_handed_on(client: httpx.Client, pack
     assert kept(spool) == []
 
 
-def test_old_packages_that_nobody_needs_are_removed(packages: Packages, root: Path) -> None:
+def test_old_packages_without_a_job_are_removed(packages: Packages, root: Path) -> None:
     names = ["_ray_pkg_old.zip", "_ray_pkg_needed.zip", "_ray_pkg_asked.zip", "_ray_pkg_new.zip"]
     for name in names:
         asyncio.run(packages.put(name, pieces(b"x")))
@@ -123,7 +123,7 @@ def test_old_packages_that_nobody_needs_are_removed(packages: Packages, root: Pa
     assert kept(root) == sorted(names[1:])
 
 
-def test_what_a_killed_process_left_of_packages_goes(packages: Packages, spool: Path) -> None:
+def test_drafts_of_a_killed_process_are_removed(packages: Packages, spool: Path) -> None:
     for name in ("package-left", "package-new", "other"):
         (spool / name).write_text("x")
     (spool / "package-folder").mkdir()
@@ -134,13 +134,13 @@ def test_what_a_killed_process_left_of_packages_goes(packages: Packages, spool: 
     assert kept(spool) == ["other", "package-new"]
 
 
-def test_the_first_under_a_name_stays(client: httpx.Client, packages: Packages) -> None:
+def test_the_first_package_of_a_name_stays(client: httpx.Client, packages: Packages) -> None:
     assert client.put(PATH, content=b"first").status_code == 200
     assert client.put(PATH, content=b"second").status_code == 200
     assert asyncio.run(taken(packages)) == (5, b"first")
 
 
-def test_uploads_of_one_name_at_a_time_make_one_package(address: str, packages: Packages) -> None:
+def test_concurrent_uploads_of_one_name_make_one_package(address: str, packages: Packages) -> None:
     contents = [bytes([number]) * (1 << 20) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda content: httpx.put(address + PATH, content=content, verify=NO_TLS), contents))
@@ -165,7 +165,7 @@ def test_uploads_of_one_name_at_a_time_make_one_package(address: str, packages: 
         "a" * 252 + ".zip",
     ],
 )
-def test_a_name_that_rays_clients_would_not_give_is_refused(client: httpx.Client, root: Path, name: str) -> None:
+def test_a_name_that_rays_clients_never_use_is_rejected(client: httpx.Client, root: Path, name: str) -> None:
     for answer in (client.get(f"/api/packages/gcs/{name}"), client.put(f"/api/packages/gcs/{name}", content=b"x")):
         assert answer.status_code == 400, answer.text
         assert "Invalid package name" in answer.text
@@ -173,7 +173,7 @@ def test_a_name_that_rays_clients_would_not_give_is_refused(client: httpx.Client
 
 
 @pytest.mark.parametrize("extension", ["zip", "whl", "tar.gz", "tgz", "tar.xz"])
-def test_every_kind_that_ray_uploads_is_taken(client: httpx.Client, extension: str) -> None:
+def test_every_kind_that_ray_uploads_is_accepted(client: httpx.Client, extension: str) -> None:
     path = f"/api/packages/gcs/my_module-1.0+cpu.{extension}"
     assert (client.put(path, content=b"x").status_code, client.get(path).status_code) == (200, 200)
 
@@ -185,7 +185,7 @@ def test_the_python_side_checks_names_too(packages: Packages) -> None:
                 asyncio.run(call)
 
 
-def test_other_protocols_are_not_kept(client: httpx.Client, root: Path) -> None:
+def test_other_protocols_are_rejected(client: httpx.Client, root: Path) -> None:
     answer = client.put(f"/api/packages/s3/{NAME}", content=b"x")
     assert answer.status_code == 404
     assert "s3://" in answer.text
@@ -198,7 +198,7 @@ def chunks(size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [LIMIT + (1 << 16), 30 << 20])
-def test_what_is_too_large_is_refused_and_nothing_left(
+def test_a_package_over_the_limit_is_rejected_and_leaves_nothing(
     client: httpx.Client, root: Path, spool: Path, size: int
 ) -> None:
     answers = [
@@ -211,26 +211,26 @@ def test_what_is_too_large_is_refused_and_nothing_left(
     assert kept(root, spool) == []
 
 
-def test_what_says_that_it_is_too_large_is_refused_before_it_comes(address: str) -> None:
+def test_a_declared_length_over_the_limit_is_rejected_before_the_body(address: str) -> None:
     with upload(address, LIMIT + 1) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")
 
 
-def test_an_empty_package_is_refused(client: httpx.Client, root: Path) -> None:
+def test_an_empty_package_is_rejected(client: httpx.Client, root: Path) -> None:
     assert client.put(PATH, content=b"").status_code == 400
     assert kept(root) == []
 
 
 @contextmanager
 def upload(address: str, length: int, content: bytes = b"") -> Iterator[socket.socket]:
-    """An upload that has said its length and sent `content`."""
+    """An upload that has declared its length and sent `content`."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), BOUND_S) as connection:
         connection.sendall(f"PUT {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n".encode() + content)
         yield connection
 
 
-def test_an_upload_that_stands_still_is_ended(address: str, root: Path, spool: Path) -> None:
+def test_a_stalled_upload_is_ended(address: str, root: Path, spool: Path) -> None:
     with upload(address, 100, b"half") as connection:
         answer = b"".join(iter(lambda: connection.recv(65536), b""))  # to its end: it may come in pieces
     assert answer.startswith(b"HTTP/1.1 408"), answer
@@ -246,7 +246,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(address: str, client: httpx.Cl
     assert client.put(PATH, content=b"whole").status_code == 200
 
 
-def test_a_store_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path) -> None:
+def test_an_unavailable_store_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path) -> None:
     credentials = tmp_path / "credentials"
     credentials.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")

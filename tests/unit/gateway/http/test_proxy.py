@@ -67,7 +67,7 @@ def test_an_answer_comes_back_as_it_was_given(client: httpx.Client) -> None:
     assert client.head("/squeezed").headers["content-length"] == str(len(squeezed_bytes))
 
 
-def test_redirects_and_cookies_are_the_clients(client: httpx.Client) -> None:
+def test_redirects_and_cookies_are_left_to_the_client(client: httpx.Client) -> None:
     answer = client.get("/moved", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/elsewhere")
     assert [line.split(";")[0] for line in answer.headers.get_list("set-cookie")] == ["a=1", "b=2"]
@@ -94,7 +94,7 @@ def test_a_slow_reader_slows_the_head_down(client: httpx.Client) -> None:
     with client.stream("GET", f"/big?size={FLOOD}") as answer:
         parts = answer.iter_raw()
         assert next(parts)
-        assert settled(client, "sent") < FLOOD - 80, "the gateway kept what nobody has read"
+        assert settled(client, "sent") < FLOOD - 80, "the gateway buffered what the client has not read"
 
 
 def settled(client: httpx.Client, what: str) -> int:
@@ -110,14 +110,14 @@ def settled(client: httpx.Client, what: str) -> int:
     return seen[-1]
 
 
-def test_who_leaves_ends_the_heads_stream(client: httpx.Client) -> None:
+def test_a_client_that_disconnects_ends_the_heads_stream(client: httpx.Client) -> None:
     before = client.get("/counts").json().get("ended", 0)
     with client.stream("GET", "/halting") as answer:
         assert next(answer.iter_lines()) == "first"
     wait_for(lambda: client.get("/counts").json().get("ended", 0) > before, "the end of the head's stream")
 
 
-def test_an_upload_that_stands_still_is_ended(gateway: str) -> None:
+def test_a_stalled_upload_is_ended(gateway: str) -> None:
     answer = raw(
         gateway, f"PUT /echo HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nhalf"
     )
@@ -128,7 +128,7 @@ def test_an_upload_that_stands_still_is_ended(gateway: str) -> None:
 # --- While the head is unavailable ---
 
 
-def test_a_head_that_is_away_is_named(closed_port: int) -> None:
+def test_an_unavailable_head_is_named(closed_port: int) -> None:
     with served(gateway_to(f"http://127.0.0.1:{closed_port}")) as address:
         for _ in range(3):
             answer = httpx.post(f"{address}/x", headers=AUTHORIZED, content=b"body", verify=NO_TLS)
@@ -149,7 +149,7 @@ def test_a_silent_head_is_given_up_but_for_its_streams(client: httpx.Client) -> 
     assert client.get("/api/v0/logs/stream").text == "at last"
 
 
-def test_half_an_answer_does_not_look_whole_and_the_next_head_is_found() -> None:
+def test_half_a_response_does_not_look_complete() -> None:
     dying = Head()
     with (
         served(gateway_to(dying.address)) as address,
@@ -205,7 +205,7 @@ def test_close_codes_pass_both_ways(gateway: str, client: httpx.Client) -> None:
         wait_for(lambda: client.get("/counts").json().get("closed with") == 1000, "the end at the head")
 
 
-def test_a_refused_handshake_is_the_clients_to_see(gateway: str) -> None:
+def test_a_rejected_handshake_reaches_the_client(gateway: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
         talking(gateway, "/refuse")
     assert (refused.value.response.status_code, refused.value.response.body) == (404, b"no such job")
@@ -216,6 +216,6 @@ def test_a_slow_listener_slows_the_head_down(gateway: str, client: httpx.Client)
         socket.recv(BOUND_S)
         socket.send("flood")
         socket.recv(BOUND_S)
-        assert settled(client, "flood") < FLOOD - 80, "the gateway kept what nobody has read"
+        assert settled(client, "flood") < FLOOD - 80, "the gateway buffered what the client has not read"
         for _ in range(FLOOD - 1):
             assert len(socket.recv(BOUND_S)) == len(MEBIBYTE)

@@ -154,7 +154,7 @@ def test_lines_arrive_within_a_second_from_nodes_and_sessions_that_come_later(ro
     run(gateway, root, scenario)
 
 
-def test_a_file_that_ray_puts_aside_is_read_to_its_end(root: Path, gateway: Gateway) -> None:
+def test_a_file_that_ray_moves_to_old_is_read_to_its_end(root: Path, gateway: Gateway) -> None:
     async def scenario() -> None:
         folder = logs_of(root)
         (folder / "old").mkdir()
@@ -249,7 +249,7 @@ def test_all_that_a_node_had_is_there_once_its_attempt_is_settled(root: Path, ga
     run(gateway, root, scenario)
 
 
-def test_files_of_no_job_are_asked_for_rarely_and_old_or_gone_ones_never_again(root: Path, gateway: Gateway) -> None:
+def test_files_without_a_job_are_queried_rarely_and_old_ones_never_again(root: Path, gateway: Gateway) -> None:
     gateway.known["gone--1-000000"] = "gone"
 
     async def scenario() -> None:
@@ -318,7 +318,7 @@ def test_the_heartbeat_stops_while_the_gateway_is_down(root: Path, gateway: Gate
     run(gateway, root, scenario)
 
 
-def test_while_the_store_is_away_the_nodes_keep_the_lines(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+def test_while_the_store_is_unavailable_the_nodes_keep_the_lines(root: Path, gateway: Gateway, tmp_path: Path) -> None:
     store, aside = tmp_path / "store", tmp_path / "aside"
     lines = b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(10_000))
     gateway.sizes = {}

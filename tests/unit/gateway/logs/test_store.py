@@ -80,7 +80,7 @@ def test_driver_and_worker_lines_are_one_log_under_the_jobs_own_id(tmp_path: Pat
     run(scenario)
 
 
-def test_a_restarted_gateway_goes_on_at_what_the_store_has(tmp_path: Path) -> None:
+def test_a_restarted_gateway_continues_from_the_store(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=100) as logs:
             end = await printed(logs, "".join(f"line {number}\n" for number in range(100)))
@@ -136,7 +136,7 @@ def test_half_a_line_waits_for_its_end_or_for_the_end_of_the_attempt(tmp_path: P
     run(scenario)
 
 
-def test_a_rotated_file_and_one_written_anew_begin_at_zero(tmp_path: Path) -> None:
+def test_a_rotated_file_and_a_rewritten_one_begin_at_zero(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             await printed(logs, "one\n")
@@ -174,7 +174,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_those_who_follow_see_lines_at_once_each_at_its_own_pace_until_the_end(tmp_path: Path) -> None:
+def test_readers_see_lines_at_once_each_at_its_own_pace_until_the_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=500) as logs:
             await logs.note("train", "mlplatform: waits")
@@ -197,7 +197,7 @@ def test_those_who_follow_see_lines_at_once_each_at_its_own_pace_until_the_end(t
     run(scenario)
 
 
-def test_a_store_that_is_away_loses_nothing_and_fills_no_memory(tmp_path: Path) -> None:
+def test_an_unavailable_store_loses_nothing_and_fills_no_memory(tmp_path: Path) -> None:
     folder, aside = tmp_path / "store", tmp_path / "aside"
 
     async def scenario() -> None:
@@ -222,7 +222,7 @@ def test_a_store_that_is_away_loses_nothing_and_fills_no_memory(tmp_path: Path) 
     run(scenario)
 
 
-def test_a_deleted_log_is_gone_and_ends_for_those_who_follow(tmp_path: Path) -> None:
+def test_a_deleted_log_is_gone_and_ends_for_its_readers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             await printed(logs, "one\n")
@@ -250,7 +250,7 @@ def test_no_job_id_leads_out_of_the_folder_of_logs(tmp_path: Path, job_id: str) 
     run(scenario)
 
 
-def test_requests_are_refused_with_a_sentence_and_carry_the_gateways_instance(tmp_path: Path) -> None:
+def test_requests_are_rejected_with_the_reason_and_the_gateways_instance(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             transport = httpx.ASGITransport(Starlette(routes=http_logs.routes(logs)))
