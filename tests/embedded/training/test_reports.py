@@ -143,7 +143,7 @@ def test_every_report_of_an_epoch_is_in_the_history_and_a_step_that_comes_again_
     reports._close()
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.3, 0.2]
     (said,) = [record.message for record in caplog.records]
-    assert said.startswith("loss is reported for step 0 after step 0, and MLflow keeps the first")
+    assert said.startswith("loss is reported for step 0 after step 0, and MLflow keeps only the first value of a step")
 
 
 def test_two_reports_of_a_step_with_other_metrics_are_fine(
