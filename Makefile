@@ -64,8 +64,8 @@ types: .venv/dev  ## Check types
 
 lint: style types  ## Check style and types
 
-unit: .venv/light/ready  ## Unit tests (two minutes; without torch, Ray and MLflow)
-	$(LIGHT)/pytest tests/unit
+unit: .venv/light/ready  ## Unit tests (about a minute; without torch, Ray and MLflow)
+	$(LIGHT)/pytest -n 4 tests/unit
 
 test: lint unit .venv/dev  ## Lint, then unit and embedded tests; no Docker needed
 	.venv/bin/pytest -m "not soak" tests/embedded
