@@ -19,7 +19,7 @@ def mlplatform(*words: str, cwd: Path | None = None, **variables: str) -> subpro
 
 
 def refusal(*words: str, **variables: str) -> tuple[str, int]:
-    """What a command says when it refuses."""
+    """Error output of a command that is refused, and its exit code."""
     done = mlplatform(*words, **variables)
     assert "Traceback" not in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

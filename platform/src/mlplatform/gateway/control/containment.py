@@ -49,7 +49,7 @@ class JobErrors:
 
 
 async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
-    """Await work on a job's log; if the log's storage fails, log that and go on, because jobs do not depend on it."""
+    """Await work on a job's log; if the log's storage fails, log that and continue, as jobs do not depend on it."""
     try:
         await work
     except PlatformError as error:

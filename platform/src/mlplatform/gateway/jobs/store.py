@@ -263,18 +263,16 @@ class JobStore:
     @transaction
     def gone_from_ray(self, session: Session, ray_submission_id: str) -> None:
         """Record that Ray's record of an attempt was deleted."""
-        attempt = session.scalars(
-            select(AttemptRow).where(AttemptRow.ray_submission_id == ray_submission_id)
-        ).one_or_none()
+        query = select(AttemptRow).where(AttemptRow.ray_submission_id == ray_submission_id)
+        attempt = session.scalars(query).one_or_none()
         if attempt is not None:
             attempt.in_ray = False
 
     @transaction
     def packages(self, session: Session) -> set[str]:
         """Return the names of the packages that jobs were submitted with."""
-        return {
-            name for runtime_env in session.scalars(select(JobRow.runtime_env)) for name in package_names(runtime_env)
-        }
+        environments = session.scalars(select(JobRow.runtime_env))
+        return {name for environment in environments for name in package_names(environment)}
 
     @transaction
     def job_of(
