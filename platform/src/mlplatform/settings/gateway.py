@@ -47,8 +47,8 @@ class GatewaySettings(EnvironmentSettings):
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
-    tracking_account: Path = Field(Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_TRACKING_ACCOUNT")
-    """File with MLflow's user and password."""
+    tracking_account: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_ACCOUNT")
+    """File with MLflow's user and password; None for a server without accounts."""
 
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points."""

@@ -52,6 +52,9 @@ def connect(url: str) -> Engine:
                 "tcp_user_timeout": 10000,
             },
         }
+    elif url.startswith("sqlite:///"):
+        # One connection: SQLite takes no lock for a read, so two transactions could act on the same state of a job.
+        options = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 30, "connect_args": {"timeout": 30}}
     return create_engine(url, hide_parameters=True, **options)  # variables of jobs may be secrets
 
 
