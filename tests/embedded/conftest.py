@@ -8,7 +8,7 @@ import pytest
 from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
 
 from mlplatform.client.jobs import Jobs, report_in
-from mlplatform.local.platform import Local
+from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.settings.job import settings as process_settings
 
@@ -23,16 +23,16 @@ def interruptible() -> None:
 
 
 @pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
     """One embedded platform for all tests."""
-    platform = Local(tmp_path_factory.mktemp("platform"))
+    platform = LocalPlatform(tmp_path_factory.mktemp("platform"))
     platform.up()
     yield platform
     platform.down()
 
 
 @pytest.fixture(scope="session")
-def reached(local: Local) -> Settings:
+def reached(local: LocalPlatform) -> Settings:
     """The settings that reach the platform."""
     found = local.status()
     assert found
@@ -54,7 +54,7 @@ def environment(reached: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def digits(local: Local, reached: Settings) -> Killed:
+def digits(local: LocalPlatform, reached: Settings) -> Killed:
     """The main job, submitted as on the stack; a worker gets SIGKILL after some epochs."""
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="digits")

@@ -11,8 +11,9 @@ from typing import TypeVar
 import psutil
 
 from mlplatform.client.jobs import report_in
-from mlplatform.local import platform
-from mlplatform.local.platform import Local
+from mlplatform.local import processes as local_processes
+from mlplatform.local.instance import Home
+from mlplatform.local.platform import LocalPlatform
 
 JOBS = Path(__file__).parents[2] / "jobs"
 EPOCHS = 24
@@ -30,10 +31,10 @@ def wait_for(condition: Callable[[], Result | None], what: str, seconds: float =
     return found
 
 
-def processes(local: Local) -> list[psutil.Process]:
+def processes(local: LocalPlatform) -> list[psutil.Process]:
     """Every process of a running platform."""
-    instance = local._load()
-    return platform._members(instance) if instance else []
+    instance = Home(local.home).load()
+    return local_processes.members(instance.id, instance.processes) if instance else []
 
 
 def command(process: psutil.Process) -> str:

@@ -15,7 +15,9 @@ from embedded import JOBS, command, processes, wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import AccessError, JobError
-from mlplatform.local.platform import LOOPBACK, Local, is_running
+from mlplatform.local.instance import Home
+from mlplatform.local.platform import LocalPlatform
+from mlplatform.local.processes import LOOPBACK, is_running
 from mlplatform.settings.job import Settings
 
 
@@ -32,20 +34,22 @@ def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
     return found
 
 
-def test_every_port_is_on_loopback(local: Local, reached: Settings) -> None:
+def test_every_port_is_on_loopback(local: LocalPlatform, reached: Settings) -> None:
     addresses = listening(processes(local))
     assert {address for address, _ in addresses} == {LOOPBACK}
     for known in (reached.ray_address, str(reached.tracking_uri)):
         assert (LOOPBACK, httpx.URL(known).port) in addresses
 
 
-def test_up_again_changes_nothing(local: Local, reached: Settings) -> None:
+def test_up_again_changes_nothing(local: LocalPlatform, reached: Settings) -> None:
     before = {process.pid for process in processes(local)}
     assert local.up() == reached
-    assert before & {process.pid for process in processes(local)} >= {p.pid for p in local._load().processes}
+    instance = Home(local.home).load()
+    assert instance
+    assert before & {process.pid for process in processes(local)} >= {process.pid for process in instance.processes}
 
 
-def test_no_secret_is_on_a_command_line_or_in_an_environment(local: Local, reached: Settings) -> None:
+def test_no_secret_is_on_a_command_line_or_in_an_environment(local: LocalPlatform, reached: Settings) -> None:
     assert reached.ray_auth_token_path
     token = reached.ray_auth_token_path.read_text()
     for process in processes(local):
@@ -105,13 +109,13 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
-    Local(tmp_path / "home").down()
+    LocalPlatform(tmp_path / "home").down()
 
 
 def test_ctrl_c_leaves_no_process_and_no_port(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     assert demo.stdout
     wait_for(lambda: "Submitted" in demo.stdout.readline(), "the demo has submitted its job")
-    members = processes(Local(tmp_path / "home"))
+    members = processes(LocalPlatform(tmp_path / "home"))
     ports = {port for _, port in listening(members)}
     assert len(members) > 5
     assert ports

@@ -72,7 +72,7 @@ def test_a_job_file_and_options_reach_the_job_and_a_failed_attempt_is_repeated(
         }
         for attempt in attempts
     )
-    assert "Attempt 1 of 4 ended with exit code 1." in output
+    assert "attempt 1 failed: exit code 1." in output
 
 
 def test_what_no_node_has_is_refused_and_nothing_is_listed(reached: Settings, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_long_log_is_followed_without_losing_or_repeating_a_line(reached: Sett
     )
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python chatty.py", tmp_path, name="chatty")
-        lines = [line for line in jobs.follow(job_id, poll_s=0.3) if line.startswith(("line", "no end"))]
+        lines = [line for line in jobs.follow(job_id) if line.startswith(("line", "no end"))]
     assert lines == [*(f"line {number}" for number in range(60_000)), "no end"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from embedded import command, processes
 
 from mlplatform.client.jobs import Jobs, report_in
-from mlplatform.local.platform import Local
+from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
@@ -26,7 +26,7 @@ def connected(environment: Settings) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def trained(local: Local, reached: Settings) -> tuple[str, list[str]]:
+def trained(local: LocalPlatform, reached: Settings) -> tuple[str, list[str]]:
     """Id and log of the job."""
     with Jobs(reached) as jobs:
         job_id = jobs.submit(
@@ -95,7 +95,7 @@ def test_numbers_of_numpy_within_a_metric_are_kept(trained: tuple[str, list[str]
     ]
 
 
-def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: Local, reached: Settings) -> None:
+def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: LocalPlatform, reached: Settings) -> None:
     """Ray writes NaN, by which these are kept, as null, which it could not compare any more."""
     with Jobs(reached) as jobs:
         job_id = jobs.submit(

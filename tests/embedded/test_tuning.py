@@ -13,7 +13,7 @@ from embedded import wait_for
 from mlflow.entities import Run
 
 from mlplatform.client.jobs import ENDED, Jobs, report_in
-from mlplatform.local.platform import Local
+from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
@@ -84,7 +84,7 @@ class Resumed:
 
 
 @pytest.fixture(scope="module")
-def jobs(local: Local, reached: Settings) -> Iterator[Jobs]:
+def jobs(local: LocalPlatform, reached: Settings) -> Iterator[Jobs]:
     with Jobs(reached) as jobs:
         yield jobs
 

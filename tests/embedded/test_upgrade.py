@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.local.platform import Local
+from mlplatform.local.platform import LocalPlatform
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "0.1.0"
 JOB = "search-0.1.0"
@@ -87,7 +87,7 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
     folder = tmp_path_factory.mktemp("recorded")
     home = folder / ("0" * (len(RECORDED_HOME) - len(str(folder)) - 1))
     recorded_home(home)
-    platform = Local(home)
+    platform = LocalPlatform(home)
     try:
         settings = platform.up()
         assert settings.tracking_uri

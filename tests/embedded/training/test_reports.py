@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from mlplatform.contract import REPORT
-from mlplatform.local.platform import Instance, Local
+from mlplatform.local.instance import Home, Instance
+from mlplatform.local.programs import common_environment
 from mlplatform.settings.job import settings
 from mlplatform.tracking.metrics import MetricWriter
 from mlplatform.tracking.outbox import Outbox
@@ -85,7 +86,8 @@ def allowed_by_the_stack() -> str:
 def test_reports_of_two_trainings_that_differ_in_numbers_alone_are_all_shown(tmp_path: Path) -> None:
     from ray._private import ray_constants, ray_logging
 
-    embedded = Local(tmp_path)._environment(Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray"))
+    instance = Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray")
+    embedded = common_environment(Home(tmp_path), instance)
     allowed = embedded["RAY_DEDUP_LOGS_ALLOW_REGEX"]
     assert allowed == allowed_by_the_stack()
     assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's own default stays"

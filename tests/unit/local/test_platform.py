@@ -9,8 +9,10 @@ import psutil
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.local import platform as local_platform
-from mlplatform.local.platform import Instance, Local, Process
+from mlplatform.local import processes
+from mlplatform.local.instance import RAY_SOCKET, SOCKET_PATH_BYTES, Home, Instance
+from mlplatform.local.platform import LocalPlatform
+from mlplatform.local.processes import MARK, Process, is_running
 
 STUBBORN = (
     "import signal, subprocess, sys\n"
@@ -27,12 +29,12 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_nothing_runs_in_a_new_folder(home: Path) -> None:
-    assert Local(home).status() is None
-    assert Local(home).down() is False
+    assert LocalPlatform(home).status() is None
+    assert LocalPlatform(home).down() is False
 
 
 def test_the_token_is_for_its_owner_alone_and_stays(home: Path) -> None:
-    platform = Local(home)
+    platform = LocalPlatform(home)
     home.mkdir()
     platform._write_token()
     token = (home / "ray.token").read_text()
@@ -44,44 +46,44 @@ def test_the_token_is_for_its_owner_alone_and_stays(home: Path) -> None:
 
 @pytest.mark.parametrize("depth", [1, 20])
 def test_sockets_fit_into_their_longest_path(depth: int, tmp_path: Path) -> None:
-    folder = Local(tmp_path.joinpath(*["a-long-folder"] * depth))._ray_folder()
-    assert len(f"{folder}{local_platform._RAY_SOCKET}") <= local_platform._SOCKET_PATH_BYTES
-    other = Local(tmp_path.joinpath(*["b-long-folder"] * depth))._ray_folder()
+    folder = Home(tmp_path.joinpath(*["a-long-folder"] * depth)).ray_folder()
+    assert len(f"{folder}{RAY_SOCKET}") <= SOCKET_PATH_BYTES
+    other = Home(tmp_path.joinpath(*["b-long-folder"] * depth)).ray_folder()
     assert other != folder
 
 
 def test_ports_are_different() -> None:
-    assert len(set(local_platform._free_ports(20))) == 20
+    assert len(set(processes.free_ports(20))) == 20
 
 
 def test_a_damaged_state_is_named(home: Path) -> None:
     home.mkdir()
     (home / "state.json").write_text("{")
     with pytest.raises(HostError, match=r"state.json is damaged"):
-        Local(home).status()
+        LocalPlatform(home).status()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="MLPLATFORM_HOME"):
-        Local(tmp_path / "file" / "home").up()
+        LocalPlatform(tmp_path / "file" / "home").up()
 
 
 def test_a_process_that_has_gone_leaves_a_platform_that_is_down(home: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     home.mkdir()
-    instance = Instance("mark", "http://127.0.0.1:9", "http://127.0.0.1:9", str(home / "ray"))
-    instance.processes = [Process(gone.pid, 1.0)]
-    Local(home)._save(instance)
-    assert Local(home).status() is None
-    assert Local(home).down() is True
+    gone_process = Process(gone.pid, 1.0)
+    instance = Instance("mark", "http://127.0.0.1:9", "http://127.0.0.1:9", str(home / "ray"), processes=[gone_process])
+    Home(home).save(instance)
+    assert LocalPlatform(home).status() is None
+    assert LocalPlatform(home).down() is True
     assert not (home / "state.json").exists()
 
 
 def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_platform, "_STOP_SECONDS", 1.0)
-    marked = {**os.environ, local_platform.MARK: "this-one"}
+    monkeypatch.setattr(processes, "STOP_SECONDS", 1.0)
+    marked = {**os.environ, MARK: "this-one"}
     stubborn = subprocess.Popen([sys.executable, "-c", STUBBORN], env=marked, start_new_session=True, stdout=-1)
     stranger = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     assert stubborn.stdout
@@ -89,11 +91,10 @@ def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: p
     try:
         leader = psutil.Process(stubborn.pid)
         (child,) = leader.children()
-        instance = Instance("this-one", "", "", str(home))
-        instance.processes = [Process(leader.pid, leader.create_time())]
-        Local(home)._stop(instance)
-        assert not local_platform.is_running(leader)
-        assert not local_platform.is_running(child)
+        instance = Instance("this-one", "", "", str(home), processes=[Process(leader.pid, leader.create_time())])
+        LocalPlatform(home)._stop(instance)
+        assert not is_running(leader)
+        assert not is_running(child)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -105,10 +106,19 @@ def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: p
 def test_a_reused_process_id_is_left_alone(home: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     try:
-        instance = Instance("another", "", "", str(home))
-        instance.processes = [Process(stranger.pid, 1.0)]
-        Local(home)._stop(instance)
+        instance = Instance("another", "", "", str(home), processes=[Process(stranger.pid, 1.0)])
+        LocalPlatform(home)._stop(instance)
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_state_of_version_0_1_is_read(home: Path) -> None:
+    home.mkdir()
+    (home / "state.json").write_text(
+        '{"id": "1", "ray_address": "http://127.0.0.1:9", "tracking_uri": "http://127.0.0.1:9", "ray_folder": "/none",'
+        ' "processes": [{"pid": 4194304, "created": 1.0}, {"pid": 4194305, "created": 1.0}]}'
+    )
+    assert LocalPlatform(home).status() is None
+    assert LocalPlatform(home).down() is True

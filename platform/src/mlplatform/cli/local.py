@@ -19,9 +19,9 @@ _DOWN = "The embedded platform is not running; start it with `mlplatform local u
 @app.command()
 def up() -> None:
     """Start the embedded platform and leave it running."""
-    from mlplatform.local.platform import Local
+    from mlplatform.local.platform import LocalPlatform
 
-    reached = Local().up()
+    reached = LocalPlatform().up()
     print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
     print('Use it in this shell: eval "$(mlplatform local env)"')
 
@@ -29,17 +29,17 @@ def up() -> None:
 @app.command()
 def down() -> None:
     """Stop the embedded platform; runs, models and checkpoints stay."""
-    from mlplatform.local.platform import Local
+    from mlplatform.local.platform import LocalPlatform
 
-    print("Stopped." if Local().down() else "It was not running.")
+    print("Stopped." if LocalPlatform().down() else "It was not running.")
 
 
 @app.command()
 def status() -> None:
     """Report whether the embedded platform is up; exit 1 if it is not."""
-    from mlplatform.local.platform import Local
+    from mlplatform.local.platform import LocalPlatform
 
-    reached = Local().status()
+    reached = LocalPlatform().status()
     if reached is None:
         print(_DOWN)
         raise typer.Exit(1)
@@ -50,9 +50,9 @@ def status() -> None:
 def env() -> None:
     """Print the exports that connect a shell to the embedded platform."""
     from mlplatform.errors import UnreachableError
-    from mlplatform.local.platform import Local
+    from mlplatform.local.platform import LocalPlatform
 
-    reached = Local().status()
+    reached = LocalPlatform().status()
     if reached is None:
         raise UnreachableError(_DOWN)
     print(exports(reached.environment()))

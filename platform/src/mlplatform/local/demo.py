@@ -1,10 +1,10 @@
-"""The first thing a visitor runs: a platform is started, a model is trained on it, and all that is kept is shown."""
+"""Demo for a first visit: start a platform, train a model on it, show everything that is kept."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -17,8 +17,8 @@ from rich.table import Table
 
 from mlplatform.client import jobs as client_jobs
 from mlplatform.client.jobs import Jobs
-from mlplatform.errors import JobError
-from mlplatform.local.platform import Local
+from mlplatform.errors import JobError, PlatformError
+from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.training.history import FIELDS
@@ -32,46 +32,56 @@ _LAST_LINES = 30
 _TABLE_WIDTH = 240
 
 
-def run(script: Path, arguments: Sequence[str], local: Local | None = None) -> None:
+def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = None) -> None:
     """Train `script` on an embedded platform, as `mlplatform submit` would on the stack.
 
     A platform that was not running before is stopped at the end, on Ctrl-C and SIGTERM too.
 
     Raises:
-        HostError: Ray or MLflow did not start.
+        HostError: Ray, MLflow or the gateway did not start.
         JobError: there is no such file, or the job did not succeed; its last log lines are printed.
     """
     if not script.is_file():
         raise JobError(f"There is no file {script}; run the demo from the repository's folder, or name a Python file.")
     console = Console(highlight=False, markup=False, emoji=False)
-    with _stopped_at_the_end(local or Local()) as platform:
-        with console.status("Starting Ray and MLflow on this machine"):
+    platform = local or LocalPlatform()
+    was_running = platform.status() is not None
+    with _stopped_at_the_end(platform, was_running):
+        with console.status("Starting Ray, MLflow and the gateway on this machine"):
             reached = platform.up()
         console.print(f"MLflow {reached.tracking_uri}, Ray {reached.ray_address}")
         with Jobs(reached) as jobs:
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
-            # Needed at the end; now a core is idle, while the job's driver imports the same.
-            import_module("mlflow")
-            lines = _follow(jobs, job_id, reached, console)
-            job = jobs.get(job_id)
+            try:
+                # Needed at the end; now a core is idle, while the job's driver imports the same.
+                import_module("mlflow")
+                lines = _follow(jobs, job_id, reached, console)
+            except BaseException:
+                if not was_running:
+                    _abandon(jobs, job_id)
+                raise
+            job, attempts = jobs.get(job_id), jobs.attempts(job_id)
         if job.status != "SUCCEEDED":
             console.print("\n".join(lines[-_LAST_LINES:]))
             raise JobError(f"Job {job_id} ended {job.status}; its last lines are above.")
-        _show(job_id, reached, platform.home, console)
+        kept = {
+            "attempts": ", ".join(f"{attempt.number} {attempt.outcome}" for attempt in attempts),
+            "log": f"{len(lines)} lines, also after the platform was stopped: mlplatform logs {job_id}",
+        }
+        _show(job_id, reached, platform.home, console, kept)
 
 
 @contextmanager
-def _stopped_at_the_end(platform: Local) -> Iterator[Local]:
-    """SIGTERM ends the block as Ctrl-C does; while the platform is being stopped, both are ignored."""
+def _stopped_at_the_end(platform: LocalPlatform, was_running: bool) -> Iterator[None]:
+    """End the block on SIGTERM as on Ctrl-C; ignore both while the platform is being stopped."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    was_running = platform.status() is not None
     signal.signal(signal.SIGTERM, leave)
     try:
-        yield platform
+        yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -79,8 +89,14 @@ def _stopped_at_the_end(platform: Local) -> Iterator[Local]:
             platform.down()
 
 
+def _abandon(jobs: Jobs, job_id: str) -> None:
+    """Stop a job that nobody waits for, or the next start of the platform would continue it."""
+    with suppress(PlatformError):
+        jobs.stop(job_id)
+
+
 def _follow(jobs: Jobs, job_id: str, reached: Settings, console: Console) -> list[str]:
-    """Show each report as it comes; returns the job's log."""
+    """Show each report as it comes; return the job's log."""
     text = TextColumn("{task.description}")
     lines = []
     with Progress(
@@ -104,7 +120,7 @@ def _as_text(report: dict[str, Any]) -> str:
 
 
 def _epochs(job_id: str, reached: Settings) -> int | None:
-    """How many epochs the job wants, as it told its run."""
+    """Return the number of epochs that the job has recorded in its run."""
     run = _run(job_id, reached)
     return int(run.data.params["epochs"]) if run and "epochs" in run.data.params else None
 
@@ -118,10 +134,12 @@ def _run(job_id: str, reached: Settings) -> Run | None:
     return find_run(job_id)
 
 
-def _show(job_id: str, reached: Settings, home: Path, console: Console) -> None:
+def _show(job_id: str, reached: Settings, home: Path, console: Console, kept: Mapping[str, str]) -> None:
     from mlplatform.tracking.server import run_url
 
     table = Table("What is kept", "", box=box.SIMPLE_HEAD)
+    for name, value in kept.items():
+        table.add_row(name, value)
     run = _run(job_id, reached)
     if run is not None:
         table.add_row("test accuracy", f"{run.data.metrics.get('test_accuracy', float('nan')):.4f}")
@@ -150,7 +168,7 @@ def _add_models(table: Table, run: Run) -> None:
 
 
 def _draw(run: Run, picture: Path) -> Path:
-    """Loss and accuracy over the steps, as MLflow has them."""
+    """Plot loss and accuracy over the steps, as MLflow has them."""
     from matplotlib.figure import Figure
     from mlflow import MlflowClient
 

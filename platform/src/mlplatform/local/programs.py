@@ -1,0 +1,137 @@
+"""Commands and environments of the programs of the embedded platform: Ray, MLflow, gateway, log shipper."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+
+from mlplatform.compat import ray_commands
+from mlplatform.contract import REPORT
+from mlplatform.credentials import fernet_key
+from mlplatform.local.instance import Home, Instance
+from mlplatform.local.processes import LOOPBACK, MARK, Process, spawn
+from mlplatform.settings.environment import environment
+from mlplatform.settings.gateway import GatewaySettings
+
+_OBJECT_STORE_BYTES = 500_000_000
+
+
+def start(name: str, home: Home, instance: Instance) -> Process:
+    """Start one of `PROGRAMS`."""
+    command, variables = PROGRAMS[name](home, instance)
+    return spawn(name, command, {**common_environment(home, instance), **variables}, home.path)
+
+
+def common_environment(home: Home, instance: Instance) -> dict[str, str]:
+    """Return the user's environment without the variables of another platform, and with those of this one."""
+    foreign = ("RAY_", "MLFLOW_", "MLPLATFORM_", "AWS_")
+    env = {name: value for name, value in environment().items() if not name.startswith(foreign)}
+    return {
+        **env,
+        **home.settings(instance).environment(),
+        MARK: instance.id,
+        "PATH": f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # There is no other node that work could move to, so draining would only make `down` wait.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # Ray replaces 127.0.0.1 by the machine's outward address, except where this says that no other
+        # node will join, as it does by default on a Mac; then all its servers bind to loopback.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        ray_commands.START_HOOK: "mlplatform.compat.ray_commands.leave_client_server_out",
+        # Two fixed ports by default, which a second platform could not open.
+        "AUTOSCALER_METRIC_PORT": "0",
+        "DASHBOARD_METRIC_PORT": "0",
+        # The gateway decides how long a job waits to start; Ray would fail it after 15 minutes.
+        "RAY_JOB_START_TIMEOUT_SECONDS": "31536000",
+        # Nothing removes this machine while it runs, so a process that watches for it only costs a start.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Ray 2.60 mistakes its own replacement of a worker's stdout for somebody else's and prints each line twice.
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        # Ray drops lines of several processes that differ in numbers alone. Not reports; the rest is its default.
+        "RAY_DEDUP_LOGS_ALLOW_REGEX": f"{REPORT}|__ray_testing_never_deduplicate__",
+    }
+
+
+def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
+    command = [
+        *(*ray_commands.START, "--head", "--block", "--disable-usage-stats"),
+        *(f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={instance.ray_folder}"),
+        *(f"--dashboard-host={LOOPBACK}", f"--dashboard-port={instance.dashboard_port}"),
+        *(f"--dashboard-agent-listen-port={instance.agent_port}", "--min-worker-port=0", "--max-worker-port=0"),
+        # Enough for two training workers, their driver and one more, also on a small machine.
+        f"--num-cpus={max(4, os.cpu_count() or 1)}",
+        f"--object-store-memory={_OBJECT_STORE_BYTES}",
+    ]
+    return command, {}
+
+
+def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
+    folder = home.path / "mlflow"
+    key = folder / "webhook.key"
+    if not key.exists():
+        key.touch(mode=0o600)
+        fernet_key(key)
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", f"--host={LOOPBACK}", "--workers=1"),
+        f"--port={httpx.URL(instance.tracking_uri).port}",
+        f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}",
+        f"--artifacts-destination={folder / 'artifacts'}",
+    ]
+    return command, {
+        # Kept, so that the webhooks' secrets can be read after a restart.
+        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": key.read_text(),
+        # The receivers are on loopback too.
+        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "https,http",
+        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+        "MLFLOW_WEBHOOK_CACHE_TTL": "1",
+    }
+
+
+def _gateway(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
+    folder = home.path / "gateway"
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    return [sys.executable, "-m", "mlplatform.gateway"], _gateway_variables(
+        listen=LOOPBACK,
+        port=httpx.URL(instance.ray_address).port,
+        head=instance.dashboard_address,
+        head_agent=f"http://{LOOPBACK}:{instance.agent_port}",
+        database=f"sqlite:///{folder / 'gateway.db'}",
+        files=folder / "files",
+    )
+
+
+def _log_shipper(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
+    """The shipper's folder of nodes holds one link, named as Ray names the machine."""
+    nodes = home.path / "nodes"
+    nodes.mkdir(exist_ok=True)
+    link = nodes / socket.gethostname()
+    for old in nodes.iterdir():
+        if old != link:
+            old.unlink()
+    link.unlink(missing_ok=True)
+    link.symlink_to(instance.ray_folder)
+    return [sys.executable, "-m", "mlplatform.gateway.logs.shipper"], _gateway_variables(
+        gateway=instance.ray_address, node_logs=nodes
+    )
+
+
+def _gateway_variables(**values: object) -> dict[str, str]:
+    """Return the variables that set these fields of `GatewaySettings`."""
+    fields = GatewaySettings.model_fields
+    return {str(fields[name].validation_alias): str(value) for name, value in values.items()}
+
+
+PROGRAMS: Mapping[str, Callable[[Home, Instance], tuple[list[str], dict[str, str]]]] = {
+    "ray": _ray,
+    "mlflow": _mlflow,
+    "gateway": _gateway,
+    "log-shipper": _log_shipper,
+}
+"""Command and additional variables of each program, in the order of their start."""

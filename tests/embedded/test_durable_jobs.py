@@ -1,0 +1,141 @@
+"""Jobs of the embedded platform outlive its gateway and its Ray, and are refused as on the stack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from embedded import JOBS, command, processes, wait_for
+from mlflow import MlflowClient
+
+from mlplatform.client.jobs import Attempt, Jobs, report_in
+from mlplatform.contract import TAG_JOB, TAG_ROLE
+from mlplatform.local.instance import Home
+from mlplatform.local.platform import LocalPlatform
+from mlplatform.settings.job import Settings
+
+EPOCHS = 60
+"""So many that the training goes on for longer than a gateway takes to start on a busy machine."""
+
+KILL_GATEWAY_AFTER, KILL_RAY_AFTER = 4, 12
+
+HEAD = ("gcs_server", "raylet/raylet", "ray/dashboard/dashboard.py", "ray.scripts.scripts start")
+
+
+@dataclass
+class Survivor:
+    """A training during which the gateway was killed, and then all of Ray's head."""
+
+    job_id: str
+    status: str
+    attempts: list[Attempt]
+    log: list[str]
+    killed: dict[str, int]
+    """Process ids of what was killed, by name."""
+
+
+def kill_gateway(local: LocalPlatform) -> int:
+    instance = Home(local.home).load()
+    assert instance
+    gateway = instance.process("gateway")
+    assert gateway
+    psutil.Process(gateway.pid).kill()
+    return gateway.pid
+
+
+def kill_ray(local: LocalPlatform) -> int:
+    head = [process for process in processes(local) if any(name in command(process) for name in HEAD)]
+    assert len(head) >= len(HEAD), [command(process) for process in head]
+    for process in head:
+        process.kill()
+    instance = Home(local.home).load()
+    assert instance
+    ray = instance.process("ray")
+    assert ray
+    return ray.pid
+
+
+@pytest.fixture(scope="module")
+def survivor(local: LocalPlatform, reached: Settings) -> Survivor:
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="survivor")
+        log: list[str] = []
+        killed: dict[str, int] = {}
+        reports = 0
+        for line in jobs.follow(job_id):
+            log.append(line)
+            reports += report_in(line) is not None
+            if reports == KILL_GATEWAY_AFTER and "gateway" not in killed:
+                killed["gateway"] = kill_gateway(local)
+            if reports == KILL_RAY_AFTER and "ray" not in killed:
+                killed["ray"] = kill_ray(local)
+        return Survivor(job_id, jobs.get(job_id).status, list(jobs.attempts(job_id)), log, killed)
+
+
+def test_a_training_goes_on_after_its_gateway_and_its_ray_were_killed(survivor: Survivor) -> None:
+    assert set(survivor.killed) == {"gateway", "ray"}
+    assert survivor.status == "SUCCEEDED", survivor.log[-30:]
+    # The death of the gateway cost no attempt.
+    assert [attempt.outcome for attempt in survivor.attempts] == ["LOST", "SUCCEEDED"]
+    assert any("Attempt 2 goes on from its last checkpoint; attempt 1 was lost" in line for line in survivor.log)
+
+
+def test_it_continued_from_its_last_checkpoint(survivor: Survivor) -> None:
+    epochs = [int(report["epoch"]) for line in survivor.log if (report := report_in(line))]
+    assert sorted(set(epochs)) == list(range(EPOCHS))
+    # While Ray was down, a report more than those that were read may have been made, or its checkpoint not yet kept.
+    repeated = len(epochs) - EPOCHS
+    assert repeated <= 2, epochs
+
+
+def test_it_has_one_run_and_its_log_was_kept_whole(survivor: Survivor, reached: Settings) -> None:
+    client = MlflowClient(reached.tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    wanted = f"tags.`{TAG_JOB}` = '{survivor.job_id}' and tags.`{TAG_ROLE}` = 'job'"
+    (run,) = client.search_runs(experiments, wanted)
+    assert run.info.status == "FINISHED"
+    with Jobs(reached) as jobs:
+        assert jobs.logs(survivor.job_id).splitlines() == survivor.log
+
+
+def test_what_was_killed_runs_again(local: LocalPlatform, survivor: Survivor) -> None:
+    assert wait_for(local.status, "the platform answers")
+    instance = Home(local.home).load()
+    assert instance
+    running = {process.pid for process in processes(local)}
+    for name, killed in survivor.killed.items():
+        process = instance.process(name)
+        assert process
+        assert process.pid != killed
+        assert process.pid in running
+
+
+def ray_job_submit(reached: Settings, *words: str) -> subprocess.CompletedProcess[str]:
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", *words]
+    env = {**os.environ, **reached.environment()}
+    return subprocess.run(submit, env=env, capture_output=True, text=True, check=False, timeout=180)
+
+
+def test_ray_job_submit_works_as_on_the_stack(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
+    done = ray_job_submit(
+        reached, "--submission-id=by-ray", f"--working-dir={tmp_path}", "--", "python", "hello.py", "you"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hello you" in done.stdout
+    with Jobs(reached) as jobs:
+        assert [attempt.outcome for attempt in jobs.attempts("by-ray")] == ["SUCCEEDED"]
+        assert "hello you" in jobs.logs("by-ray")
+
+
+def test_ray_job_submit_is_told_what_fits(reached: Settings) -> None:
+    done = ray_job_submit(reached, "--submission-id=too-much", "--entrypoint-num-gpus=4", "--", "true")
+    assert done.returncode != 0
+    assert "The entry point asks for 4 GPUs; no node has a GPU (" in done.stdout + done.stderr
+    with Jobs(reached) as jobs:
+        assert "too-much" not in [job.id for job in jobs.list()]
