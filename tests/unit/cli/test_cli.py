@@ -131,6 +131,8 @@ def test_one_job_is_shown_by_its_id(words: list[str], serve: Callable[..., str],
     job = json.loads(listing(1))[0]
 
     def answer(method: str, path: str) -> tuple[int, str]:
+        if path == "/platform/jobs/train-000":
+            return 200, json.dumps({**job, "attempts": []})
         return (200, json.dumps(job)) if path == "/api/jobs/train-000" else (200, "[]")
 
     done = mlplatform(*words, "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path))

@@ -2,14 +2,13 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlplatform.client.jobs import Jobs, _with_retries, new_id, report_in
+from mlplatform.client.jobs import Jobs, new_id, report_in
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
 from mlplatform.gateway.jobs.submission import _ID
 from mlplatform.scheduling.resources import WorkerGroup
@@ -26,55 +25,75 @@ def job(status: str, node: str | None = NODE) -> str:
     return json.dumps({**details, "driver_node_id": node})
 
 
-def followed(serve: Callable[..., str], statuses: list[Answer], logs: list[Answer]) -> list[str]:
-    """What is yielded of a job whose status and log are asked for with these answers; the last ones stay."""
+def serve_log(serve: Callable[..., str], statuses: list[Answer], logs: list[Answer]) -> tuple[str, list[int]]:
+    """Serve a job whose status and log are answered so, the last ones for ever; return address and lines skipped."""
+    skipped = []
 
     def answer(method: str, path: str) -> Answer:
-        if path.startswith("/api/v0/logs/file"):
-            assert f"node_id={NODE}&filename=job-driver-a.log" in path
+        if path.startswith("/platform/jobs/a/log"):
+            skipped.append(int(path.partition("skip_lines=")[2]))
             return logs.pop(0) if len(logs) > 1 else logs[0]
-        if path.endswith("/logs"):
-            return 500, "no agent"
         return statuses.pop(0) if len(statuses) > 1 else statuses[0]
 
-    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
-        return list(jobs.follow("a", poll_s=0.05))
+    return serve(answer), skipped
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlplatform.client.connection.POLL_SECONDS", 0.05)
 
 
 def test_the_log_is_followed_line_by_line_to_its_end(serve: Callable[..., str]) -> None:
     statuses = [(200, job("PENDING", None)), (200, job("RUNNING")), (200, job("SUCCEEDED"))]
-    logs = [(200, "one\ntw"), (200, "one\ntwo\n"), (200, "one\ntwo\nthree without end")]
-    assert followed(serve, statuses, logs) == ["one", "two", "three without end"]
+    logs = [(200, "one\ntwo\n"), (200, "three without end")]
+    address, skipped = serve_log(serve, statuses, logs)
+    with Jobs(Settings.load(ray_address=address)) as jobs:
+        assert list(jobs.follow("a")) == ["one", "two", "three without end"]
+    assert skipped == [0, 2]
 
 
-def test_a_head_and_a_node_that_are_away_for_a_while_cost_no_line(serve: Callable[..., str]) -> None:
-    statuses = [(200, job("RUNNING")), (404, "Job a does not exist"), (500, ""), (200, job("SUCCEEDED"))]
-    logs = [(200, "one\n"), (500, "Agent for node id doesn't exist."), (500, ""), (200, "one\ntwo\n")]
-    assert followed(serve, statuses, logs) == ["one", "two"]
+def test_a_gateway_that_is_unavailable_for_a_while_costs_no_line(serve: Callable[..., str]) -> None:
+    running = (200, job("RUNNING"))
+    away = [(404, "Job a does not exist"), (500, "")]
+    statuses = [running, running, *away, running, running, (200, job("SUCCEEDED"))]
+    logs = [(200, "one\n"), (500, ""), (503, "try again\n"), (200, "two\n")]
+    address, skipped = serve_log(serve, statuses, logs)
+    with Jobs(Settings.load(ray_address=address)) as jobs:
+        assert list(jobs.follow("a")) == ["one", "two"]
+    assert skipped == [0, 1, 1, 1]
 
 
 def test_a_job_that_ended_before_it_wrote_has_an_empty_log(serve: Callable[..., str]) -> None:
-    assert followed(serve, [(200, job("FAILED", None))], [(500, "")]) == []
-    missing = (500, "A file is not found at: /tmp/ray/session/logs/job-driver-a.log")
-    assert followed(serve, [(200, job("FAILED"))], [missing]) == []
+    address, _ = serve_log(serve, [(200, job("FAILED", None))], [(200, "")])
+    with Jobs(Settings.load(ray_address=address)) as jobs:
+        assert list(jobs.follow("a")) == []
 
 
 def test_reports_are_yielded_from_the_log(serve: Callable[..., str]) -> None:
     log = 'start\nmlplatform report {"step": 0}\nother\nmlplatform report {"step": 1}\n'
-
-    def answer(method: str, path: str) -> Answer:
-        return (200, log) if path.startswith("/api/v0/logs/file") else (200, job("SUCCEEDED"))
-
-    with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
+    address, _ = serve_log(serve, [(200, job("SUCCEEDED"))], [(200, log)])
+    with Jobs(Settings.load(ray_address=address)) as jobs:
         assert list(jobs.reports("a")) == [{"step": 0}, {"step": 1}]
 
 
-def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(
-    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_an_address_that_is_not_a_gateways_is_named(serve: Callable[..., str]) -> None:
+    address = serve(lambda *_: (404, "404: Not Found"))
+    with (
+        Jobs(Settings.load(ray_address=address)) as jobs,
+        pytest.raises(JobError, match=f"{address} is not the platform's gateway; set RAY_ADDRESS"),
+    ):
+        jobs.attempts("a")
+
+
+def test_what_the_gateway_refuses_for_lack_of_capacity_is_a_capacity_error(
+    serve: Callable[..., str], tmp_path: Path
 ) -> None:
-    # In every answer of the server below, as the gateway's header is in every one of the gateway's.
-    monkeypatch.setattr("mlplatform.client.jobs.GATEWAY_HEADER", "Content-Length")
-    monkeypatch.setattr("mlplatform.client.jobs._POLL_SECONDS", 0.05)
+    address = serve(lambda method, _: (422, "The entry point asks for 4 GPUs.") if method == "POST" else (200, ""))
+    with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(CapacityError, match="asks for 4 GPUs"):
+        jobs.submit("true", tmp_path)
+
+
+def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(serve: Callable[..., str]) -> None:
     logs, asked = [(503, "try again\n"), (200, "one\ntwo\n")], []
 
     def answer(method: str, path: str) -> Answer:
@@ -93,13 +112,13 @@ def test_whatever_a_job_is_called_the_gateway_takes_its_id(name: str) -> None:
     assert re.fullmatch(_ID, new_id(name))
 
 
-@pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a", poll_s=0.05))])
+@pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a"))])
 def test_who_asks_while_the_gateways_database_is_away_waits_for_it(
-    ask: Callable[[Jobs], object], serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[Jobs], object], serve: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr("mlplatform.client.jobs._POLL_SECONDS", 0.05)
     answers = [(503, "The gateway's database does not answer; try again."), (200, job("SUCCEEDED", None))]
-    with Jobs(Settings.load(ray_address=serve(lambda *_: answers.pop(0) if len(answers) > 1 else answers[0]))) as jobs:
+    address, _ = serve_log(serve, answers, [(200, "")])
+    with Jobs(Settings.load(ray_address=address)) as jobs:
         ask(jobs)
 
 
@@ -206,23 +225,6 @@ def test_a_job_that_can_never_run_is_refused_before_anything_is_sent(serve: Call
     ):
         jobs.submit("true", tmp_path, workers=WorkerGroup(2, gpus=2))
     assert seen == [("GET", "/api/v0/nodes"), ("GET", "/nodes")]
-
-
-@pytest.mark.parametrize(
-    ("command", "ended", "attempts"),
-    [
-        ("exit 3", 3, "1 2 3"),
-        ("exit 0", 0, "1"),
-        ("exit 143", 143, "1"),
-        ("[ $MLPLATFORM_ATTEMPT = 2 ]", 0, "1 2"),
-    ],
-)
-def test_an_entry_point_is_started_again_until_it_succeeds(command: str, ended: int, attempts: str) -> None:
-    line = _with_retries(f"echo attempt $MLPLATFORM_ATTEMPT; {command}", 2)
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert done.returncode == ended
-    started = [word for line in done.stdout.splitlines() for word in line.split("attempt ")[1:]]
-    assert " ".join(started) == attempts
 
 
 @pytest.mark.parametrize("status", [401, 403])

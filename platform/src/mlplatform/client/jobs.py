@@ -1,20 +1,16 @@
-"""Jobs over Ray's Jobs REST API, with an HTTP client: submit, follow, wait, list, stop.
+"""Jobs over the gateway's Jobs REST API, with an HTTP client: submit, follow, wait, list, stop, delete.
 
-Of clients, only this module knows the API's paths. The protocol is that of `ray.job_submission.JobSubmissionClient`
+The protocol is that of `ray.job_submission.JobSubmissionClient`
 (`ray/dashboard/modules/dashboard_sdk.py` and `ray/dashboard/modules/job/job_head.py` in Ray 2.60).
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import secrets
 import shlex
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +18,14 @@ from typing import Any, Self
 
 import httpx
 
-from mlplatform.client import git
+from mlplatform.client import connection, git
 from mlplatform.client import package as client_package
-from mlplatform.client.log_tail import LOOKS, LogTail
+from mlplatform.client.connection import Connection
+from mlplatform.client.follow import ENDED as ENDED
+from mlplatform.client.follow import follow
+from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.renamed import renamed
-from mlplatform.contract import GATEWAY_HEADER, REPORT
-from mlplatform.errors import AccessError, JobError, SettingsError, UnreachableError
+from mlplatform.errors import JobError
 from mlplatform.scheduling import capacity, listings
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
@@ -37,47 +35,22 @@ from mlplatform.settings.job import Settings, settings
 STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
 """Of a job, as Ray names them."""
 
-ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
-
-_REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
-
 _NAME_CHARACTERS = 80
 """Of a job's name in its id."""
-
-_POLL_SECONDS = 1.0
-
-_REPORT_POLL_SECONDS = 0.3
-
-_AWAY_SECONDS = 180.0
-"""How long Ray's head or the driver's node may be away while a log is followed; a restarted head took 18 to 81 s."""
-
-# Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
-_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-
-_LOST_LOG_SECONDS = 15.0
-"""How long the log of an ended job is asked for in vain: it may lie on a node that is gone."""
 
 _ALL = 10_000
 """The most that Ray's state API lists."""
 
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
-_STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
-
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 
 _NOTHING = Resources()
 
-_log = logging.getLogger(__name__)
-
-
-class _AwayError(UnreachableError):
-    """The gateway answers, and what it stands on does not."""
-
 
 @dataclass(frozen=True)
 class Job:
-    """What Ray knows about a job."""
+    """A job as the Jobs API describes it."""
 
     id: str
     status: str
@@ -132,25 +105,20 @@ class Jobs:
 
     Every method raises:
         UnreachableError: nothing answers at the address.
-        AccessError: the token is missing or refused.
+        AccessError: the token is missing or rejected.
         JobError: there is no such job, or the API refuses the request.
         SettingsError: the file of the token cannot be read.
     """
 
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
-        self._gateway = False
-        """Whether the stack's gateway has answered, and not Ray's head itself."""
-
-        self._http = httpx.Client(
-            base_url=self._settings.ray_address, headers=_authorization(self._settings), timeout=_TIMEOUT
-        )
+        self._link = Connection(self._settings)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self._link.close()
 
     def submit(
         self,
@@ -171,7 +139,7 @@ class Jobs:
         retries: int | None = None,
         max_losses: int | None = None,
     ) -> str:
-        """Hand a folder and the command to run in it to Ray.
+        """Upload a folder and submit the command to run in it.
 
         Args:
             entrypoint: a shell line, or the words of a command.
@@ -184,9 +152,9 @@ class Jobs:
             note: shown with the job's run.
             max_restarts_on_failure: restarts allowed after the entry point failed by its own fault; None means 0.
             max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
-            wait_for_capacity: on the stack, wait for a node that can run it where none ever could.
+            wait_for_capacity: wait for a node that can run it, where none ever could, instead of being refused.
             pip: packages that Ray installs for this job alone, before it starts.
-            on_wait: told what the job waits for, where it cannot start at once.
+            on_wait: called with what the job waits for, where it cannot start at once.
             retries: old name of max_restarts_on_failure; works until 1.0.
             max_losses: old name of max_restarts_on_loss; works until 1.0.
 
@@ -194,8 +162,8 @@ class Jobs:
             The job's id.
 
         Raises:
-            CapacityError: the nodes alive or lately seen can never run it, and it was not said that it shall wait for
-                others; nothing was sent.
+            CapacityError: the nodes alive or lately seen can never run it, and `wait_for_capacity` is not set; nothing
+                was uploaded.
         """
         on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
         on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)
@@ -207,18 +175,17 @@ class Jobs:
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
-        # Who starts it again: the gateway, on any node; without one a loop on the node.
-        knobs = _job_options(workers, on_failure, on_loss, wait_for_capacity) if self._gateway else {}
+        options = _job_options(workers, on_failure, on_loss, wait_for_capacity)
         noted = {"MLPLATFORM_NOTE": note} if note else {}
         runtime_env: dict[str, Any] = {
             "working_dir": package,
             "env_vars": self._environment(job_id, {**noted, **(env or {})}),
         }
         request: dict[str, Any] = {
-            "entrypoint": command if self._gateway else _with_retries(command, on_failure),
+            "entrypoint": command,
             "submission_id": job_id,
             "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
-            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}) | knobs,
+            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}) | options,
             "entrypoint_num_cpus": resources.cpus,
             "entrypoint_num_gpus": resources.gpus,
             "entrypoint_resources": dict(resources.custom) or None,
@@ -251,56 +218,30 @@ class Jobs:
         return [Job.of(answer) for answer in answers[:limit]]
 
     def get(self, job_id: str) -> Job:
-        """One job."""
-        return Job.of(self._details(job_id))
+        """Return one job."""
+        return Job.of(self._link.details(job_id))
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
-        """How often a job was started and how each start ended, the first one first; empty where no gateway counts."""
-        self.get(job_id)
-        if not self._gateway:
-            return []
+        """Return the starts of a job and how each ended, the first one first."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
         return [Attempt.of(attempt) for attempt in answer["attempts"]]
 
     def logs(self, job_id: str) -> str:
-        """Everything that the job has printed so far."""
+        """Return everything that the job has printed so far."""
         answer = self._call("GET", f"/api/jobs/{job_id}/logs", job_id=job_id, timeout=_LOG_TIMEOUT)
         return str(answer.json()["logs"] or "")
 
-    def follow(self, job_id: str, *, poll_s: float = _POLL_SECONDS) -> Iterator[str]:
-        """Yield the job's log line by line until the job ends: each line once, also over restarts of Ray's head.
-
-        Args:
-            poll_s: seconds between two looks at the end of the log, where no gateway sends its lines.
+    def follow(self, job_id: str) -> Iterator[str]:
+        """Yield the job's log line by line until the job ends: each line once, also over restarts of the gateway.
 
         Raises:
-            UnreachableError: Ray has not answered for three minutes.
+            UnreachableError: the gateway has not answered for three minutes.
         """
-        details, asked = self._details_patiently(job_id, known=False), time.monotonic()
-        if self._gateway:
-            yield from self._stream(job_id)
-            return
-        # A log for each node that the driver has been on.
-        logs: dict[str | None, LogTail] = defaultdict(LogTail)
-        while details["status"] not in ENDED:
-            lines = self._new_lines(details, logs)
-            if lines is None:
-                self._make_ray_look(job_id)
-            yield from lines or ()
-            time.sleep(poll_s)
-            if time.monotonic() - asked >= _POLL_SECONDS:
-                details, asked = self._details_patiently(job_id), time.monotonic()
-        deadline = time.monotonic() + _LOST_LOG_SECONDS
-        while (lines := self._new_lines(details, logs)) is None:
-            if time.monotonic() > deadline:
-                _log.warning("The end of the log of job %s cannot be read: its node does not answer.", job_id)
-                return
-            time.sleep(_POLL_SECONDS)
-        yield from lines
+        return follow(self._link, job_id)
 
     def reports(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Yield what the job's training reports, each report when it is printed, until the job ends."""
-        for line in self.follow(job_id, poll_s=_REPORT_POLL_SECONDS):
+        """Yield the reports of the job's training, each when it is printed, until the job ends."""
+        for line in self.follow(job_id):
             if (report := report_in(line)) is not None:
                 yield report
 
@@ -340,15 +281,15 @@ class Jobs:
         """Wait until the job has ended, however it ended.
 
         Raises:
-            JobError: it has not ended within `timeout_s` seconds; it goes on.
+            JobError: it has not ended within `timeout_s` seconds; it continues.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job = Job.of(self._details_patiently(job_id, known=False))
+        job = Job.of(self._link.details_patiently(job_id, known=False))
         while job.status not in ENDED:
             if deadline is not None and time.monotonic() > deadline:
-                raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it goes on, wait again.")
-            time.sleep(_POLL_SECONDS)
-            job = Job.of(self._details_patiently(job_id))
+                raise JobError(f"Job {job_id} is still {job.status} after {timeout_s:.0f} s; it continues, wait again.")
+            time.sleep(connection.POLL_SECONDS)
+            job = Job.of(self._link.details_patiently(job_id))
         return job
 
     def stop(self, job_id: str) -> bool:
@@ -364,16 +305,16 @@ class Jobs:
         self._call("DELETE", f"/api/jobs/{job_id}", job_id=job_id)
 
     def is_up(self) -> bool:
-        """Whether the part of Ray's dashboard that keeps the jobs answers; it starts after the dashboard itself."""
+        """Return whether the Jobs API answers; in Ray's head it starts after the dashboard itself."""
         try:
-            return self._http.get("/api/jobs/").is_success
+            return self._link.http.get("/api/jobs/").is_success
         except httpx.TransportError:
             return False
 
     def _upload(self, folder: Path) -> str:
         name, content = client_package.build(folder)
         path = f"/api/packages/gcs/{name}"
-        if self._send("GET", path).status_code == 404:
+        if self._link.send("GET", path).status_code == 404:
             self._call("PUT", path, content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
 
@@ -383,97 +324,8 @@ class Jobs:
     def _metadata(self, folder: Path, command: str) -> dict[str, str]:
         return {"user": self._settings.user, **git.describe(folder, command)}
 
-    def _stream(self, job_id: str) -> Iterator[str]:
-        """The job's lines as the gateway sends them; goes on where it was after the gateway was away."""
-        seen, asked = 0, time.monotonic()
-        while True:
-            ended = self._details_patiently(job_id)["status"] in ENDED
-            path, parameters, read = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}, False
-            with suppress(httpx.TransportError):
-                with self._http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
-                    read = answer.is_success
-                    # What a gateway in trouble answers is no line of the job's.
-                    for line in _lines(answer) if read else ():
-                        seen, asked = seen + 1, time.monotonic()
-                        yield line
-                if ended and read:
-                    return
-            if ended and time.monotonic() - asked > _AWAY_SECONDS:
-                raise UnreachableError(f"The log of job {job_id} cannot be read to its end; try again later.")
-            time.sleep(0 if read and not ended else _POLL_SECONDS)
-
-    def _details(self, job_id: str) -> dict[str, Any]:
-        details: dict[str, Any] = self._call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
-        return details
-
-    def _details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
-        """Ask until Ray's head, which may be restarting, answers.
-
-        Args:
-            known: the job was there before, so that its absence is the head's, which answers 404 or 500 until it has
-                read what it remembers; else only a gateway is waited for that says it cannot answer now.
-        """
-        deadline = time.monotonic() + _AWAY_SECONDS
-        while True:
-            try:
-                return self._details(job_id)
-            except (UnreachableError, JobError) as error:
-                if time.monotonic() > deadline or not (known or isinstance(error, _AwayError)):
-                    raise
-            time.sleep(_POLL_SECONDS)
-
-    def _make_ray_look(self, job_id: str) -> None:
-        """Ask for the log in the way that lets Ray find out that a driver has died with its node.
-
-        A job manager that has not been asked since a restart leaves such a job RUNNING for ever.
-        """
-        with suppress(UnreachableError):
-            self._send("GET", f"/api/jobs/{job_id}/logs", timeout=_LOG_TIMEOUT)
-
-    def _new_lines(self, details: Mapping[str, Any], logs: dict[str | None, LogTail]) -> Sequence[str] | None:
-        """What a job's log has more than before; None while the node that holds it does not answer."""
-        node, ended = details["driver_node_id"], details["status"] in ENDED
-        if node is None:
-            return []
-        file = {"node_id": node, "filename": f"job-driver-{details['submission_id']}.log"}
-        for count in LOOKS[-1:] if ended else LOOKS:
-            try:
-                answer = self._send("GET", "/api/v0/logs/file", params={**file, "lines": count}, timeout=_LOG_TIMEOUT)
-            except UnreachableError:
-                return None
-            if not answer.is_success:
-                return [] if "file is not found" in answer.text else None
-            lines = logs[node].join(answer.text, count, ended=ended)
-            if lines is not None:
-                return lines
-        return None
-
-    def _call(self, method: str, path: str, *, job_id: str | None = None, **options: Any) -> httpx.Response:
-        response = self._send(method, path, **options)
-        if response.is_success:
-            return response
-        if response.status_code == 404 and job_id:
-            raise JobError(f"There is no job {job_id!r} at {self._settings.ray_address}; `mlplatform jobs` lists them.")
-        last_line = (response.text.strip().splitlines() or [""])[-1]
-        if response.status_code == 503:
-            raise _AwayError(f"Ray at {self._settings.ray_address} cannot answer now: {last_line}")
-        raise JobError(f"Ray at {self._settings.ray_address} refuses the request ({response.status_code}): {last_line}")
-
-    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        address = f"Ray at {self._settings.ray_address} (RAY_ADDRESS)"
-        try:
-            response = self._http.request(method, path, **options)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
-            raise UnreachableError(f"{address} does not answer ({reason}); start it or correct the address.") from error
-        self._gateway = GATEWAY_HEADER in response.headers
-        if response.status_code in (401, 403):
-            used = self._settings.ray_auth_token_path or "no token"
-            raise AccessError(
-                f"{address} refuses the token ({response.status_code}, used: {used}); "
-                "let RAY_AUTH_TOKEN_PATH name the file with its token."
-            )
-        return response
+    def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._link.call(method, path, **options)
 
 
 def submit(entrypoint: str | Sequence[str], working_dir: Path | str, **options: Any) -> str:
@@ -482,28 +334,10 @@ def submit(entrypoint: str | Sequence[str], working_dir: Path | str, **options: 
         return jobs.submit(entrypoint, working_dir, **options)
 
 
-def reports(job_id: str) -> Iterator[dict[str, Any]]:
-    """Yield what a job's training reports, with the settings of this process; see `Jobs.reports`."""
-    with Jobs() as jobs:
-        yield from jobs.reports(job_id)
-
-
 def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
     """Ask whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
     with Jobs() as jobs:
         return jobs.check_capacity(entry, workers)
-
-
-def report_in(line: str) -> dict[str, Any] | None:
-    """The metrics that a line of a job's log reports (see `training.ReportCallback`); None for other lines."""
-    found = _REPORT.search(line)
-    if found is None:
-        return None
-    try:
-        report: dict[str, Any] = json.loads(found[1])
-    except json.JSONDecodeError:
-        return None
-    return report
 
 
 def _job_options(
@@ -520,48 +354,10 @@ def _job_options(
     return {key: str(value) for key, value in options.items() if value is not None}
 
 
-def _lines(answer: httpx.Response) -> Iterator[str]:
-    """Split at line feeds alone; httpx splits at ten other characters too."""
-    rest = ""
-    for text in answer.iter_text():
-        *whole, rest = (rest + text).split("\n")
-        yield from whole
-    if rest:
-        yield rest
-
-
 def new_id(name: str) -> str:
     """The id of a job of this name; the gateway takes 128 characters of ASCII, the first no dot and no dash."""
     plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
     return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def _with_retries(command: str, retries: int) -> str:
-    """A shell line that starts the command again when it fails, and counts its attempts for the job's run.
-
-    A command that was told to end stays ended: 15 is how Ray's SIGTERM handler exits, 130 and 143 are a shell's.
-    """
-    if not retries:
-        return command
-    attempts = " ".join(map(str, range(1, retries + 2)))
-    return (
-        f"for MLPLATFORM_ATTEMPT in {attempts}; do export MLPLATFORM_ATTEMPT; ( {command} ); code=$?; "
-        'case $code in 0|15|130|143) break;; esac; echo "Attempt $MLPLATFORM_ATTEMPT of '
-        f'{retries + 1} ended with exit code $code."; done; exit $code'
-    )
-
-
-def _authorization(config: Settings) -> dict[str, str]:
-    if config.ray_auth_token_path is None:
-        return {}
-    try:
-        token = config.ray_auth_token_path.read_text().strip()
-    except OSError as error:
-        raise SettingsError(
-            f"RAY_AUTH_TOKEN_PATH={str(config.ray_auth_token_path)!r} cannot be read ({error.strerror}); "
-            "let it name the file with Ray's token."
-        ) from error
-    return {"Authorization": f"Bearer {token}"}
 
 
 def _time(milliseconds: int | None) -> datetime | None:

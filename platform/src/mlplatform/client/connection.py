@@ -1,0 +1,132 @@
+"""HTTP connection to the gateway: authentication, retries while it is unavailable, and errors of the package."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NoReturn
+
+import httpx
+
+from mlplatform.contract import GATEWAY_HEADER
+from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
+from mlplatform.settings.job import Settings
+
+POLL_SECONDS = 1.0
+
+PATIENCE_SECONDS = 180.0
+"""Longest time that the gateway may be unavailable while a job is followed; a restarted Ray took 18 to 81 s."""
+
+# Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+class UnavailableError(UnreachableError):
+    """The gateway answers, and a service that it depends on does not."""
+
+
+class Connection:
+    """A client of the gateway at `settings.ray_address`, for one job at a time.
+
+    Every method raises:
+        UnreachableError: nothing answers at the address.
+        AccessError: the token is missing or rejected.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """
+        Raises:
+            SettingsError: the file of the token cannot be read.
+        """
+        self._settings = settings
+        self.http = httpx.Client(base_url=settings.ray_address, headers=_authorization(settings), timeout=_TIMEOUT)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    def call(self, method: str, path: str, *, job_id: str | None = None, **options: Any) -> httpx.Response:
+        """Send a request and return its successful answer.
+
+        Args:
+            job_id: the job that the request is about, named if there is none.
+            options: of `httpx.Client.request`.
+
+        Raises:
+            JobError: there is no such job, or the request is rejected.
+            CapacityError: the job can never run.
+        """
+        response = self.send(method, path, **options)
+        if not response.is_success:
+            self._raise(response, job_id)
+        return response
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request and return its answer, whatever its status."""
+        address = f"Ray at {self._settings.ray_address} (RAY_ADDRESS)"
+        try:
+            response = self.http.request(method, path, **options)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise UnreachableError(f"{address} does not answer ({reason}); start it or correct the address.") from error
+        if response.status_code in (401, 403):
+            used = self._settings.ray_auth_token_path or "no token"
+            raise AccessError(
+                f"{address} rejects the token ({response.status_code}, used: {used}); "
+                "set RAY_AUTH_TOKEN_PATH to the file with its token."
+            )
+        return response
+
+    def details(self, job_id: str) -> dict[str, Any]:
+        """Return Ray's details of a job.
+
+        Raises:
+            JobError: there is no such job.
+        """
+        details: dict[str, Any] = self.call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
+        return details
+
+    def details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
+        """Return a job's details; retry while the gateway is unavailable, for three minutes at most.
+
+        Args:
+            known: the job was there before, so that a missing answer or job is a fault that passes; else only a
+                gateway that reports a fault of its own is waited for.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self.details(job_id)
+            except (UnreachableError, JobError) as error:
+                if time.monotonic() > deadline or not (known or isinstance(error, UnavailableError)):
+                    raise
+            time.sleep(POLL_SECONDS)
+
+    def _raise(self, response: httpx.Response, job_id: str | None) -> NoReturn:
+        address = self._settings.ray_address
+        last_line = (response.text.strip().splitlines() or [""])[-1]
+        if response.status_code == 422:
+            raise CapacityError(last_line)
+        if response.status_code == 503:
+            raise UnavailableError(f"Ray at {address} cannot answer now: {last_line}")
+        if response.status_code == 404 and response.url.path.startswith("/platform/") and not _of_gateway(response):
+            raise JobError(f"{address} is not the platform's gateway; set RAY_ADDRESS to the gateway's address.")
+        if response.status_code == 404 and job_id:
+            raise JobError(f"There is no job {job_id!r} at {address}; `mlplatform jobs` lists them.")
+        raise JobError(f"Ray at {address} refuses the request ({response.status_code}): {last_line}")
+
+
+def _of_gateway(response: httpx.Response) -> bool:
+    return GATEWAY_HEADER in response.headers
+
+
+def _authorization(config: Settings) -> dict[str, str]:
+    if config.ray_auth_token_path is None:
+        return {}
+    try:
+        token = config.ray_auth_token_path.read_text().strip()
+    except OSError as error:
+        raise SettingsError(
+            f"RAY_AUTH_TOKEN_PATH={str(config.ray_auth_token_path)!r} cannot be read ({error.strerror}); "
+            "set it to the file with Ray's token."
+        ) from error
+    return {"Authorization": f"Bearer {token}"}

@@ -1,0 +1,72 @@
+"""A job's log as the gateway streams it, and the reports in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+from mlplatform.client import connection
+from mlplatform.client.connection import Connection
+from mlplatform.contract import REPORT
+from mlplatform.errors import UnreachableError
+
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+"""States that a job does not leave."""
+
+_REPORT = re.compile(rf"{REPORT} (\{{.*\}})")
+
+_STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
+
+
+def follow(link: Connection, job_id: str) -> Iterator[str]:
+    """Yield a job's log line by line until the job ends: each line once, also over restarts of the gateway.
+
+    Raises:
+        UnreachableError: the gateway has not answered for three minutes.
+        JobError: there is no such job.
+    """
+    link.details_patiently(job_id, known=False)
+    seen, read_at = 0, time.monotonic()
+    while True:
+        ended = link.details_patiently(job_id)["status"] in ENDED
+        path, parameters, read = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}, False
+        with suppress(httpx.TransportError):
+            with link.http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
+                read = answer.is_success
+                # The message of a gateway in trouble is not a line of the job's.
+                for line in _lines(answer) if read else ():
+                    seen, read_at = seen + 1, time.monotonic()
+                    yield line
+            if ended and read:
+                return
+        if ended and time.monotonic() - read_at > connection.PATIENCE_SECONDS:
+            raise UnreachableError(f"The log of job {job_id} cannot be read to its end; try again later.")
+        time.sleep(0 if read and not ended else connection.POLL_SECONDS)
+
+
+def report_in(line: str) -> dict[str, Any] | None:
+    """Return the metrics that a line of a job's log reports (see `training.ReportCallback`); None for other lines."""
+    found = _REPORT.search(line)
+    if found is None:
+        return None
+    try:
+        report: dict[str, Any] = json.loads(found[1])
+    except json.JSONDecodeError:
+        return None
+    return report
+
+
+def _lines(answer: httpx.Response) -> Iterator[str]:
+    """Split at line feeds alone; httpx splits at ten other characters too."""
+    rest = ""
+    for text in answer.iter_text():
+        *whole, rest = (rest + text).split("\n")
+        yield from whole
+    if rest:
+        yield rest
