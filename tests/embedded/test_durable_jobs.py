@@ -82,7 +82,7 @@ def test_a_training_goes_on_after_its_gateway_and_its_ray_were_killed(survivor: 
     assert survivor.status == "SUCCEEDED", survivor.log[-30:]
     # The death of the gateway cost no attempt.
     assert [attempt.outcome for attempt in survivor.attempts] == ["LOST", "SUCCEEDED"]
-    assert any("Attempt 2 goes on from its last checkpoint; attempt 1 was lost" in line for line in survivor.log)
+    assert any("Attempt 2 continues from its last checkpoint; attempt 1 was lost" in line for line in survivor.log)
 
 
 def test_it_continued_from_its_last_checkpoint(survivor: Survivor) -> None:
@@ -100,7 +100,9 @@ def test_it_has_one_run_and_its_log_was_kept_whole(survivor: Survivor, reached: 
     (run,) = client.search_runs(experiments, wanted)
     assert run.info.status == "FINISHED"
     with Jobs(reached) as jobs:
-        assert jobs.logs(survivor.job_id).splitlines() == survivor.log
+        # Each line once. A restarted gateway receives the tail of each source again, one source after another, so that
+        # lines of different sources may change places.
+        assert sorted(jobs.logs(survivor.job_id).splitlines()) == sorted(survivor.log)
 
 
 def test_what_was_killed_runs_again(local: LocalPlatform, survivor: Survivor) -> None:
