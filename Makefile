@@ -55,8 +55,9 @@ destroy:  ## Remove the stack with all of its data, after asking
 format: .venv/light/ready  ## Format the code and apply safe fixes
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
 
-style: .venv/light/ready  ## Check style and import layers (seconds; without torch, Ray and MLflow)
+style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
+	$(LIGHT)/python tests/structure.py
 	$(LIGHT)/lint-imports --no-cache --no-logo
 
 types: .venv/dev  ## Check types
