@@ -73,8 +73,9 @@ def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: JobStore) -> None:
 
 def rows(store: JobStore) -> dict[str, Any]:
     """Tables of a database: columns and indexes by name, and every row."""
-    inspector = inspect(store.engine)
     with store.engine.connect() as connection:
+        # Over the same connection: SQLite has no other.
+        inspector = inspect(connection)
         return {
             table: (
                 [column["name"] for column in inspector.get_columns(table)],
