@@ -12,7 +12,8 @@ exists() { docker image inspect "$1" >/dev/null 2>&1; }
 compose_images() {
   local env=.env.example
   if [ -e .env ]; then env=.env; fi
-  docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
+  # The version tags images of ours alone, which have no folder in bases/; .env.example leaves it to `make env`.
+  MLPLATFORM_VERSION=any docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
 }
 
 # The folder in bases/ is named after the last part of the image's name. Images without a folder are skipped.
