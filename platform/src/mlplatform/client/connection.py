@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import httpx
 
 from mlplatform.contract import GATEWAY_HEADER
-from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
+from mlplatform.credentials import TokenFile
+from mlplatform.errors import AccessError, CapacityError, JobError, UnreachableError
 from mlplatform.settings.job import Settings
 
 POLL_SECONDS = 1.0
@@ -38,7 +40,7 @@ class Connection:
             SettingsError: the file of the token cannot be read.
         """
         self._settings = settings
-        self.http = httpx.Client(base_url=settings.ray_address, headers=_authorization(settings), timeout=_TIMEOUT)
+        self.http = httpx.Client(base_url=settings.ray_address, auth=_signature(settings), timeout=_TIMEOUT)
 
     def close(self) -> None:
         """Close the connections."""
@@ -119,14 +121,14 @@ def _of_gateway(response: httpx.Response) -> bool:
     return GATEWAY_HEADER in response.headers
 
 
-def _authorization(config: Settings) -> dict[str, str]:
+def _signature(config: Settings) -> Callable[[httpx.Request], httpx.Request] | None:
+    """Return the function that adds the token to a request; None without a token.
+
+    Raises:
+        SettingsError: the token's file cannot be read, or is empty.
+    """
     if config.ray_auth_token_path is None:
-        return {}
-    try:
-        token = config.ray_auth_token_path.read_text().strip()
-    except OSError as error:
-        raise SettingsError(
-            f"RAY_AUTH_TOKEN_PATH={str(config.ray_auth_token_path)!r} cannot be read ({error.strerror}); "
-            "set it to the file with Ray's token."
-        ) from error
-    return {"Authorization": f"Bearer {token}"}
+        return None
+    token = TokenFile(config.ray_auth_token_path)
+    token.read()
+    return token.sign
