@@ -49,7 +49,7 @@ class State(StrEnum):
 
     @property
     def of_ray(self) -> str:
-        """Ray's name of the state, which its clients see."""
+        """Ray's name for the state, which its clients see."""
         return str(self) if self.final or self.runs else "PENDING"
 
 
@@ -110,7 +110,7 @@ _LOST_SUPERVISOR = {
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "Ray did not start it in time",
     "JOB_SUPERVISOR_ACTOR_START_FAILURE": "Ray could not start it",
     "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "Ray found no node for it",
-    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost observed of it",
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": "Ray lost track of it",
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": "Ray could not run its command",
 }
 """Ray's error types (`ray.dashboard.modules.job.common.JobErrorType`) that are not the job's own fault."""
@@ -144,7 +144,7 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     Args:
         verdict: on the attempt.
         count: without the ended attempt.
-        stop_requested: a person has requested to stop the job.
+        stop_requested: a user has requested to stop the job.
         resumes: a restart continues from a checkpoint; otherwise from the beginning.
     """
     if verdict.outcome is Outcome.SUCCEEDED:
