@@ -17,7 +17,7 @@ _SIGNS = (
     ("torch/hub.py", "URLError"),
     ("the repo could not be found in the cache",),
 )
-"""Texts in the traceback of a hub's client without a connection; one tuple is enough, all of its texts are needed."""
+"""Texts in the traceback of a hub's client that has no connection; all texts of any one tuple must occur."""
 
 
 def advice_in(text: str) -> str | None:

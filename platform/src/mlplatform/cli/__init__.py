@@ -35,7 +35,7 @@ def main() -> None:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except ModuleNotFoundError as missing:
-        # Of our extras: the virtual environment of `make up` holds what the stack itself needs.
+        # A package of our extras: the virtual environment of `make up` has only what the stack itself needs.
         print(
             f"This needs the Python package {missing.name}, which is not installed here; run `make .venv/train` in the "
             "checkout, or use JupyterLab's terminal.",

@@ -89,7 +89,8 @@ def status(root: Root = Path()) -> None:
 
 
 def shell_env(root: Root = Path()) -> None:
-    """Print the exports for a shell or a laptop that uses this checkout's stack, or else this process's own."""
+    """Print the exports that connect a shell or a laptop to this checkout's stack; without `.env`, this process's
+    own."""
     from mlplatform.settings.job import settings
     from mlplatform.stack import env as stack_env
 
@@ -104,7 +105,7 @@ def shell_env(root: Root = Path()) -> None:
 
 
 def check(root: Root = Path(), only: Only = "") -> None:
-    """Check that the stack can start on this host; each problem comes with its fix."""
+    """Check that the stack can start on this host; report each problem with its fix."""
     from mlplatform.stack.doctor import check_host
 
     check_host(root.absolute(), only)

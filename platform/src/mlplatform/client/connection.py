@@ -1,4 +1,4 @@
-"""HTTP connection to the gateway: authentication, retries while it is unavailable, and errors of the package."""
+"""HTTP connection to the gateway: authentication, retries while it is unavailable, and the package's errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
 class UnavailableError(UnreachableError):
-    """The gateway answers, and a service that it depends on does not."""
+    """A service that the gateway depends on does not answer, although the gateway does."""
 
 
 class Connection:
@@ -50,8 +50,8 @@ class Connection:
         """Send a request and return its successful answer.
 
         Args:
-            job_id: the job that the request is about, named if there is none.
-            options: of `httpx.Client.request`.
+            job_id: the job that the request is about, named in the error if it does not exist.
+            options: keyword arguments of `httpx.Client.request`.
 
         Raises:
             JobError: there is no such job, or the request is rejected.
@@ -91,8 +91,8 @@ class Connection:
         """Return a job's details; retry while the gateway is unavailable, for three minutes at most.
 
         Args:
-            known: the job was there before, so that a missing answer or job is a fault that passes; else only a
-                gateway that reports a fault of its own is waited for.
+            known: the job existed before, so a missing answer or job is treated as temporary; otherwise, retry only
+                while the gateway itself reports that it is unavailable.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:

@@ -25,7 +25,7 @@ _STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
 
 def follow(link: Connection, job_id: str) -> Iterator[str]:
-    """Yield a job's log line by line until the job ends: each line once, also over restarts of the gateway.
+    """Yield a job's log line by line until the job ends: each line once, even if the gateway restarts.
 
     Raises:
         UnreachableError: the gateway has not answered for three minutes.
@@ -39,7 +39,7 @@ def follow(link: Connection, job_id: str) -> Iterator[str]:
         with suppress(httpx.TransportError):
             with link.http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
                 read = answer.is_success
-                # The message of a gateway in trouble is not a line of the job's.
+                # An error message of the gateway is not a line of the job's log.
                 for line in _lines(answer) if read else ():
                     seen, read_at = seen + 1, time.monotonic()
                     yield line
@@ -63,7 +63,7 @@ def report_in(line: str) -> dict[str, Any] | None:
 
 
 def _lines(answer: httpx.Response) -> Iterator[str]:
-    """Split at line feeds alone; httpx splits at ten other characters too."""
+    """Split at line feeds only; httpx also splits at ten other characters."""
     rest = ""
     for text in answer.iter_text():
         *whole, rest = (rest + text).split("\n")

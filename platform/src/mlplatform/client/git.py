@@ -13,7 +13,7 @@ from mlplatform.settings.environment import environment
 
 _MAX_COMMAND = 4096
 _MAX_NEW_FILE = 256 * 1024
-"""Bytes of a file that git does not know yet; what is larger is data rather than code."""
+"""Size limit of an untracked file in the diff, in bytes; a larger one is data rather than code."""
 
 
 def commit(folder: Path) -> str | None:
@@ -26,7 +26,7 @@ def diff(folder: Path) -> str | None:
     """Return the folder's changes since its commit, new files included, for `git apply` at the repository's root.
 
     Returns:
-        The diff; None for a clean tree, and where there is no commit.
+        The diff; None for a clean tree or without a commit.
     """
     repository = git(folder, "rev-parse", "--absolute-git-dir")
     if repository is None or commit(folder) is None:
@@ -34,7 +34,7 @@ def diff(folder: Path) -> str | None:
     listed = git(folder, "ls-files", "-z", "--others", "--exclude-standard") or ""
     files = (folder / name for name in listed.split("\0") if name)
     new = [str(file.relative_to(folder)) for file in files if file.is_file() and file.stat().st_size <= _MAX_NEW_FILE]
-    # New files show in a diff once they are announced in an index: in a copy, for the person's own is theirs.
+    # New files appear in a diff only if an index lists them. A copy of the index, so that the user's own is unchanged.
     with tempfile.TemporaryDirectory(prefix="mlplatform-") as scratch:
         copy = Path(scratch) / "index"
         if (own := Path(repository.strip()) / "index").is_file():
@@ -65,7 +65,7 @@ def describe(folder: Path, command: str) -> dict[str, str]:
 
 
 def git(folder: Path, *arguments: str, given: str | None = None, index: Path | None = None) -> str | None:
-    """Return the output of a git command in a folder; None where it fails, and where there is no git."""
+    """Return the output of a git command in a folder; None if it fails or git is not installed."""
     program = shutil.which("git")
     if program is None:
         return None
@@ -75,7 +75,7 @@ def git(folder: Path, *arguments: str, given: str | None = None, index: Path | N
         env={**environment(), **({"GIT_INDEX_FILE": str(index)} if index else {})},
         capture_output=True,
         encoding="utf-8",
-        # A diff shows files as they are, whatever their encoding.
+        # A diff contains files as they are, in any encoding.
         errors="surrogateescape",
         check=False,
     )

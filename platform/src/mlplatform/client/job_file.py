@@ -1,4 +1,4 @@
-"""Input of `mlplatform submit`: a script or a folder, its `job.toml`, and the options that win over it."""
+"""Input of `mlplatform submit`: a script or a folder, its `job.toml`, and the options that override it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "job.toml"
 
 
 class Workers(BaseModel):
-    """Table `[workers]`: the worker group that the job's own code will ask Ray for; checked, not started."""
+    """Table `[workers]`: the worker group that the job's own code will request from Ray; checked, not started."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,12 +34,12 @@ class Workers(BaseModel):
 
 
 class JobFile(BaseModel):
-    """A `job.toml`; every key is optional, and a key that is not here is refused."""
+    """A `job.toml`; every key is optional, and unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     entrypoint: str | list[str] | None = None
-    """Shell line or words of the command, run in the job's folder; a script that is submitted by name wins over it."""
+    """Shell line or words of the command, run in the job's folder; a script submitted by name takes precedence."""
 
     cpus: float = Field(0, ge=0)
     """CPUs that the entry point itself reserves."""
@@ -48,32 +48,32 @@ class JobFile(BaseModel):
     """GPUs that the entry point itself reserves; a fraction below 1 shares one."""
 
     workers: Workers | None = None
-    """The worker group that the job's code asks for."""
+    """The worker group that the job's code requests."""
 
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of all processes of the job."""
 
     max_restarts_on_failure: int | None = Field(None, ge=0)
-    """Restarts allowed after the entry point failed by its own fault; None means 0."""
+    """Restarts allowed after a failure of the entry point itself; None means 0."""
 
     max_restarts_on_loss: int | None = Field(None, ge=0)
     """Restarts allowed after its node or Ray was lost; None means 3."""
 
     wait_for_capacity: bool = False
-    """Wait for a node that can run it, where none ever could, instead of being refused."""
+    """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""
 
     experiment: str | None = None
-    """MLflow experiment of the job's run, where the code names none."""
+    """MLflow experiment of the job's run, if the code sets none."""
 
     note: str | None = None
     """Shown with the job's run."""
 
     pip: list[str] = Field(default_factory=list)
-    """Packages that Ray installs for this job alone, before it starts."""
+    """Packages that Ray installs for this job only, before it starts."""
 
     @classmethod
     def beside(cls, folder: Path) -> Self:
-        """Read the folder's `job.toml`; without one, everything has its default.
+        """Read the folder's `job.toml`; without one, every option has its default.
 
         Raises:
             JobError: it is not TOML, or a key is unknown or has a value that is not valid.
@@ -88,7 +88,7 @@ class JobFile(BaseModel):
         return cls._checked(with_new_names(values), str(file))
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same with what the command line says; tables are merged key by key.
+        """Return a copy with the options of the command line; tables are merged key by key.
 
         Raises:
             JobError: an option has a value that is not valid.
@@ -109,7 +109,7 @@ class JobFile(BaseModel):
 
 @dataclass(frozen=True)
 class Submission:
-    """A job as it is handed to `Jobs.submit`."""
+    """A job in the form that `Jobs.submit` takes."""
 
     entrypoint: str | list[str]
     folder: Path
@@ -132,12 +132,12 @@ class Submission:
 
 
 def submission(path: Path, arguments: Sequence[str] = (), **options: Any) -> Submission:
-    """Put a job together from a script or a folder, the `job.toml` there and options.
+    """Build a job from a script or a folder, its `job.toml` and the options.
 
     Args:
-        path: a Python file, whose folder goes with it, or a folder.
+        path: a Python file, whose folder is uploaded with it, or a folder.
         arguments: added to the command.
-        options: fields of `JobFile` that win over the file's.
+        options: fields of `JobFile` that override those of the file.
 
     Raises:
         JobError: there is nothing at `path`, no entry point is named, or a key, value or option is not valid.
@@ -175,7 +175,7 @@ def _with_arguments(command: str | list[str], arguments: Sequence[str]) -> str |
 
 
 def _problem(problem: Any) -> str:
-    """One of pydantic's errors, in the words of the file."""
+    """Return one of pydantic's errors in terms of the file's keys."""
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         known = Workers if "." in key else JobFile

@@ -33,13 +33,13 @@ from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
 from mlplatform.settings.job import Settings, settings
 
 STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
-"""Of a job, as Ray names them."""
+"""States of a job, as Ray names them."""
 
 _NAME_CHARACTERS = 80
-"""Of a job's name in its id."""
+"""Characters of a job's name that its id keeps."""
 
 _ALL = 10_000
-"""The most that Ray's state API lists."""
+"""Maximum number of rows that Ray's state API lists."""
 
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
@@ -62,7 +62,7 @@ class Job:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Read the API's `JobDetails`; times come in milliseconds since 1970."""
+        """Read the API's `JobDetails`; times are in milliseconds since 1970."""
         return cls(
             id=answer["submission_id"] or answer["job_id"],
             status=answer["status"],
@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job, as the stack's gateway knows it."""
+    """One start of a job, as the gateway records it."""
 
     number: int
     outcome: str | None
@@ -89,7 +89,7 @@ class Attempt:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Read one of `attempts` of `GET /platform/jobs/ID`; times come as ISO 8601, in UTC."""
+        """Read one of `attempts` of `GET /platform/jobs/ID`; times are ISO 8601, in UTC."""
         return cls(
             number=answer["number"],
             outcome=answer["outcome"],
@@ -106,7 +106,7 @@ class Jobs:
     Every method raises:
         UnreachableError: nothing answers at the address.
         AccessError: the token is missing or rejected.
-        JobError: there is no such job, or the API refuses the request.
+        JobError: there is no such job, or the API rejects the request.
         SettingsError: the file of the token cannot be read.
     """
 
@@ -142,19 +142,20 @@ class Jobs:
         """Upload a folder and submit the command to run in it.
 
         Args:
-            entrypoint: a shell line, or the words of a command.
-            working_dir: uploaded, without what git ignores, and the command's current folder.
-            name: starts the job's id, so that people recognise it.
-            job_id: the whole id, where the caller needs to know it before.
-            env: more environment variables for all processes of the job.
-            resources: reserved for the entry point.
-            workers: the group that the job's own code will ask for; checked before anything is sent, not started.
+            entrypoint: a shell command line, or the words of a command.
+            working_dir: uploaded without the files that git ignores; the command runs in it.
+            name: prefix of the job's id, so that people recognize it.
+            job_id: the whole id, if the caller needs to know it in advance.
+            env: additional environment variables for all processes of the job.
+            resources: resources reserved for the entry point.
+            workers: the group that the job's own code will request; checked before anything is sent, not started.
             note: shown with the job's run.
-            max_restarts_on_failure: restarts allowed after the entry point failed by its own fault; None means 0.
+            max_restarts_on_failure: restarts allowed after a failure of the entry point itself; None means 0.
             max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
-            wait_for_capacity: wait for a node that can run it, where none ever could, instead of being refused.
-            pip: packages that Ray installs for this job alone, before it starts.
-            on_wait: called with what the job waits for, where it cannot start at once.
+            wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
+                rejected.
+            pip: packages that Ray installs for this job only, before it starts.
+            on_wait: called with a description of what the job waits for, if it cannot start at once.
             retries: old name of max_restarts_on_failure; works until 1.0.
             max_losses: old name of max_restarts_on_loss; works until 1.0.
 
@@ -162,8 +163,8 @@ class Jobs:
             The job's id.
 
         Raises:
-            CapacityError: the nodes alive or lately seen can never run it, and `wait_for_capacity` is not set; nothing
-                was uploaded.
+            CapacityError: the nodes alive or recently seen can never run it, and `wait_for_capacity` is not set;
+                nothing was uploaded.
         """
         on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
         on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)
@@ -196,7 +197,7 @@ class Jobs:
         return str(answer.json()["submission_id"])
 
     def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:
-        """Return the jobs that the platform remembers, the latest first.
+        """Return the stored jobs, latest first.
 
         Args:
             limit: at most this many; None means all.
@@ -222,7 +223,7 @@ class Jobs:
         return Job.of(self._link.details(job_id))
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
-        """Return the starts of a job and how each ended, the first one first."""
+        """Return the attempts of a job with their outcomes, in order."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
         return [Attempt.of(attempt) for attempt in answer["attempts"]]
 
@@ -232,7 +233,7 @@ class Jobs:
         return str(answer.json()["logs"] or "")
 
     def follow(self, job_id: str) -> Iterator[str]:
-        """Yield the job's log line by line until the job ends: each line once, also over restarts of the gateway.
+        """Yield the job's log line by line until the job ends: each line once, even if the gateway restarts.
 
         Raises:
             UnreachableError: the gateway has not answered for three minutes.
@@ -240,20 +241,20 @@ class Jobs:
         return follow(self._link, job_id)
 
     def reports(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the reports of the job's training, each when it is printed, until the job ends."""
+        """Yield the reports of the job's training as they are printed, until the job ends."""
         for line in self.follow(job_id):
             if (report := report_in(line)) is not None:
                 yield report
 
     def check_capacity(self, entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
-        """Ask whether a job can run on the nodes alive or lately seen.
+        """Check whether a job can run on the nodes alive or recently seen.
 
         Args:
             entry: what the entry point reserves.
-            workers: the group that the job's code will ask for.
+            workers: the group that the job's code will request.
 
         Returns:
-            What the job has to wait for; None when there is room for it now.
+            The resources that the job has to wait for; None if it fits now.
 
         Raises:
             CapacityError: it can never run; the message names the largest shape that fits.
@@ -278,7 +279,7 @@ class Jobs:
         return replace(wait, users=listings.users_of(asked, actors, self._call("GET", "/api/jobs/").json()))
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
-        """Wait until the job has ended, however it ended.
+        """Wait until the job has ended, successfully or not.
 
         Raises:
             JobError: it has not ended within `timeout_s` seconds; it continues.
@@ -335,7 +336,7 @@ def submit(entrypoint: str | Sequence[str], working_dir: Path | str, **options: 
 
 
 def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = None) -> Shortage | None:
-    """Ask whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
+    """Check whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
     with Jobs() as jobs:
         return jobs.check_capacity(entry, workers)
 
@@ -355,7 +356,7 @@ def _job_options(
 
 
 def new_id(name: str) -> str:
-    """The id of a job of this name; the gateway takes 128 characters of ASCII, the first no dot and no dash."""
+    """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
     plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
     return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 

@@ -14,22 +14,22 @@ from mlplatform.errors import JobError
 from mlplatform.files.walk import files_below
 
 MAX_BYTES = 100 * 1024 * 1024
-"""Ray's dashboard takes no larger request (`aiohttp`'s client_max_size as Ray sets it)."""
+"""Size limit of a request to Ray's dashboard (`aiohttp`'s client_max_size as Ray sets it)."""
 
 _CHUNK_BYTES = 1 << 20
 
 _LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
-"""Names that Ray's own client leaves out (`ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES`)."""
+"""Names that Ray's own client excludes (`ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES`)."""
 
 
 def build(folder: Path) -> tuple[str, bytes]:
-    """Zip a folder, with what it links to and without what git ignores.
+    """Zip a folder, including the targets of its links, without the files that git ignores.
 
     Returns:
         The package's name, `_ray_pkg_<digest of names and contents>.zip`, and its bytes.
 
     Raises:
-        JobError: the package is larger than Ray takes.
+        JobError: the package is larger than Ray accepts.
     """
     digest = hashlib.sha256()
     buffer = io.BytesIO()
@@ -50,13 +50,17 @@ def build(folder: Path) -> tuple[str, bytes]:
 def _check_size(folder: Path, size: int) -> None:
     if size > MAX_BYTES:
         raise JobError(
-            f"The folder {folder} makes a package of more than {MAX_BYTES >> 20} MiB, which Ray does not take; "
+            f"The folder {folder} makes a package of more than {MAX_BYTES >> 20} MiB, which Ray does not accept; "
             "move data out of it, or, with git installed, name it in .gitignore (a linked folder without a slash)."
         )
 
 
 def _files(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Args: around: the folders through which this one was reached, so that no link is followed in a circle."""
+    """Yield the files to upload.
+
+    Args:
+        around: the folders through which this one was reached, so that no cycle of links is followed.
+    """
     here = folder.resolve()
     if here in around:
         return
@@ -67,12 +71,12 @@ def _files(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path
         if path.is_file():
             yield path
         elif path.is_dir():
-            # To git a linked folder, a submodule or another repository is a single name.
+            # Git lists a linked folder, a submodule or another repository as a single name.
             yield from _files(path, around | {here})
 
 
 def _listed(folder: Path) -> list[str]:
-    """Return what git does not ignore, also where there is no repository, or one that ignores the whole folder."""
+    """Return the files that git does not ignore; also without a repository, or if it ignores the whole folder."""
     command = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     listed = git.git(folder, *command)
     if not listed:
@@ -83,7 +87,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _entry(name: str, path: Path) -> zipfile.ZipInfo:
-    """An entry without the file's time, so that the same content gives the same bytes."""
+    """Return an entry without the file's time, so that the same content gives the same bytes."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
     status = path.stat()

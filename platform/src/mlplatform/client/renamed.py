@@ -19,7 +19,7 @@ def renamed(old: str, old_value: int | None, new: str, new_value: int | None) ->
 
 
 def with_new_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a job.toml under their present names; print a notice for each that was renamed."""
+    """Return the keys of a job.toml under their current names; print a notice for each that was renamed."""
     current = {key: value for key, value in values.items() if key not in RESTARTS}
     for old in RESTARTS.keys() & values.keys():
         new = RESTARTS[old]

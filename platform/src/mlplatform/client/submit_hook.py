@@ -21,9 +21,9 @@ def add_to_submission(
     runtime_env_json: str | None = None,
     **_: Any,
 ) -> None:
-    """Let a plain `ray job submit` say who submits what: Ray calls this where RAY_JOB_SUBMIT_HOOK names it.
+    """Add user, commit and diff to a plain `ray job submit`; Ray calls this if RAY_JOB_SUBMIT_HOOK names it.
 
-    An error is printed, and the job is submitted without these metadata.
+    An error is printed, and the job is submitted without this metadata.
 
     Args: as Ray passes them, those of `ray job submit`.
     """
@@ -38,7 +38,7 @@ def add_to_submission(
 
 
 def _working_dir(runtime_env: str | None, runtime_env_json: str | None) -> str | None:
-    """The folder that a runtime environment names: a YAML file's or a JSON text's."""
+    """Return the working directory named in a runtime environment, given as a YAML file or as JSON."""
     if runtime_env_json:
         found = json.loads(runtime_env_json)
     elif runtime_env:
