@@ -14,7 +14,7 @@ TAG_ROLE = "mlplatform.role"
 """`job` marks the parent run of a job; runs that user code starts have the job's id without it."""
 
 TAG_FIT = "mlplatform.fit"
-"""Name of the training that is tracked in a run which the script itself has opened."""
+"""Name of the training that is tracked in a run opened by the script itself."""
 
 TAG_NODE = "mlplatform.node"
 
@@ -25,13 +25,13 @@ GATEWAY_HEADER = "X-MLPlatform-Gateway"
 """Header of every response of the gateway, with its version."""
 
 REPORT = "mlplatform report"
-"""Starts a line of the job's log that holds a report as JSON."""
+"""Prefix of a line of the job's log that holds a report as JSON."""
 
 ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
-"""End of the ids that the gateway gives Ray for the attempts of a job; people's ids must not end so."""
+"""End of the ids under which the gateway submits the attempts of a job to Ray; ids chosen by users must not match."""
 
 MAX_PACKED = 64 * 1024
-"""Characters of a packed diff. Linux accepts environment variables of up to 128 KiB, and Ray puts the diff into one
+"""Maximum length of a packed diff. Linux accepts environment variables of up to 128 KiB, and Ray puts the diff into one
 variable of the driver together with the rest of the job's configuration, such as its runtime environment."""
 
 

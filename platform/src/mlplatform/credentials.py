@@ -19,7 +19,7 @@ from mlplatform.errors import SettingsError
 if TYPE_CHECKING:
     import httpx
 
-# A token outlives the stack; deleting its file and running `make env` makes another.
+# The token is valid longer than any stack; to replace it, delete its file and run `make env`.
 _TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
 
@@ -53,7 +53,7 @@ def read_s3_account(path: Path) -> tuple[str, str]:
 def postgres_service(user: str, path: Path) -> None:
     """Write a libpq service file (`PGSERVICEFILE`), which holds address and account.
 
-    Not a password file, because libpq ignores one that others may read.
+    Not a password file, because libpq ignores one that other users can read.
     """
     path.write_text(f"[{user}]\nhost=postgres\nport=5432\nuser={user}\npassword={password()}\n")
 
@@ -66,7 +66,7 @@ def read_postgres_service(path: Path) -> tuple[str, str]:
 
 
 def minio_metrics_token(account: Path, path: Path) -> None:
-    """Write the bearer token with which `account` may read MinIO's metrics.
+    """Write the bearer token that lets its holder read MinIO's metrics as `account`.
 
     A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
     """

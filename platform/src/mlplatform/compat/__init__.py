@@ -1,9 +1,9 @@
-"""Private and developer APIs of other libraries, one file per library and part of it.
+"""Private and developer APIs of other libraries, one file per library or part of one.
 
-Nothing else in the package may use such a name. Each file names the version that it was written against, and each name
-the reason why the public API does not do. `tests/embedded/compat` asserts every name and signature in seconds, so that
-an upgrade shows what has changed before a training does.
+Nothing else in the package may use such a name. Each file names the version that it was written against, and gives for
+each name the reason why the public API does not suffice. `tests/embedded/compat` asserts every name and signature in
+seconds, so that an upgrade's changes show up before a training fails.
 
-These files import nothing of the platform but errors, and their library only inside of functions, unless all of their
+These files import nothing of the platform but errors, and their library only inside functions, unless all of their
 importers import it anyway (`ray_train`, `ray_tune`).
 """

@@ -45,9 +45,9 @@ def forget_active_runs() -> None:
 def restored_addresses() -> Iterator[None]:
     """Restore tracking server, model registry and active experiment at the end, whatever was set meanwhile.
 
-    `mlflow.tracking.fluent._active_experiment_id` and `mlflow.tracking._model_registry.utils._registry_uri`: MLflow
-    can set neither back to nothing, `get_registry_uri` cannot tell a registry that was set from one that follows from
-    the tracking server, and setting an experiment would request it from its server.
+    `mlflow.tracking.fluent._active_experiment_id` and `mlflow.tracking._model_registry.utils._registry_uri`: MLflow can
+    unset neither, `get_registry_uri` does not distinguish a registry that was set from one derived from the tracking
+    server, and setting an experiment would request it from its server.
     """
     import mlflow
     from mlflow.tracking import fluent
@@ -65,16 +65,16 @@ def restored_addresses() -> Iterator[None]:
 class SystemMetricsSampler:
     """CPU, memory, disk, network and GPU metrics of this node, under MLflow's names and by MLflow's own monitors.
 
-    `SystemMetricsMonitor._logging_step`: the monitor's own thread ends for good when MLflow is unavailable once, and
-    as soon as the run is not RUNNING, so its parts are used without its thread; the step it continues from is private.
+    `SystemMetricsMonitor._logging_step`: the monitor's own thread ends for good the first time MLflow is unavailable,
+    or once the run is not RUNNING, so its parts are used without its thread; the step it continues from is private.
     """
 
     def __init__(self, run_id: str, node: str | None, tracking_uri: str) -> None:
-        """Read the step to continue from out of the run.
+        """Read from the run the step to continue at.
 
         Args:
             run_id: run that the metrics go to.
-            node: name that goes into the metrics' names; None leaves them without one.
+            node: name to include in the metrics' names; None omits it.
             tracking_uri: MLflow of the run.
         """
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -128,7 +128,7 @@ def download_file(files: ArtifactRepository, path: str, local: Path) -> None:
 
 
 def pickle_models_by_default() -> None:
-    """Let `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, once that module is imported.
+    """Make `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, once that module is imported.
 
     `mlflow.utils.import_hooks.register_post_import_hook`: importing `mlflow.pytorch` here would load torch into every
     process that uses MLflow.
@@ -141,7 +141,7 @@ def pickle_models_by_default() -> None:
 def set_pickle_default(pytorch: ModuleType) -> None:
     """Make "pickle" the format in which `mlflow.pytorch` writes a model when neither format nor example is given.
 
-    MLflow 3.14 and later write "pt2" by default, and raise where no `input_example` shows what to trace. A caller who
+    MLflow 3.14 and later write "pt2" by default, and raise if no `input_example` shows what to trace. A caller who
     names a format or gives an example gets MLflow's own behaviour. Older versions are left as they are.
     """
     for name in ("log_model", "save_model"):

@@ -1,7 +1,7 @@
 """Private names of the MLflow server, as seen in mlflow 3.17.2, each with the reason why no public name will do.
 
-MLflow's server has no public hooks for authentication. Every name is read before it is replaced, so that a name that
-a later version renames ends the server's start instead of leaving a gap open. `tests/embedded/compat` asserts them all.
+MLflow's server has no public hooks for authentication. Every name is read before it is replaced, so that a name that a
+later version renames aborts the server's start instead of leaving a gap open. `tests/embedded/compat` asserts them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def authenticated_app(metrics_user: str) -> Any:
-    """Return MLflow's Flask application with its basic authentication, three gaps closed.
+    """Return MLflow's Flask application with its basic authentication and three gaps closed.
 
     `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
     and method: MLflow rejects every path without an entry, and has none for `/metrics`.
@@ -33,11 +33,11 @@ def authenticated_app(metrics_user: str) -> Any:
 
 
 def _disable_direct_transfers() -> None:
-    """Let clients download and upload artifacts through the server alone.
+    """Make clients download and upload artifacts through the server only.
 
     `build_server_info_payload` of `mlflow.server.handlers`, which `server_info_api` imports by name: MLflow 3.17 offers
-    clients addresses of the object store whatever is set, here `http://minio:9000`. A laptop cannot reach that, and its
-    client retries for minutes before it falls back to the server.
+    clients the object store's address, here `http://minio:9000`, whatever is configured. A laptop cannot reach that,
+    and its client retries for minutes before it falls back to the server.
     """
     from mlflow.server import handlers, server_info_api
 
@@ -56,7 +56,7 @@ def without_direct_transfers(payload: Callable[[], dict[str, Any]]) -> Callable[
 def _reject_other_schemes() -> Any:
     """Return 401 for an Authorization header other than Basic, which MLflow 3.17.2 answers with 500.
 
-    `mlflow.server.auth.make_basic_auth_response`; MLflow takes such a header for an account without a name.
+    `mlflow.server.auth.make_basic_auth_response`; MLflow mistakes such a header for an account without a name.
     """
     from flask import request
     from mlflow.server import auth

@@ -11,16 +11,16 @@ METADATA = ".metadata.json"
 """In each checkpoint's folder (`ray.train._checkpoint`)."""
 
 FOLDER_PREFIX = "checkpoint_"
-"""Starts the names of checkpoints' folders (`ray.train.v2._internal.execution.storage`)."""
+"""Prefix of the names of checkpoints' folders (`ray.train.v2._internal.execution.storage`)."""
 
 LATEST = "latest_checkpoint_result"
 """Key of the snapshot: the newest checkpoint, or null."""
 
 RESULTS = "checkpoint_results"
-"""Key of the snapshot: the kept checkpoints; sorted by the metric, where there is one, the best at the end."""
+"""Key of the snapshot: the kept checkpoints; sorted by the metric, if there is one, the best last."""
 
 INDICES = "checkpoint_report_indices"
-"""Key of the snapshot: the number of the report that each of `RESULTS` came with, from 0."""
+"""Key of the snapshot: the number of the report that came with each of `RESULTS`, from 0."""
 
 PENDING = "pending_training_results"
 """Key of the snapshot: results whose validation is not finished."""

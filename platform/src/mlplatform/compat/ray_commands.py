@@ -26,7 +26,7 @@ def leave_client_server_out(parameters: Any, head: bool) -> None:
 
 
 def add_job_metadata(known: Mapping[str, str]) -> None:
-    """Give each job that this process submits these metadata, unless its submitter sets other ones.
+    """Add metadata to each job that this process submits, unless its submitter sets the same keys.
 
     The hook of `ray job submit` gets neither the client, which does not exist yet, nor, without `--metadata-json`,
     anything that metadata could be put into (`ray/dashboard/modules/job/cli.py`). So the client's one method for
@@ -46,7 +46,7 @@ def add_job_metadata(known: Mapping[str, str]) -> None:
 def write_dashboards(folder: Path) -> list[Path]:
     """Write Ray's Grafana dashboards, one JSON file each, and return the files.
 
-    Ray writes them itself, but only on a running head, with its own address of Prometheus.
+    Ray writes them itself, but only on a running head, with its own address for Prometheus.
     """
     from ray.dashboard.modules.metrics import grafana_dashboard_factory as factory
 

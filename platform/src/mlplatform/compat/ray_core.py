@@ -1,7 +1,7 @@
 """Ray's description of the current process, read without importing Ray; seen in Ray 2.60.0.
 
-Settings ask in every process, before and without a connection to Ray, so nothing here raises. A question that fails
-where Ray is connected is logged once per process: after an upgrade of Ray the job's id and user would be missing.
+Settings call this in every process, before and without a connection to Ray, so nothing here raises. A query that fails
+while Ray is connected is logged once per process: after an upgrade of Ray, the job's id and user could be missing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def is_worker() -> bool:
 
 
 def job_metadata() -> dict[str, str]:
-    """Return the metadata of the job that this process works for; empty where Ray is not connected.
+    """Return the metadata of the job that this process works for; empty if Ray is not connected.
 
-    A driver also finds it in its environment; Ray's workers have it from their core worker's job configuration only.
+    A driver also has it in its environment; Ray's workers have it only in their core worker's job configuration.
     """
     try:
         worker = _worker()
@@ -44,7 +44,7 @@ def job_metadata() -> dict[str, str]:
 def train_ranks() -> tuple[int, int] | None:
     """Return world rank and local rank of a Ray Train worker; None in any other process."""
     train = sys.modules.get("ray.train")
-    # Elsewhere the question itself would import ray.tune, and Ray Train V1 would answer it with a warning.
+    # Elsewhere the call itself would import ray.tune, and Ray Train V1 would answer it with a warning.
     if train is None or not is_worker():
         return None
     try:
@@ -66,5 +66,5 @@ def _worker() -> Any:
 
 @cache
 def _report(question: str, error: str) -> None:
-    """Log a question that failed; the same one with the same error once per process."""
-    _log.warning("Ray was asked for %s and failed (%s); continuing without it.", question, error)
+    """Log a query that failed; the same one with the same error once per process."""
+    _log.warning("Ray could not report %s (%s); continuing without it.", question, error)

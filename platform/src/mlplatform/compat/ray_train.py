@@ -1,7 +1,7 @@
 """Internal names of Ray Train V2; seen in Ray 2.60.0.
 
 Ray's public `UserCallback` has two hooks, `after_report` and `after_exception`, both in the controller. The internal
-callbacks are needed to count reports from the checkpoint that a training resumes from, to send the rest before the
+callbacks are needed to count reports from the checkpoint at which a training resumes, to send the rest before the
 controller ends, and to prepare a worker. Imported by `training` and `tuning` only, which import Ray anyway.
 """
 
@@ -33,16 +33,16 @@ __all__ = [
 
 
 def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-    """Replace `ray.train.report` in this training worker by `wrap` of it; no hook sees a report before Ray does.
+    """Replace `ray.train.report` in this training worker with `wrap` of it; no hook sees a report before Ray does.
 
-    On the context's instance, not on its class: Ray makes one for each start of the training function.
+    On the context's instance, not on its class: Ray creates one for each start of the training function.
     """
     context = get_train_context()
     context.report = wrap(context.report)
 
 
 def stored_checkpoint(name: str) -> Checkpoint:
-    """Return the checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` has to return it."""
+    """Return the checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` must return it."""
     place = get_train_context().storage_context
     return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
 

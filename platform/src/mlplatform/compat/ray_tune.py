@@ -45,8 +45,8 @@ _SNAPSHOT = "experiment_state-"
 def is_begun(names: Collection[str]) -> bool:
     """Return whether a search's folder with these files holds a search that can continue.
 
-    `Tuner.can_restore` looks only for the file that a `Tuner` writes when it is made. Without a snapshot beside it, Ray
-    starts again, but with one trial instead of `num_samples`.
+    `Tuner.can_restore` looks only for the file that a `Tuner` writes when it is created. Without a snapshot beside it,
+    Ray starts again, but with one trial instead of `num_samples`.
     """
     return _TUNER in names and any(name.startswith(_SNAPSHOT) for name in names)
 
@@ -60,14 +60,14 @@ def is_function(trial: Trial) -> bool:
 
 
 def report_queue(callback: TuneReportCallback) -> Any:
-    """Return the queue, of one place, through which reports of a trial's trainer go to the trial."""
+    """Return the queue, with one slot, through which reports of a trial's trainer reach the trial."""
     return callback._training_actor_item_queue
 
 
 def schedule_length(scheduler: Any) -> tuple[str, int] | None:
-    """Return key and value of a report at which a scheduler ends every trial; None where it has none.
+    """Return key and value of a report at which a scheduler ends every trial; None if it has none.
 
-    Schedulers keep both in private attributes, each kind its own.
+    Schedulers keep both in private attributes, which differ by kind.
     """
     if not getattr(scheduler, "_stop_last_trials", True):
         return None

@@ -12,7 +12,7 @@ def has_stored_key(server: str | None) -> bool:
     before it is chosen.
 
     Args:
-        server: address as in WANDB_BASE_URL; None stands for W&B's own.
+        server: address as in WANDB_BASE_URL; None means W&B's own.
     """
     from wandb.sdk.lib import urls, wbauth
 
@@ -20,7 +20,7 @@ def has_stored_key(server: str | None) -> bool:
 
 
 def reload_settings(variables: Mapping[str, str]) -> None:
-    """Let W&B's session of this process read its settings again from environment variables.
+    """Make this process's W&B session read its settings again from environment variables.
 
     `wandb_setup.singleton` and its `_settings_environ`: W&B reads the environment once per process, with its first
     run, and warns from then on that it ignores what has changed.

@@ -13,12 +13,12 @@ from pathlib import Path
 from mlplatform.errors import StorageError
 
 DRAFT = ".partial-"
-"""Starts the names of files that are not complete."""
+"""Prefix of the names of incomplete files."""
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Give a path to write to beside `path`; the file is flushed to disk and renamed to `path` without an error.
+    """Yield a path to write to beside `path`; unless there is an error, the file is flushed and renamed to `path`.
 
     Raises:
         OSError: the file cannot be written or renamed; `path` is as it was.
@@ -35,13 +35,13 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
-    """Give a folder to fill beside `destination`, which takes its place at the end and is removed after an error.
+    """Yield a folder to fill beside `destination`; it replaces that at the end, and is removed after an error.
 
     Args:
         destination: missing or empty, or a folder that `is_replaceable` accepts for replacement.
 
     Raises:
-        StorageError: the destination holds other files, or the folder cannot be made there.
+        StorageError: the destination holds other files, or the folder cannot be created there.
     """
     if destination.exists() and not (_is_empty(destination) or is_replaceable(destination)):
         raise StorageError(f"The folder {destination} holds other files; name one that is new or empty.")
@@ -62,7 +62,7 @@ def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambd
 
 
 def _swap(draft: Path, destination: Path, old: Path) -> None:
-    """Replace `destination` by `draft` with two renames, so that neither is ever there in part."""
+    """Replace `destination` with `draft` by two renames, so that neither is ever partially visible."""
     try:
         if destination.exists():
             destination.rename(old)
@@ -83,7 +83,7 @@ def _swap(draft: Path, destination: Path, old: Path) -> None:
 def alone(destination: Path) -> Iterator[None]:
     """Admit one process at a time to `destination`, so that the ranks on a node fetch a data set once.
 
-    The lock is on its parent folder, because that leaves no file behind.
+    The lock is on its parent folder, which leaves no lock file behind.
     """
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)

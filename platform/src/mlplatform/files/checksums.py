@@ -25,7 +25,7 @@ Sums = dict[str, str]
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """List a folder's files, those in linked folders too, by path below it, or a single file by its name; sorted.
+    """List a folder's files, including those in linked folders, by path below it, or a single file by name; sorted.
 
     Raises:
         StorageError: no file is there, or a name cannot be written into a line of checksums.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PARALLEL = 16
-"""Files in transfer at the same time; many data sets consist of small ones, whose cost is the round trip."""
+"""Files in transfer at the same time; many data sets consist of small ones, where round trips dominate."""
 
 _REFRESH_SECONDS = 0.2
 
@@ -29,15 +29,15 @@ class Counter:
             return self._value + sum(path.stat().st_size for path in self._growing if path.exists())
 
     def add(self, count: int) -> None:
-        """Count more bytes; raises after the transfer was given up, so that its threads end."""
+        """Count more bytes; raises once the transfer was aborted, so that its threads end."""
         if self._stopped:
-            raise InterruptedError("the transfer was given up")
+            raise InterruptedError("the transfer was aborted")
         with self._lock:
             self._value += count
 
     @contextmanager
     def growing(self, path: Path) -> Iterator[None]:
-        """Count a file while a library writes it that reports no progress."""
+        """Count the bytes of a file while a library that reports no progress writes it."""
         with self._lock:
             self._growing.add(path)
         try:
@@ -80,7 +80,7 @@ def run(what: str, total: int, tasks: Sequence[Callable[[Counter], None]]) -> No
 
 @contextmanager
 def _shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar of `total` bytes on stderr or in the notebook's cell; nothing where the output is a file."""
+    """Show a progress bar of `total` bytes on stderr or in the notebook's cell; nothing if the output is a file."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -89,7 +89,7 @@ def _shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield _notebook_line(what, total)
         return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    # Kept on the screen: a transient bar would disappear before one sees that it was fast.
+    # Kept on the screen: a transient bar would disappear before anyone could read it.
     with Progress(TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def files_below(folder: Path, leave_out: Collection[str] = (), around: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield every file below a folder; a link to a folder around it is not followed in a circle.
+    """Yield every file below a folder; a link to an enclosing folder is not followed, which would be a cycle.
 
     Args:
-        leave_out: names of folders and files.
+        leave_out: names of folders and files to skip.
         around: the folders through which this one was reached, without links in their paths.
     """
     here = folder.resolve()
