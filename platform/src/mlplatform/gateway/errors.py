@@ -40,7 +40,7 @@ class JobIsOpenError(JobError):
 
 
 class RefusedError(JobError):
-    """Ray rejects the job, and would reject it again."""
+    """Ray rejects the job, and a retry would not help."""
 
 
 class PackageError(StorageError):

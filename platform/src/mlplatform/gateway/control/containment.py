@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobErrors:
-    """Log of what goes wrong with single jobs, at most once per job in 30 s."""
+    """Log of errors of single jobs, at most one per job in 30 s."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
@@ -49,7 +49,7 @@ class JobErrors:
 
 
 async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
-    """Await work on a job's log; if the log's storage fails, log that and continue, as jobs do not depend on it."""
+    """Await work on a job's log; if the log's storage fails, log that and continue: jobs do not depend on it."""
     try:
         await work
     except PlatformError as error:

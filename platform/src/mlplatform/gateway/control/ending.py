@@ -61,8 +61,8 @@ class Finisher:
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
         resumes = lost and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
         if lost:
-            # The attempt may still wake up. The fence comes before the end is stored: from then on the job may be
-            # deleted, and its id given to another job.
+            # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
+            # deleted and its id reused.
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
         ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes)
         if ended is None:
@@ -90,7 +90,7 @@ class Finisher:
         self._on_end()
 
     async def close_log(self, job_id: str) -> None:
-        """End the log of a job that has ended, and with it the answers to those that follow it."""
+        """End the log of a job that has ended, and with it the streams of its followers."""
         await unless_log_unavailable(self._logs.close(job_id))
 
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
@@ -101,7 +101,7 @@ class Finisher:
         node_answers, _ = await asyncio.gather(
             self._head.node_answers(agent) if agent else asyncio.sleep(0, True), self._outages.probe()
         )
-        # An outage that was over before the attempt began did it no harm.
+        # An outage that was over before the attempt began did not affect it.
         age = (now() - attempt.created).total_seconds()
         return judge(Observation(ray, not node_answers, self._outages.recent(age)))
 

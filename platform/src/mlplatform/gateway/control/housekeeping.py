@@ -22,7 +22,7 @@ _CLEAN_SECONDS = 30.0
 _CLEAN_PACKAGES_SECONDS = 3600.0
 
 _KEPT_IN_RAY = 100
-"""Ended attempts that Ray's own list keeps."""
+"""Maximum number of ended attempts left in Ray's own list."""
 
 _RUN_ENDS: dict[State, Literal["FINISHED", "FAILED", "KILLED"]] = {
     State.SUCCEEDED: "FINISHED",
@@ -32,7 +32,7 @@ _RUN_ENDS: dict[State, Literal["FINISHED", "FAILED", "KILLED"]] = {
 
 
 class Housekeeping:
-    """Work that nobody waits for. Each public coroutine is one pass, to be repeated.
+    """Background work. Each public coroutine is one pass, to be repeated.
 
     Every pass raises UnreachableError while a service that it needs is unavailable.
 
@@ -66,7 +66,7 @@ class Housekeeping:
         """
         self._some_ended.clear()
         for sequence in await self._store.unclosed():
-            # Looked up again, as one pass may be long: another job may have the id of a deleted one meanwhile.
+            # Looked up again, because a pass may be long: meanwhile, another job may have got the id of a deleted one.
             if job := await self._store.by_sequence(sequence):
                 try:
                     with self._errors.contained(job.id):

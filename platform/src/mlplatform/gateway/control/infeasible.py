@@ -29,10 +29,10 @@ class InfeasibleRequests:
         self._found: dict[str, str] = {}
 
     async def look(self, nodes: Sequence[Node]) -> None:
-        """Look once, and report what was found twice in a row: nodes that join are not all listed at once.
+        """Check once, and report requests found twice in a row: joining nodes are not all listed at the same moment.
 
         Args:
-            nodes: alive, or seen lately.
+            nodes: alive, or recently seen.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.

@@ -16,16 +16,16 @@ HEAD = "Ray's head"
 _PROBE_SECONDS = 2.0
 
 _PRESENT_SECONDS = 6.0
-"""Between two checks by `watch` of a server whose two requests both time out."""
+"""Seconds between two checks by `watch` of a server whose two requests both time out."""
 
 _TIMEOUT = httpx.Timeout(1.5)
 
 
 class Outages:
-    """Checks whether servers answer, and remembers when they did not.
+    """Checks whether servers answer, and records when they did not.
 
     Args:
-        addresses: URLs by the name that people know; any HTTP answer but 502, 503 and 504 counts.
+        addresses: URLs by the names used in messages; any HTTP answer except 502, 503 and 504 counts.
     """
 
     def __init__(self, addresses: Mapping[str, str]) -> None:

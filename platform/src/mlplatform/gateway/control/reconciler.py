@@ -1,7 +1,7 @@
 """Control loop of the gateway: compares stored jobs with Ray's, and starts, ends and restarts attempts.
 
 Each step is written to the store before and after it touches Ray, and may be repeated: a gateway that was killed at any
-point continues from what the store holds. Nothing else changes what runs.
+point continues from the store's contents. Nothing else starts or ends attempts.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _STEP_SECONDS = 0.5
 _IDLE_SECONDS = 10.0
 
 _FRESH_SECONDS = 2.0
-"""Maximum age of Ray's listing where a person waits for the answer."""
+"""Maximum age of Ray's listing when a person waits for the answer."""
 
 _FORGOTTEN_SECONDS = 15.0
-"""A head that starts knows no jobs until it has loaded its state."""
+"""A starting head lists no jobs until it has loaded its state."""
 
 _STRANDED_SECONDS = 60.0
 
@@ -120,13 +120,13 @@ class Reconciler:
         return self._cluster
 
     def needs_check(self, job: JobRow) -> bool:
-        """Tell whether a job requests more than any entry point gets; listing the nodes takes Ray 50 ms."""
+        """Return whether a job requests anything specific; if not, Ray need not list its nodes, which takes 50 ms."""
         request = job.entrypoint_request
         labels = request.get("entrypoint_label_selector") or {}
         return bool(job.workers or resources_of(request).amounts() or labels.items() - self._driver_labels.items())
 
     async def free_capacity(self) -> FreeCapacity | None:
-        """Return the nodes' free capacity, from remembered nodes while Ray is down; None if no node is known.
+        """Return the nodes' free capacity, from the stored nodes while Ray is down; None if no node is known.
 
         Raises:
             UnreachableError: the database is unavailable.
@@ -138,7 +138,7 @@ class Reconciler:
         return FreeCapacity(nodes, self._driver_labels) if nodes else None
 
     async def stop(self, job: JobRow) -> None:
-        """Stop the attempt of a job whose stop was requested; the steps repeat it until the attempt has ended.
+        """Stop the attempt of a job whose stop was requested; repeated in each step until the attempt has ended.
 
         Raises:
             UnreachableError: Ray's head is unavailable.
@@ -151,7 +151,7 @@ class Reconciler:
             await self._head.stop(attempt.ray_submission_id)
 
     async def settle(self, job: JobRow) -> None:
-        """Wait for the work that follows a job's end, and end its runs: nothing remembers them once it is deleted."""
+        """Wait for the work that follows a job's end, and end its runs: once it is deleted, they cannot be found."""
         if tasks := [task for (job_id, _), task in self._busy.items() if job_id == job.id]:
             await asyncio.wait(tasks)
         if not job.runs_closed:
@@ -201,7 +201,7 @@ class Reconciler:
         return bool(jobs)
 
     async def _release_ended(self, still_open: set[str]) -> None:
-        """Close what belongs to jobs that have ended: a failing database may store an end and report an error."""
+        """Close the logs of jobs that have ended: a failing database may store an end and still report an error."""
         gone, self._open = self._open - still_open, still_open
         for job_id in gone:
             self._sought.pop(job_id, None)
@@ -242,14 +242,14 @@ class Reconciler:
                 await self.stop(job)
 
     def _forgotten(self, job: JobRow, attempt: AttemptRow) -> bool:
-        """Tell whether an attempt that Ray may have had is missing from its list for too long to come back."""
+        """Return whether an attempt has been missing from Ray's list for too long to reappear."""
         if not attempt.accepted and not job.stop_requested:
             return False
         since = self._missing.setdefault(attempt.ray_submission_id, time.monotonic())
         return time.monotonic() - since > _FORGOTTEN_SECONDS
 
     def _may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
-        """Tell whether it is time to look for the supervisor of an attempt that has been pending for long."""
+        """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
         last = self._sought.get(job.id, float("-inf"))
         old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
         if not old or time.monotonic() - last < _STRANDED_SECONDS:
@@ -258,7 +258,7 @@ class Reconciler:
         return True
 
     async def _find_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
-        """A head that is killed between storing a job and creating its supervisor leaves the job pending forever."""
+        """End an attempt without a supervisor: a head killed before it created one leaves the job pending forever."""
         if not await self._head.has_supervisor(attempt.ray_submission_id):
             await self._finisher.finish(job, attempt, None, False)
 
@@ -274,7 +274,7 @@ class Reconciler:
         await self._infeasible.look((await self.look()).nodes)
 
     def _spawn(self, job: JobRow, attempt: AttemptRow, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that takes longer than a step in a task of its own, one at a time per attempt."""
+        """Run work that takes longer than a step in a separate task, one at a time per attempt."""
         key = (job.id, attempt.number)
         task = asyncio.create_task(self._guarded(job.id, work))
         self._busy[key] = task
@@ -318,7 +318,7 @@ def _sorted(jobs: Sequence[JobRow], errors: JobErrors) -> tuple[list[JobRow], li
 
 
 def _has_news(attempt: AttemptRow, ray: dict[str, Any]) -> bool:
-    """Tell whether Ray's details of an attempt differ from what is stored."""
+    """Return whether Ray's details of an attempt differ from the stored ones."""
     running = ray["status"] == "RUNNING"
     known = (attempt.accepted, attempt.running, attempt.node_id, attempt.ray_job_id)
     return known != (True, running or attempt.running, ray["driver_node_id"], ray["job_id"]) or (

@@ -1,4 +1,4 @@
-"""Start of attempts: the choice of waiting jobs that fit now, and the hand-over of an attempt to Ray."""
+"""Start of attempts: selection of the waiting jobs that fit now, and submission of an attempt to Ray."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Starter:
         Args:
             waiting: jobs in the order in which they may start.
             active: jobs with an open attempt.
-            ending: ids of active jobs whose attempt has ended; what remains is their log.
+            ending: ids of active jobs whose attempt has ended; only their log is incomplete.
             cluster: jobs and nodes as Ray lists them.
 
         Raises:
@@ -101,7 +101,7 @@ class Starter:
             await self._upload_package(name)
         await self._head.submit(self._request(job, attempt))
         if attempt.number == 1:
-            # Ray's own clients show a job's log, but nothing that we add to the answer to a submission.
+            # Ray's own clients show a job's log, but nothing that we add to the response to a submission.
             for notice in renamed_keys(job.job_metadata):
                 _log.warning("Job %s: %s", job.id, notice)
                 await unless_log_unavailable(self._logs.note(job.id, notice))
@@ -128,7 +128,7 @@ class Starter:
         return attempt
 
     def _outage(self, job: JobRow) -> str | None:
-        """Message of a lost job while a service is unavailable; started now, it would be lost with it once more."""
+        """Return the message of a lost job while a service is unavailable: started now, it would be lost again."""
         unavailable = " and ".join(self._outages.now()) if _lost_lately(job) else ""
         return f"The job waits for {unavailable} before it is started again." if unavailable else None
 
@@ -156,12 +156,12 @@ class Starter:
 
 
 def _lost_lately(job: JobRow) -> bool:
-    """Tell whether a waiting job was lost within the last two minutes."""
+    """Return whether a waiting job was lost within the last two minutes."""
     return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
 
 
 def _shortage(free: FreeCapacity, job: JobRow) -> str | None:
-    """Return a sentence with what a job waits for; None if it can start."""
+    """Return a sentence on the resources that a job waits for; None if it can start."""
     try:
         shortage = free.check(request_of(job))
     except CapacityError as error:

@@ -45,7 +45,7 @@ def connect(url: str) -> Engine:
             "connect_args": {
                 "connect_timeout": _CONNECT_SECONDS,
                 "options": "-c statement_timeout=30000",
-                # A server that disappears without closing its connections is noticed after 10 s.
+                # A server that disappears without closing its connections is detected after 10 s.
                 "keepalives_idle": 5,
                 "keepalives_interval": 2,
                 "keepalives_count": 3,

@@ -33,7 +33,7 @@ from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.storage import fence
 
 _BODY_BYTES = 768 << 10
-"""The agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
+"""Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
 
 _OTHERS_SECONDS = 3.0
 """A list of jobs does not wait for a head that hangs."""
@@ -100,7 +100,7 @@ class JobRoutes:
         return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
 
     async def _others(self) -> list[dict[str, Any]]:
-        """Return what runs on Ray without the gateway: drivers that connected directly, and Ray's own jobs."""
+        """Return the jobs that Ray has without the gateway: drivers that connected directly, and Ray's own jobs."""
         try:
             async with asyncio.timeout(_OTHERS_SECONDS):
                 cluster = await self._reconciler.look()
@@ -117,7 +117,7 @@ class JobRoutes:
     async def _stop(self, request: Request, job: JobRow) -> Response:
         stopped, job = await self._store.request_stop(job.id)
         if stopped:
-            with suppress(UnreachableError):  # the store has the request; it is repeated when the head is back
+            with suppress(UnreachableError):  # the store has the request, which is repeated once the head is back
                 await self._reconciler.stop(job)
             self._reconciler.wake()
         return JSONResponse({"stopped": stopped})
@@ -136,7 +136,7 @@ class JobRoutes:
                 try:
                     await self._head.delete(attempt.ray_submission_id)
                 except UnreachableError:
-                    break  # the records that remain in Ray have ids that are never used again
+                    break  # the records that remain in Ray have ids that are never reused
         return JSONResponse({"deleted": True})
 
     # --- Logs ---

@@ -50,7 +50,7 @@ def routes(logs: JobLogs) -> list[Route]:
         return JSONResponse({"expected": expected}, status, {INSTANCE: logs.instance})
 
     async def post(request: Request) -> Response:
-        """Accept a shipper's report that it sent everything; respond whether it should look again at once."""
+        """Accept a shipper's report that it sent everything; respond whether it should check again at once."""
         try:
             node = _name("node", request.path_params["node"])
             started, instance = _report(await request_body.whole(request.receive, BODY_BYTES, _SMALLER))

@@ -23,7 +23,7 @@ from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 
 _log = logging.getLogger(__name__)
 
-# Ray responds to these for as long as something is printed or profiled.
+# Ray's responses to these last as long as something is printed or profiled.
 _LONG_RESPONSES = ("/api/v0/logs/stream", "/worker/", "/task/", "/memory_profile")
 
 _HOP_BY_HOP = {

@@ -39,7 +39,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Packages:
-    """Packages by name in a bucket or folder, under the keys `packages/<name>`.
+    """Packages by name in a bucket or folder, under keys `packages/<name>`.
 
     Every method raises PackageError for a name that Ray's clients would not give, and UnreachableError,
     AccessError or StorageError while the store is unavailable.
@@ -58,7 +58,7 @@ class Packages:
         self._asked_for: dict[str, float] = {}
 
     async def exists(self, name: str) -> bool:
-        """Tell whether a package is stored; if so, `clean` keeps it for a day."""
+        """Return whether a package is stored; if so, `clean` keeps it for a day."""
         key = _key(name)
         self._asked_for[name] = time.monotonic()
         return await to_thread.run_sync(self._has, key)
@@ -89,7 +89,7 @@ class Packages:
                     await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
 
     async def size_and_stream(self, name: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Return a package's size in bytes and its content, downloaded first so that the stream does not break off.
+        """Return a package's size in bytes and its content, downloaded first, so that the stream is not interrupted.
 
         Raises:
             NoSuchPackageError: no package has the name.
@@ -123,7 +123,7 @@ class Packages:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def check_size(self, name: str, size: int) -> None:
-        """Raises PackageTooLargeError for a package of `size` bytes or more that is too large."""
+        """Raise PackageTooLargeError if a package of at least `size` bytes is too large."""
         if size > self.limit_bytes:
             raise PackageTooLargeError(
                 f"The package {name} is larger than {self.limit_bytes / (1 << 20):g} MiB; move data out of the "
@@ -150,7 +150,7 @@ class Packages:
 
 
 def check_name(name: str) -> None:
-    """Raises PackageError for a name that Ray's clients would not give."""
+    """Raise PackageError for a name that Ray's clients would not give."""
     if not _NAME.fullmatch(name) or not name.endswith(_EXTENSIONS):
         raise PackageError(
             f"Invalid package name {name[:300]!r}: use letters, digits and _.+- with one of the endings "

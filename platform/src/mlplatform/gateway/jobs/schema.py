@@ -19,10 +19,10 @@ class JobRow(Base):
     __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
-    """Order of arrival; never used again for another job."""
+    """Order of arrival; never reused for another job."""
 
     id: Mapped[str] = mapped_column(unique=True)
-    """Submission id that people use."""
+    """Submission id of the job, as users see it."""
 
     user: Mapped[str]
     entrypoint: Mapped[str]
@@ -39,7 +39,7 @@ class JobRow(Base):
     """Restarts allowed after a node or Ray was lost."""
 
     max_restarts_on_failure: Mapped[int]
-    """Restarts allowed after the job failed by its own fault."""
+    """Restarts allowed after a failure of the job itself."""
 
     state: Mapped[str]
     message: Mapped[str]
@@ -93,7 +93,7 @@ class AttemptRow(Base):
 
     driver: Mapped[dict[str, Any] | None]
     in_ray: Mapped[bool] = mapped_column(default=True)
-    """Ray still has a record of the attempt, which has to be deleted at some time."""
+    """Ray still has a record of the attempt, which must be deleted eventually."""
 
     runs_closed: Mapped[bool] = mapped_column(default=False)
 

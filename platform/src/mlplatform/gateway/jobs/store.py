@@ -1,4 +1,4 @@
-"""Jobs in the gateway's database: each step of a job is one transaction, so that a crash falls between two."""
+"""Jobs in the gateway's database: each step of a job is one transaction, so that a crash never leaves half a step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class JobStore:
 
     @transaction
     def ping(self, session: Session) -> None:
-        """Return if the database answers."""
+        """Check that the database answers."""
         session.execute(select(1))
 
     # --- Requests ---
@@ -140,7 +140,7 @@ class JobStore:
     @transaction
     def open_jobs(self, session: Session) -> Sequence[JobRow]:
         """Return the jobs that have not ended, in the order of arrival."""
-        # One statement: between two, a job may end, and then look open without an open attempt.
+        # One statement: between two, a job may end, and would then look open without an open attempt.
         jobs = select(JobRow).options(joinedload(JobRow.attempts))
         return session.scalars(jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).unique().all()
 
@@ -213,7 +213,7 @@ class JobStore:
 
     @transaction
     def refuse(self, session: Session, job_id: str, number: int, reason: str) -> None:
-        """Fail a job that Ray rejects: its own fault, and no restart would help."""
+        """Fail a job that Ray rejects: the job itself is at fault, and a restart would not help."""
         job = _find(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
@@ -296,7 +296,7 @@ class JobStore:
 
     @transaction
     def remembered_nodes(self, session: Session, within_s: float) -> Sequence[Node]:
-        """Return nodes that were alive within the last `within_s` seconds, as lost nodes: nothing on them is free."""
+        """Return nodes that were alive within the last `within_s` seconds, as lost nodes, on which nothing is free."""
         rows = session.scalars(select(NodeRow).where(NodeRow.seen > now() - timedelta(seconds=within_s))).all()
         return [Node(row.name, False, row.total, row.total, row.labels) for row in rows]
 

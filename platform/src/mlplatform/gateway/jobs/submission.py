@@ -27,7 +27,7 @@ from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 _ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
 
 _ZERO = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
-"""A backslash that is itself escaped begins no escape: the text \\\\u0000 is harmless."""
+"""A backslash that is itself escaped does not begin an escape: the text \\\\u0000 is harmless."""
 
 _ID_LETTERS = string.ascii_letters + string.digits
 
@@ -35,7 +35,7 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 _FORMER_KEYS = {"max_retries": "max_restarts_on_loss", "retry_failures": "max_restarts_on_failure"}
-"""Metadata keys of version 0.1, by the present ones; accepted until 1.0."""
+"""Metadata keys of version 0.1, by their current names; accepted until 1.0."""
 
 
 class JobOptions(BaseModel):
@@ -52,10 +52,10 @@ class JobOptions(BaseModel):
     max_restarts_on_failure: int = Field(
         0, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_failure", "retry_failures")
     )
-    """Restarts allowed after the job failed by its own fault."""
+    """Restarts allowed after a failure of the job itself."""
 
     wait_for_capacity: bool = False
-    """Wait for a node that can run the job instead of rejecting it where no node can."""
+    """Wait for a node that can run the job instead of rejecting it if no node can."""
 
     workers: int | None = Field(None, ge=1, le=10_000)
     """Size of the worker group that the job's own code will request."""
@@ -163,7 +163,7 @@ class Submission(BaseModel):
 
 
 def renamed_keys(metadata: Mapping[str, str]) -> list[str]:
-    """Return a notice of one sentence for each metadata key that goes by a former name."""
+    """Return a one-sentence notice for each metadata key with a former name."""
     return [
         f"Metadata key {old!r} is now called {new!r}; the old name is accepted until 1.0."
         for old, new in _FORMER_KEYS.items()
@@ -198,7 +198,7 @@ def _check_package(name: str) -> None:
 
 
 def _finite(value: Any) -> bool:
-    """Tell whether a value is free of numbers that Postgres and browsers reject in JSON."""
+    """Return whether a value is free of numbers that Postgres and browsers reject in JSON."""
     if isinstance(value, dict | list):
         return all(map(_finite, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, float) or math.isfinite(value)
@@ -209,7 +209,7 @@ def _sentence(error: ValidationError) -> str:
     field = ".".join(map(str, problem["loc"]))
     what = problem["msg"].removeprefix("Value error, ")
     if not field or problem["type"] == "missing":
-        # The input is the whole body then, variables with secrets included.
+        # The input is then the whole body, including variables with secrets.
         return f"{field or 'The body'} is not valid: {what}; correct it and submit again."
     value = repr(problem["input"])
     shown = value if len(value) <= 100 else f"{value[:100]}..."

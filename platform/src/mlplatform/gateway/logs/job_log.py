@@ -1,4 +1,4 @@
-"""One job's log in memory: the last chunk, the chunks that the object store lacks, and how far each file was read."""
+"""One job's log in memory: the last chunk, the chunks that the object store lacks, and the offset read in each file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SourceFile:
     """Bytes accepted, by inode; the oldest first."""
 
     partial: dict[int, bytes] = field(default_factory=dict)
-    """The last line after the accepted bytes while it has no end, by inode."""
+    """The last line after the accepted bytes while it is incomplete, by inode."""
 
     def move(self, inode: int, offset: int) -> None:
         """Continue at `offset`; the partial line before it is complete or obsolete."""
@@ -195,7 +195,7 @@ class JobLog:
         self._version += 1
         if line is not None:
             self.append(line)
-            # Here, and not after the request: the offsets in a chunk's header must match its text.
+            # Here rather than after the request: the offsets in a chunk's header must match its text.
             if self.size >= self._chunk_bytes:
                 self._seal()
 

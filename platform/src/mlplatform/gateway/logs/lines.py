@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 PART_BYTES = 64 << 10
-"""A longer line is cut; a shorter one waits for its end."""
+"""Maximum length of a line: a longer one is split, a shorter one waits for its end."""
 
 NO_JOB = "ffffffff"
 """Ray's job id in the file names of workers that it started before a job needed them; their first line has the id."""
@@ -79,7 +79,7 @@ def job_in(body: bytes) -> str | None:
 
 
 def plain(line: str) -> str | None:
-    """Return a line as a terminal shows it, without colors; None for one that overwrote itself with blanks."""
+    """Return a line as a terminal shows it, without colors; None if it overwrote itself with blanks."""
     line = _SEQUENCES.sub("", line).rstrip("\r")
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
@@ -114,7 +114,8 @@ class LogSource:
             return None
         if self.name.ray_id:
             return text.replace(f"Running entrypoint for job {self.name.ray_id}: ", self._headline, 1)
-        # As Ray's own driver prints it (ray._private.worker.print_worker_logs), with the node's name for its address.
+        # As Ray's own driver prints it (ray._private.worker.print_worker_logs), with the node's name instead of its
+        # address.
         who = f"{name} " if (name := self.actor or self.task) else ""
         return f"({who}pid={self.name.pid}, {self.node}) {text.removeprefix(_MESSAGE)}"
 

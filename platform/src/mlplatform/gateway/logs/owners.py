@@ -35,7 +35,7 @@ class Owners:
         """Return the id of the job of a file, given bytes of it from `offset` on.
 
         Raises:
-            UnknownJobError, JobGoneError: no job is known for the file, or it was deleted.
+            UnknownJobError, JobGoneError: no job is known for the file, or the job was deleted.
         """
         ray_job = name.ray_job
         if ray_job == NO_JOB:

@@ -25,7 +25,7 @@ class Passes:
         return any(name == node and since > started for name, since in self._awaited)
 
     def is_live(self, node: str) -> bool:
-        """Return whether a pass of the node began within the last 10 s; new instances give every node 10 s."""
+        """Return whether a pass of the node began within the last 10 s; a new instance gives every node 10 s."""
         return self._started.get(node, self._created) > time.time() - _SILENT_SECONDS
 
     async def wait(self, nodes: set[str], since: float, timeout_s: float) -> bool:

@@ -29,12 +29,12 @@ from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.throttle import ThrottledWarning
 
 HEARTBEAT_SECONDS = 0.5
-"""The longest that the end of a job waits for the report that all of its log was sent."""
+"""Maximum time that the end of a job waits for the report that all of its log was sent."""
 
 _REQUEST_BYTES = 256 << 10
 
 _TURN_REQUESTS = 16
-"""Per file before the next file has its turn: 4 MiB."""
+"""Limit per file before the next file has its turn: 4 MiB."""
 
 _NAMING_BYTES = 4 << 10
 """Ray writes the job id into the first line of a worker's log."""
@@ -50,7 +50,7 @@ _RETRY_SECONDS = 1.0
 _AGAIN_SECONDS = 0.05
 
 _REJECTED_FILES = 3
-"""A full buffer of one job rejects its files alone; after three rejections the pass ends, as all would be rejected."""
+"""A job's full buffer rejects only its own files; after three rejections the pass ends, as all would be rejected."""
 
 _UNAVAILABLE = "The gateway does not accept logs, they stay on their nodes: %s"
 
@@ -87,7 +87,7 @@ class _File:
     """The gateway has seen the file up to here; the bytes from `offset` on are a partial line."""
 
     asked: float = 0.0
-    """Time of the last query for which the gateway had no job, in Unix seconds; 0 if it has one."""
+    """Time of the last query to which the gateway had no job, in Unix seconds; 0 if it has one."""
 
     rewritten: int | None = None
     """Bytes that the gateway has of the file's former content, if the file was rewritten."""
@@ -130,7 +130,7 @@ class LogShipper:
         self._warn = ThrottledWarning(_log)
 
     async def run(self) -> None:
-        """Send when a file changes, and look at least twice per second; never returns."""
+        """Send when a file changes, and check at least twice per second; never returns."""
         while True:
             folders = self._folders()
             last = await self._send_all()
@@ -143,7 +143,7 @@ class LogShipper:
                         if self._folders() != folders:
                             break
             except (OSError, RuntimeError) as error:
-                # A folder was removed just now, or the host's limit of watches is reached: poll instead.
+                # A folder has just been removed, or the host's limit on watches is reached: poll instead.
                 self._warn("The logs cannot be watched and are polled twice per second: %s", _text(error))
                 await asyncio.sleep(HEARTBEAT_SECONDS)
 
@@ -193,7 +193,7 @@ class LogShipper:
     async def _report(self, node: str, started: float) -> bool:
         """Report that all bytes as of `started` were sent; return whether the gateway wants another pass."""
         files = [file for file in self._files.values() if file.node == node]
-        # A file of an unknown job counts from its last query: the job may be known since.
+        # A file of an unknown job counts from its last query: the job may have become known since.
         since = min([started, *(file.asked for file in files if file.asked and not file.idle)])
         instance = self._instance
         answer = await self._request(
@@ -247,7 +247,7 @@ class LogShipper:
         file.asked = 0.0
         expected = int(answer.json()["expected"])
         if expected > file.size:
-            # Rewritten under its inode: the gateway cannot tell by itself.
+            # Rewritten under its inode: the gateway cannot detect that itself.
             file.offset, file.sent, file.rewritten = None, 0, expected
         elif asks or answer.status_code == 409:
             file.offset = file.sent = expected

@@ -36,7 +36,7 @@ _PARTIAL_LINE_SECONDS = 600.0
 
 
 class JobLogs:
-    """The logs of all jobs; one per process, and `run` has to run beside it.
+    """The logs of all jobs; one instance per process, with `run` as a background task.
 
     Args:
         objects: where logs are stored.
@@ -49,7 +49,7 @@ class JobLogs:
         self, objects: ObjectStore, resolve: Resolve, *, limit_bytes: int = LIMIT_BYTES, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         self.instance = uuid.uuid4().hex
-        """Changes with each start of the gateway; a shipper that sees a new one asks for all offsets again."""
+        """Changes with each start of the gateway; a shipper that sees a new value queries all offsets again."""
         self._limit, self._chunk_bytes = limit_bytes, chunk_bytes
         self._chunks = Chunks(objects)
         self._owners = Owners(resolve)
@@ -71,7 +71,7 @@ class JobLogs:
     ) -> int:
         """Accept bytes of a node's file from `offset` on; return the offset at which it continues.
 
-        Nothing is accepted if that is not `offset`. A line without its end is not accepted, but kept for `settle`.
+        Nothing is accepted if that is not `offset`. An incomplete line is not accepted, but kept for `settle`.
 
         Args:
             restart: the file was rewritten and is shorter than these bytes, which were accepted of it: begin at 0.
@@ -106,7 +106,7 @@ class JobLogs:
         """Raise UnknownJobError for a worker's file in a session in which no driver of the job has printed."""
         if name.ray_job and session not in job.sessions:
             # Ray restarts its job numbers in a new cluster, so the number alone could be another job's of days ago.
-            # The cached number may be such a one too, looked up before its driver was known.
+            # The cached number may also be a stale one, looked up before its driver was known.
             self._owners.forget_number(session, name.ray_job)
             raise UnknownJobError(f"No driver has printed in {session!r} yet for {name.file!r}; try again later.")
 
@@ -114,8 +114,7 @@ class JobLogs:
         """Record that a shipper sent everything that the node's files of known jobs had at `started` (Unix seconds).
 
         Returns:
-            Whether someone waits for a later moment, so that the shipper should look again at once, at unknown files
-            too.
+            True if someone waits for a later moment: the shipper should check again at once, unknown files included.
         """
         return self._passes.report(node, started)
 
@@ -131,7 +130,7 @@ class JobLogs:
         self._writer.changed(job)
 
     async def settle(self, job_id: str, node: str | None, since: float, timeout_s: float = 10) -> bool:
-        """Wait for everything that was printed until `since` (Unix seconds), lines without end included.
+        """Wait for everything that was printed until `since` (Unix seconds), incomplete lines included.
 
         Args:
             node: the driver's node, which may not have printed yet; None if it is not known. Nodes on which the job
@@ -177,7 +176,7 @@ class JobLogs:
         Waits up to 10 minutes for an unavailable store.
 
         Args:
-            skip_lines: lines to skip; lines omitted since count, the line that reports them does not.
+            skip_lines: lines to skip; lines that have been omitted since count, the line that reports them does not.
             ended: the job has ended: end with the last line.
 
         Raises:
@@ -205,7 +204,7 @@ class JobLogs:
                 del self._jobs[job_id]
 
     def forget(self, job_id: str) -> None:
-        """Drop what arrived while a job's log was deleted, so that it does not reach the next job of its id."""
+        """Drop lines that arrived while a job's log was deleted, so that they do not reach the next job with its id."""
         self._owners.forget(job_id)
         if job := self._jobs.pop(job_id, None):
             job.deleted = True

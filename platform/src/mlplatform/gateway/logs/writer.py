@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogWriter:
-    """Queue of changed logs; `run` has to run beside it."""
+    """Queue of changed logs, with `run` as a background task."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks

@@ -23,7 +23,7 @@ _EXPERIMENTS = 500
 """Experiments per search of runs."""
 
 _UNQUOTED = re.compile(r"[^'\"\\;]+")
-"""Text that a filter's string can hold; MLflow's grammar has no escape."""
+"""Text that a string in a filter can hold; MLflow's grammar has no escapes."""
 
 
 def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflowRest:
@@ -43,9 +43,9 @@ async def close_runs(
     reason: str,
     attempt: int | None = None,
 ) -> int:
-    """End every open run of a job, in whatever experiment, those that user code started included.
+    """End every open run of a job, in any experiment, including those that user code started.
 
-    Each gets the reason as a tag first and then its end. A run that has ended by itself is left as it is; a call that
+    Each first gets the reason as a tag and is then ended. A run that has ended by itself is left as it is; a call that
     a crash interrupts is completed by the next one.
 
     Args:

@@ -25,7 +25,7 @@ _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=3.0)
 
 _HEALTH_TIMEOUTS = (1.5, 5.0)
-"""Of two requests: of 186 jobs on two busy cores, one had a living node that was late to answer the first."""
+"""Timeouts of two requests: of 186 jobs on two busy cores, one had a living node that missed the first."""
 
 _ALL = 10_000
 """Maximum number of rows that Ray's state API lists."""
@@ -33,7 +33,7 @@ _ALL = 10_000
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
 
 _REFUSALS = ("status code 400", *_TOO_LARGE)
-"""The head answers 500 where its agent answered 400, and where a request is too large for either."""
+"""The head answers 500 if its agent answered 400, or if a request is too large for either."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ClusterSnapshot:
     """Ids of nodes that Ray lists as dead."""
 
     nodes: Sequence[Node]
-    """Alive, or seen lately."""
+    """Alive, or recently seen."""
 
 
 class RayHead:
@@ -109,7 +109,7 @@ class RayHead:
         _checked(answer)
 
     async def has_job(self, job_id: str) -> bool:
-        """Tell whether Ray knows a job that was not submitted through the gateway."""
+        """Return whether Ray has a job that was not submitted through the gateway."""
         answer = await self._send("GET", f"/api/jobs/{quote(job_id, safe='')}")
         if answer.status_code == 404:
             return False
@@ -117,7 +117,7 @@ class RayHead:
         return True
 
     async def has_supervisor(self, ray_submission_id: str) -> bool:
-        """Tell whether an actor that runs a submitted job is alive or being created."""
+        """Return whether an actor that runs a submitted job is alive or being created."""
         # JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common
         name = f"_ray_internal_job_actor_{ray_submission_id}"
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
@@ -165,7 +165,7 @@ class RayHead:
         return answer.status_code in (200, 404)
 
     async def has_package(self, name: str) -> bool:
-        """Tell whether Ray has a package; if so, it keeps it for the next minutes."""
+        """Return whether Ray has a package; if so, Ray keeps it for the next minutes."""
         answer = await self._send("GET", f"/api/packages/gcs/{name}")
         if answer.status_code == 404:
             return False
@@ -196,7 +196,7 @@ class RayHead:
         await self._send("GET", f"{self._agent}/api/job_agent/jobs/none/logs")
 
     async def node_answers(self, agent: str) -> bool:
-        """Tell whether the raylet behind an agent's address is healthy; a node that is late gets a second request."""
+        """Return whether the raylet behind an agent's address is healthy; a node that is late gets a second request."""
         for seconds in _HEALTH_TIMEOUTS:
             with suppress(UnreachableError):
                 answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=seconds)
@@ -227,7 +227,7 @@ class RayHead:
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:
-    """Raise UnreachableError for an error: a head that starts answers 404 or 500 until it has loaded its state."""
+    """Raise UnreachableError for an error: a starting head answers 404 or 500 until it has loaded its state."""
     if not answer.is_success:
         raise UnreachableError(f"Ray's head answers {answer.status_code}: {_last_line(answer)}")
     return answer
