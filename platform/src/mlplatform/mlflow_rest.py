@@ -1,6 +1,6 @@
 """Clients of MLflow's REST API without `import mlflow`, which takes 4 s of a core; one blocking, one for asyncio.
 
-Both map failures to the same errors with the same words, and follow MLflow's pages.
+Both map failures to the same errors with the same messages, and follow MLflow's pagination.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OWN_ACCOUNT = "put your account into ~/.mlflow/credentials (`mlplatform env` pr
 
 
 class RejectedError(PlatformError):
-    """MLflow rejected a request with a status from 400 to 499 other than 401 and 403; sending it again is of no use."""
+    """MLflow rejected a request with a status from 400 to 499 other than 401 and 403; a retry does not help."""
 
     def __init__(self, message: str, status: int, code: str, reason: str) -> None:
         """
@@ -47,10 +47,10 @@ class RejectedError(PlatformError):
 
 @dataclass(frozen=True)
 class Account:
-    """Identity that a client presents: user and password, or a bearer token, or nothing.
+    """Identity that a client presents: user and password, a bearer token, or nothing.
 
     Attributes:
-        remedy: how a person corrects it when MLflow rejects it; the end of a sentence.
+        remedy: advice for when MLflow rejects the account; the end of a sentence.
     """
 
     login: tuple[str, str] | None = None
@@ -99,7 +99,7 @@ class MlflowRest:
         """
         Args:
             tracking_uri: address of MLflow, `http://` or `https://`.
-            account: None takes `own_account`.
+            account: None means `own_account`.
             timeout_s: seconds without a byte after which MLflow counts as unavailable.
         """
         self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
@@ -168,7 +168,7 @@ class AsyncMlflowRest:
 
 
 class _Options(TypedDict, total=False):
-    """Keyword arguments that both clients of httpx have."""
+    """Keyword arguments that both httpx clients have."""
 
     base_url: str
     auth: tuple[str, str] | None
@@ -179,7 +179,7 @@ class _Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _Server:
-    """An MLflow server: how to connect to it, and the errors that its answers stand for."""
+    """An MLflow server: the options for connecting to it, and the errors that its answers stand for."""
 
     tracking_uri: str
     account: Account

@@ -1,4 +1,4 @@
-"""Name that pickles of version 0.1.0 hold: a search kept by the stack has its file system in `tuner.pkl`.
+"""Name that pickles of version 0.1.0 contain: a search stored by the stack has its file system in `tuner.pkl`.
 
 Without it, a search that runs across an upgrade could not be restored. The code is `storage.filesystem`.
 """

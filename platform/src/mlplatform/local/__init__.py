@@ -1,1 +1,1 @@
-"""The embedded platform: Ray and MLflow as processes of one person on one machine."""
+"""The embedded platform: Ray, MLflow and the gateway as processes of one user on one machine."""

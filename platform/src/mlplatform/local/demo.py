@@ -1,4 +1,4 @@
-"""Demo for a first visit: start a platform, train a model on it, show everything that is kept."""
+"""Demo for newcomers: start a platform, train a model on it, show everything that it records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TABLE_WIDTH = 240
 def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = None) -> None:
     """Train `script` on an embedded platform, as `mlplatform submit` would on the stack.
 
-    A platform that was not running before is stopped at the end, on Ctrl-C and SIGTERM too.
+    A platform that was not running before is stopped at the end, also on Ctrl-C and SIGTERM.
 
     Raises:
         HostError: Ray, MLflow or the gateway did not start.
@@ -54,7 +54,7 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
             try:
-                # Needed at the end; now a core is idle, while the job's driver imports the same.
+                # Needed at the end; a core is idle now, while the job's driver imports the same.
                 import_module("mlflow")
                 lines = _follow(jobs, job_id, reached, console)
             except BaseException:
@@ -90,13 +90,13 @@ def _stopped_at_the_end(platform: LocalPlatform, was_running: bool) -> Iterator[
 
 
 def _abandon(jobs: Jobs, job_id: str) -> None:
-    """Stop a job that nobody waits for, or the next start of the platform would continue it."""
+    """Stop a job that nobody waits for; otherwise the next start of the platform would continue it."""
     with suppress(PlatformError):
         jobs.stop(job_id)
 
 
 def _follow(jobs: Jobs, job_id: str, reached: Settings, console: Console) -> list[str]:
-    """Show each report as it comes; return the job's log."""
+    """Show each report as it arrives; return the job's log."""
     text = TextColumn("{task.description}")
     lines = []
     with Progress(
@@ -150,7 +150,7 @@ def _show(job_id: str, reached: Settings, home: Path, console: Console, kept: Ma
     if run is not None:
         _add_models(table, run)
         table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
-    # Addresses and paths are there to be copied: wider than the terminal, but whole.
+    # Addresses and paths are meant to be copied: wider than the terminal, but on one line.
     Console(width=max(console.width, _TABLE_WIDTH), markup=False, emoji=False).print(table)
     console.print("`mlplatform local up` starts the same platform again, with its web pages open.")
 
@@ -160,7 +160,7 @@ def _add_models(table: Table, run: Run) -> None:
 
     client = MlflowClient()
     for found in client.search_model_versions(f"run_id = '{run.info.run_id}'"):
-        # The search leaves aliases out.
+        # The search does not return aliases.
         version = client.get_model_version(found.name, found.version)
         table.add_row("model", version.name)
         table.add_row("version", str(version.version))

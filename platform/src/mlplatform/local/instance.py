@@ -1,4 +1,4 @@
-"""An instance of the embedded platform as `state.json` keeps it, and the folder that it lives in."""
+"""An instance of the embedded platform as stored in `state.json`, and its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
 
 RAY_SOCKET = f"/session_2000-01-01_00-00-00_000000_1234567/sockets/{'dash_MetricsHead':24}"
-"""The deepest socket that Ray makes below its folder, and some more for those of later versions."""
+"""Length of the longest socket path that Ray creates below its folder, with a margin for later versions."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Instance:
     tracking_uri: str
     ray_folder: str
     dashboard_port: int = 0
-    """Of Ray's own dashboard, which only the gateway uses."""
+    """Port of Ray's own dashboard, which only the gateway uses."""
 
     agent_port: int = 0
-    """Of the agent on Ray's node."""
+    """Port of the agent on Ray's node."""
 
     processes: list[Process] = field(default_factory=list)
     """At most one per name."""
@@ -50,7 +50,7 @@ class Instance:
         return next((process for process in self.processes if process.name == name), None)
 
     def with_process(self, process: Process) -> Instance:
-        """Return the instance with a program's new process in the place of its old one."""
+        """Return the instance with a program's new process in place of its old one."""
         return replace(self, processes=[*(old for old in self.processes if old.name != process.name), process])
 
 
@@ -63,7 +63,7 @@ class Home:
         self.state = path / "state.json"
 
     def load(self) -> Instance | None:
-        """Read the instance; None when there is none.
+        """Read the instance; None if there is none.
 
         Raises:
             HostError: the file is damaged.

@@ -1,4 +1,4 @@
-"""The embedded platform: Ray, MLflow and the gateway as processes of one person on one machine, on loopback only."""
+"""The embedded platform: Ray, MLflow and the gateway as processes of one user on one machine, on loopback only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECOVER_SECONDS = 60.0
 
 
 class LocalPlatform:
-    """The embedded platform in one folder; several folders give several platforms side by side."""
+    """The embedded platform in one folder; several folders hold independent platforms."""
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or settings().home
@@ -36,10 +36,10 @@ class LocalPlatform:
     def up(self) -> Settings:
         """Start what is not running, and wait until Ray, MLflow and the gateway answer.
 
-        Jobs that were open at the last `down` are started again, from their last checkpoint where they have one.
+        Jobs that were open at the last `down` are started again, from their last checkpoint if they have one.
 
         Returns:
-            The settings that reach it.
+            The settings to connect to it with.
 
         Raises:
             HostError: something did not start; the message names the log. Everything that had started is stopped.
@@ -59,14 +59,14 @@ class LocalPlatform:
             return self._files.settings(instance)
 
     def down(self) -> bool:
-        """Stop exactly what was started here; False when there was nothing."""
+        """Stop exactly what was started here; return False if there was nothing."""
         with self._locked():
             instance = self._files.load()
             self._stop(instance)
             return instance is not None
 
     def status(self) -> Settings | None:
-        """Return the settings that reach a running platform; None while any part of it does not answer."""
+        """Return the settings to connect to a running platform with; None while any part of it does not answer."""
         instance = self._files.load()
         return self._files.settings(instance) if instance and self._answers(instance) else None
 
@@ -83,7 +83,7 @@ class LocalPlatform:
             dashboard_port=dashboard_port,
             agent_port=agent_port,
         )
-        # Written before and after each start: its id finds the processes also when this one is killed in between.
+        # Written before and after each start: its id finds the processes even if this one is killed in between.
         self._files.save(instance)
         for name in programs.PROGRAMS:
             instance = instance.with_process(programs.start(name, self._files, instance))
@@ -112,7 +112,7 @@ class LocalPlatform:
             time.sleep(0.2)
 
     def _recovers(self, instance: Instance) -> bool:
-        """Return whether it answers, after a while if its supervisor is restarting something."""
+        """Return whether the platform answers, after a while if its supervisor is restarting something."""
         deadline = time.monotonic() + _RECOVER_SECONDS
         while not self._answers(instance):
             instance = self._files.load() or instance
@@ -140,7 +140,7 @@ class LocalPlatform:
         if instance is None:
             return
         if watcher := instance.process(supervisor.NAME):
-            # First, for it would restart what ends. It may have restarted something since the state was read.
+            # First, because it would restart what ends. It may have restarted something since the state was read.
             processes.end(lambda: processes.in_session(watcher), at_once=True)
             instance = self._files.load() or instance
         found = instance

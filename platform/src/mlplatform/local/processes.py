@@ -24,7 +24,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Process:
-    """A process that leads its own session; the time tells it from a later one with the same id."""
+    """A process that leads its own session; its start time tells it from a later one with the same id."""
 
     pid: int
     created: float
@@ -60,7 +60,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_alive(process: Process) -> bool:
-    """Return whether this very process runs."""
+    """Return whether this process runs, and not another one under its id."""
     try:
         found = psutil.Process(process.pid)
         return bool(found.create_time() == process.created) and is_running(found)
@@ -69,7 +69,7 @@ def is_alive(process: Process) -> bool:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Return whether a process has not ended; a zombie, which its parent has yet to collect, has."""
+    """Return whether a process has not ended; a zombie, which its parent has yet to reap, has."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE) and bool(process.is_running())
     except psutil.NoSuchProcess:
@@ -80,7 +80,7 @@ def members(instance_id: str, leaders: Collection[Process]) -> list[psutil.Proce
     """Return every process of an instance: in a leader's session, below one of those, or with the instance's mark.
 
     None of the three finds all: Ray's workers overwrite their environment, drivers lead sessions of their own, and
-    children of a killed parent are nobody's.
+    children of a killed parent are orphans.
     """
     sessions = _sessions(leaders)
     found = {}

@@ -39,10 +39,10 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # There is no other node that work could move to, so draining would only make `down` wait.
+        # There is no other node that work could move to, so draining would only delay `down`.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # Ray replaces 127.0.0.1 by the machine's outward address, except where this says that no other
-        # node will join, as it does by default on a Mac; then all its servers bind to loopback.
+        # Ray replaces 127.0.0.1 with the machine's external address, unless this variable states that no other node
+        # will join, which is the default on a Mac; then all its servers bind to loopback.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         ray_commands.START_HOOK: "mlplatform.compat.ray_commands.leave_client_server_out",
         # Two fixed ports by default, which a second platform could not open.
@@ -50,11 +50,11 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         "DASHBOARD_METRIC_PORT": "0",
         # The gateway decides how long a job waits to start; Ray would fail it after 15 minutes.
         "RAY_JOB_START_TIMEOUT_SECONDS": "31536000",
-        # Nothing removes this machine while it runs, so a process that watches for it only costs a start.
+        # Nothing removes this machine while it runs, so a process that watches for that would only slow down the start.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        # Ray 2.60 mistakes its own replacement of a worker's stdout for somebody else's and prints each line twice.
+        # Ray 2.60 mistakes its own replacement of a worker's stdout for a foreign one and prints each line twice.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-        # Ray drops lines of several processes that differ in numbers alone. Not reports; the rest is its default.
+        # Ray drops lines of several processes that differ only in numbers. Exempt reports; the rest is Ray's default.
         "RAY_DEDUP_LOGS_ALLOW_REGEX": f"{REPORT}|__ray_testing_never_deduplicate__",
     }
 
@@ -108,7 +108,7 @@ def _gateway(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]
 
 
 def _log_shipper(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
-    """The shipper's folder of nodes holds one link, named as Ray names the machine."""
+    """Return the log shipper's command; its folder of nodes gets one link, named as Ray names the machine."""
     nodes = home.path / "nodes"
     nodes.mkdir(exist_ok=True)
     link = nodes / socket.gethostname()

@@ -1,6 +1,6 @@
 """Restart of the embedded platform's programs when they end: `python -m mlplatform.local.supervisor HOME INSTANCE`.
 
-One process per instance, the counterpart of a restart policy of containers. It runs until `down` ends it, or until the
+One process per instance, the counterpart of a container restart policy. It runs until `down` ends it, or until the
 state no longer names it.
 """
 
@@ -21,7 +21,7 @@ NAME = "supervisor"
 _LOOK_SECONDS = 0.5
 
 _SOON_SECONDS = 20.0
-"""A program that ends this soon after its start is started again later and later."""
+"""A program that ends this soon after its start is restarted with increasing delays."""
 
 _FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 30.0
 
@@ -73,7 +73,7 @@ def run(home: Home, instance_id: str) -> None:
             return
         if this is not None:
             supervisor.look(instance)
-        # Collects the ended ones among the children, so that their ids become free.
+        # Reaps the children that have ended, so that their ids become free.
         _collect()
         time.sleep(_LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Data sets by name and digest, so that a run's training data can be named, fetched again and distinguished.
+"""Data sets by name and digest, so that a run's training data can be identified and fetched again.
 
 <MLPLATFORM_DATASETS>/<name>/<digest>/...             the files as they were uploaded
 <MLPLATFORM_DATASETS>/.manifests/<name>/<digest>      checksums; written last, so that half an upload is invisible
@@ -44,7 +44,7 @@ class Dataset:
     """Digest over names and contents, 32 hexadecimal characters; the same files have the same one everywhere."""
 
     uri: str
-    """Folder or `s3://` address of the files, for Ray Data, pyarrow and others that read in place."""
+    """Folder or `s3://` address of the files, for Ray Data, pyarrow and other libraries that read in place."""
 
     size: int
     """Size of all files together, in bytes."""
@@ -61,7 +61,7 @@ class Dataset:
     def download(self, folder: Path | str) -> Path:
         """Download the files into a new or empty folder and verify each; nothing is transferred if they are there.
 
-        Several processes may download to the same folder at once, such as the ranks on a node: one of them does.
+        Several processes, such as the ranks on a node, may call this for the same folder at once: one downloads.
 
         Returns:
             The folder's absolute path.
@@ -135,9 +135,9 @@ def list_datasets() -> list[Dataset]:
 
 
 def put(source: Path | str, name: str) -> Dataset:
-    """Upload a folder, or one file, under a name; the same contents again transfer nothing.
+    """Upload a folder, or one file, under a name; repeating it with the same contents transfers nothing.
 
-    After an interrupted upload, the next one sends only the missing files. Nothing is visible until all are there.
+    After an interrupted upload, the next one sends only the missing files. Nothing is visible until all are stored.
 
     Args:
         source: the folder or file.
@@ -158,7 +158,7 @@ def put(source: Path | str, name: str) -> Dataset:
     total = sum(size for size, _ in before.values())
     sums = _sums(files, total)
     digest = checksums.digest(sums)
-    # Also if there is a manifest: files that somebody has deleted since are uploaded again.
+    # Even if there is a manifest: files deleted since are uploaded again.
     _send(store, f"{name}/{digest}", files, before)
     manifests = _manifests(store, name)
     if manifests and _digest_of(manifests[-1]) == digest:

@@ -28,7 +28,7 @@ def describe(model: str) -> dict[str, str]:
         model: as in `lookup.resolve`.
 
     Returns:
-        Name of each fact -> its text; facts that are not known are left out.
+        Name of each fact -> its text; unknown facts are omitted.
 
     Raises:
         RegistryError: there is no such model, version or alias.

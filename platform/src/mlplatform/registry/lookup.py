@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def resolve(model: str) -> ModelVersion:
-    """Return the version that `name@alias` or `name/version` stands for, also with `models:/` before it.
+    """Return the version that `name@alias` or `name/version` stands for, with or without the prefix `models:/`.
 
     Raises:
         RegistryError: there is no such model, version or alias; the message lists the existing ones.
@@ -40,10 +40,10 @@ def version_of(name: str, alias: str) -> ModelVersion | None:
 
 
 def parts(model: str) -> tuple[str, str, str]:
-    """Return the name, the sign after it, and the alias or the version.
+    """Return the name, the separator (`@` or `/`), and the alias or the version.
 
     Raises:
-        RegistryError: it is neither name@alias nor name/version.
+        RegistryError: the model is given as neither name@alias nor name/version.
     """
     rest = model.removeprefix("models:/")
     mark = "@" if "@" in rest else "/"

@@ -27,9 +27,9 @@ def open_files(location: str) -> ArtifactRepository:
 
 
 def record(files: ArtifactRepository) -> str:
-    """Upload SHA256SUMS beside a model's files, unless it is there already.
+    """Upload SHA256SUMS beside a model's files, unless it already exists.
 
-    Every file is downloaded once, as the server returns it; each thread has one of them on this machine's disk.
+    Every file is downloaded once, as the server returns it; each thread keeps one at a time on this machine's disk.
 
     Args:
         files: the model's files.
@@ -54,7 +54,7 @@ def record(files: ArtifactRepository) -> str:
 
 
 def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None) -> Path:
-    """Download a model's files into a folder that appears whole; nothing is transferred if it holds them already.
+    """Download a model's files into a folder, atomically; nothing is transferred if the folder already holds them.
 
     Args:
         files: the model's files.

@@ -23,10 +23,10 @@ _LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|(^|[^a-z])(m[as]e|rmse)([^
 
 
 def register(model_uri: str, name: str) -> ModelVersion:
-    """Make a logged model a version of the registered model `name`; the same model again gives the same version.
+    """Make a logged model a version of the registered model `name`; repeating it returns the same version.
 
     Adds SHA256SUMS to the model's files, which `download` checks them against. The version's tags name the job, commit
-    and data sets behind it, as far as its run has them.
+    and data sets behind it, if its run has them.
 
     Args:
         model_uri: as in `mlflow.<flavor>.log_model(...).model_uri` (`models:/<model id>`), or `runs:/<run id>/<path>`.
@@ -58,9 +58,9 @@ def promote(
     metric: str | None = None,
     mode: Literal["min", "max"] | None = None,
 ) -> ModelVersion:
-    """Point an alias at a version, unless the version that it points at now is better.
+    """Point an alias at a version, unless the alias's current version is better.
 
-    MLflow notifies the receivers added by `webhooks.add`, also if the alias points there already.
+    MLflow notifies the receivers added by `webhooks.add`, even if the alias already points at the version.
 
     Args:
         name: name of the registered model.
@@ -71,7 +71,7 @@ def promote(
             and errors.
 
     Raises:
-        RegistryError: there is no such model or version, one of the two has no such metric, or the present one is
+        RegistryError: there is no such model or version, one of the two has no such metric, or the current one is
             better.
     """
     better = _mode(metric, mode) if metric else "max"
@@ -126,11 +126,11 @@ def best_run(experiment: str, metric: str, mode: Literal["min", "max"] | None = 
 def download(model: str, destination: Path | str) -> Path:
     """Download a model's files into a folder and check each against the checksums that `register` has recorded.
 
-    The folder appears whole or not at all. A folder that holds this version already is left as it is, one that holds
+    The folder appears whole or not at all. A folder that already holds this version is left unchanged, one that holds
     another model is replaced, and one with other files is rejected.
 
     Args:
-        model: `name@alias` or `name/version`, also with `models:/` before it.
+        model: `name@alias` or `name/version`, with or without the prefix `models:/`.
         destination: the folder.
 
     Returns:

@@ -61,7 +61,7 @@ def publish_model(
 
 
 def _logged(name: str, run: Run) -> str | None:
-    """Return the URI of the newest complete model of this name in the run; None without one."""
+    """Return the URI of the newest complete model of this name in the run; None if there is none."""
     import mlflow
     from mlflow.entities import LoggedModelStatus
 

@@ -1,7 +1,7 @@
 """Webhooks for promotions: MLflow posts to each receiver, signed, the version that an alias now points at.
 
 MLflow delivers in the background and tries four times within about ten seconds. A receiver that was unavailable for
-longer reads the present champion with `registry.lookup.resolve` when it starts. Promoting again delivers again.
+longer should read the current champion with `registry.lookup.resolve` when it starts. Promoting again delivers again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOLERANCE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Webhook:
-    """A receiver that is registered at MLflow."""
+    """A receiver that is registered with MLflow."""
 
     id: str
     name: str
@@ -51,17 +51,18 @@ class Promotion:
 
 
 def add(url: str, secret: str, *, name: str | None = None, account: Path | None = None) -> Webhook:
-    """Have every promotion posted to `url`, signed with `secret`, which the receiver passes to `promotion`.
+    """Add a webhook: MLflow posts every promotion to `url`, signed with `secret`, which the receiver passes to
+    `promotion`.
 
     Args:
         url: address of the receiver.
         secret: shared secret; `openssl rand -hex 32` makes one.
-        name: name of the webhook; None takes "promotions".
+        name: name of the webhook; None means "promotions".
         account: file with an administrator's account, `secrets/mlflow_admin` on a stack; the embedded platform needs
             none.
 
     Raises:
-        RegistryError: MLflow rejected the address, by the settings WEBHOOK_SCHEMES and WEBHOOK_PRIVATE_ADDRESSES.
+        RegistryError: MLflow rejected the address because of WEBHOOK_SCHEMES or WEBHOOK_PRIVATE_ADDRESSES.
         AccessError: the account is missing or not an administrator's.
         SettingsError: the secret is empty, or MLFLOW_TRACKING_URI is not set.
         UnreachableError: MLflow does not answer.
@@ -74,7 +75,7 @@ def add(url: str, secret: str, *, name: str | None = None, account: Path | None 
 
 
 def webhooks(account: Path | None = None) -> list[Webhook]:
-    """Return every receiver, of all kinds of events."""
+    """Return every receiver, for all kinds of events."""
     with _mlflow(account) as mlflow:
         return [_webhook(entry) for entry in mlflow.all("GET", "webhooks", "webhooks", {"max_results": _PAGE})]
 

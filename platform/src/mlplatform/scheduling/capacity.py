@@ -1,4 +1,4 @@
-"""Feasibility check of a job on the present nodes, and the shortage that it has to wait for.
+"""Feasibility check of a job on the current nodes, and the resources that it has to wait for.
 
 Pure functions over the listings of Ray's dashboard.
 """
@@ -34,7 +34,7 @@ class Shortage:
     """Running jobs that hold the missing resources."""
 
     unavailable: tuple[str, ...] = ()
-    """Nodes that were lost lately and may come back."""
+    """Nodes that were lost recently and may come back."""
 
     def __str__(self) -> str:
         parts = [f"The job waits for {self.missing}"]
@@ -52,10 +52,10 @@ def check(
     workers: WorkerGroup | None = None,
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Shortage | None:
-    """Reject a job that the nodes can never run, and return the present shortage.
+    """Reject a job that the nodes can never run, and return the current shortage.
 
     Args:
-        nodes: alive, or seen lately.
+        nodes: alive, or recently seen.
         entry: resources that the entry point reserves.
         workers: group that the job's code will request.
         labels: selector of the nodes that may run the entry point; empty means any.
@@ -80,7 +80,7 @@ def check(
 
 
 def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
-    """Reject amounts that Ray does not support: GPUs come in fractions below 1, and whole above.
+    """Reject amounts that Ray does not support: fractions of a GPU only below 1, whole GPUs above.
 
     Source: `ray._private.ray_option_utils`.
     """
@@ -189,7 +189,7 @@ def _times(free: Mapping[str, float], asked: Mapping[str, float]) -> float:
 
 
 def _pieces(name: str, free: float, each: float) -> int:
-    """Return how many pieces of a resource fit; a part of a GPU is on one GPU, so 0.6 fits twice into 2 GPUs."""
+    """Return how many pieces of a resource fit; a fraction is of a single GPU, so 0.6 fits twice into 2 GPUs."""
     if name != "GPU" or each >= 1:
         return math.floor(free / each + _EPSILON)
     whole = math.floor(free + _EPSILON)

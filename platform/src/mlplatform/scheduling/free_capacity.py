@@ -10,7 +10,7 @@ from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Node, Request
 
 YOUNG_SECONDS = 60.0
-"""An entry point imports for 20 s on two cores before it requests its workers."""
+"""Time for which a started job is counted: an entry point imports for 20 s on two cores before it requests workers."""
 
 _EPSILON = 1e-9
 
@@ -19,11 +19,11 @@ class FreeCapacity:
     """Free resources of the nodes, reduced by each job that is started on them."""
 
     def __init__(self, nodes: Sequence[Node], label: Mapping[str, str]) -> None:
-        """Copy the nodes, which stay as they are.
+        """Copy the nodes, which are not changed.
 
         Args:
-            nodes: of the cluster, as last listed.
-            label: of the nodes that run entry points.
+            nodes: nodes of the cluster, as last listed.
+            label: label of the nodes that run entry points.
         """
         self._nodes = list(nodes)
         self._label = label

@@ -10,7 +10,7 @@ from mlplatform.contract import ATTEMPT_ID
 from mlplatform.scheduling.resources import Node, subtract
 
 SEEN_LATELY_SECONDS = 600
-"""A node that was lost less long ago counts: it may only be restarting."""
+"""A node that was lost more recently counts: it may only be restarting."""
 
 _USED = re.compile(r"^([\d.]+)/[\d.]+ (\S+)", re.MULTILINE)
 
@@ -67,7 +67,7 @@ def users_of(
 def _replaced(
     lost: Mapping[str, Any], name: str, shapes: Iterable[Mapping[str, Any]], hosts: Mapping[str, str | None]
 ) -> bool:
-    """Tell whether a node of the same host has started after it."""
+    """Return whether a node of the same host has started after it."""
     return any(
         shape["start_time_ms"] > lost["start_time_ms"]
         and (shape["node_ip"] == lost["node_ip"] or (hosts.get(shape["node_id"]) or shape["node_name"]) == name)
@@ -76,5 +76,5 @@ def _replaced(
 
 
 def _used(lines: str) -> dict[str, float]:
-    """Read `1.0/4.0 CPU (1.0 used of 1.0 reserved in placement groups)`; memory, in other units, is left out."""
+    """Read `1.0/4.0 CPU (1.0 used of 1.0 reserved in placement groups)`; memory, in other units, is omitted."""
     return {name: float(value) for value, name in _USED.findall(lines)}

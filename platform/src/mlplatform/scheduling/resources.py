@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LEAST_AMOUNT = 0.0001
-"""Ray refuses less of a resource (`ray._common.ray_option_utils`), and how often less fits overflows."""
+"""Smallest amount that Ray accepts (`ray._common.ray_option_utils`); for less, the number that fits would overflow."""
 
 _IN_BYTES = ("memory", "object_store_memory")
 
@@ -63,7 +63,8 @@ class Node:
         return self.total if not now else self.free if self.alive else {}
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether the node matches a label selector of Ray's, with values `v`, `!v`, `in(v, w)` or `!in(v, w)`."""
+        """Return whether the node matches a label selector of Ray's, with values `v`, `!v`, `in(v, w)` or `!in(v,
+        w)`."""
         return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
 
 
@@ -74,7 +75,7 @@ def describe(amounts: Mapping[str, float]) -> str:
 
 
 def selects(wanted: str, value: str | None) -> bool:
-    """Tell whether a label's value matches one term of a selector."""
+    """Return whether a label's value matches one term of a selector."""
     negated, wanted = wanted.startswith("!"), wanted.removeprefix("!")
     listed = wanted.removeprefix("in(").removesuffix(")") if wanted.startswith("in(") else wanted
     choices = {choice.strip() for choice in listed.split(",")} if listed is not wanted else {wanted}
@@ -82,7 +83,7 @@ def selects(wanted: str, value: str | None) -> bool:
 
 
 def subtract(free: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
-    """Return the amounts that remain of `free`."""
+    """Subtract amounts; return what remains of `free`."""
     return {name: value - asked.get(name, 0) for name, value in free.items()}
 
 
@@ -96,7 +97,7 @@ def format_amount(name: str, value: float) -> str:
 
 
 def unit_of(name: str, value: float) -> str:
-    """Return the unit of an amount, in the plural where it needs one."""
+    """Return the unit of an amount, in the singular or plural."""
     if name not in ("CPU", "GPU"):
         return name
     return name if value == 1 else f"{name}s"
