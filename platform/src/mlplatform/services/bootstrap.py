@@ -31,7 +31,7 @@ _READ = ("s3:GetObject",)
 
 _WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
-# Account -> bucket, or some of its objects -> allowed actions. Each also allows to list the bucket.
+# Account -> bucket, or some of its objects -> allowed actions. Each also allows listing the bucket.
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlflow": {"mlflow-artifacts": _WRITE},
     # `attempt`, beside a job's checkpoints, is the number that fences off earlier attempts.
@@ -55,7 +55,7 @@ def make_databases() -> None:
     roles = {**owners, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
     superuser = (SECRETS / "postgres_password").read_text()
     with closing(_connect("postgres_password", host="postgres", user="postgres", password=superuser)) as connection:
-        connection.autocommit = True  # CREATE DATABASE refuses to run in a transaction
+        connection.autocommit = True  # CREATE DATABASE cannot run in a transaction
         cursor = connection.cursor()
         for role, role_password in roles.items():
             cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))

@@ -32,7 +32,7 @@ PARTS = ("training", "validation", "evaluation")
 CLASSES = tuple(f"class_{number:02d}" for number in range(11))
 
 PUBLISHED = {"training": 9866, "validation": 3430, "evaluation": 3347}
-"""Photos of the published data set. Another one of the same shape is accepted too, with a notice."""
+"""Photos of the published data set. Another one with the same structure is also accepted, with a notice."""
 
 _PHOTO = re.compile(r"[^.].*\.(jpe?g|png)", re.IGNORECASE)
 
@@ -43,7 +43,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Photo:
-    """File of an archive, and its target below the folder."""
+    """File in an archive, and its target below the folder."""
 
     member: str
     size: int

@@ -13,8 +13,8 @@ from mlplatform.settings.job import Settings
 def create_app() -> Any:
     """Return MLflow's authenticated Flask application.
 
-    MLflow reads its keys from environment variables only. They are set here, inside the serving process, and so are
-    neither in the container's environment nor in the one that the process was started with.
+    MLflow reads its keys from environment variables only. They are set here, inside the serving process, so they are
+    neither in the container's environment nor in the one with which the process was started.
     """
     settings = Settings.load()
     provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)

@@ -1,7 +1,7 @@
-"""Accounts and switches of other libraries, which a job has in its own environment.
+"""Accounts and switches of other libraries, from a job's own environment.
 
 Unlike `job.settings()`, these are not cached: a program may set the variables while it runs, so each reader loads them
-where it needs them. The names are those of the libraries; the platform adds none of its own.
+when it needs them. The names are those of the libraries; the platform adds none of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrackingAccount(EnvironmentSettings):
     """File with the certificate authority of the server."""
 
     requests_ca_bundle: Path | None = Field(None, validation_alias="REQUESTS_CA_BUNDLE")
-    """The same for every server; MLflow's client, which uses `requests`, heeds it."""
+    """The same for every server; MLflow's client respects it, because it uses `requests`."""
 
     auth_provider: str | None = Field(None, validation_alias="MLFLOW_TRACKING_AUTH")
     """Plugin that signs the requests of MLflow's client; `mlplatform` on the platform's nodes."""
@@ -69,7 +69,7 @@ class TrackingAccount(EnvironmentSettings):
 
     @property
     def certificate_authority(self) -> Path | None:
-        """File with the certificate authority to verify the server with; None takes the usual ones."""
+        """File with the certificate authority to verify the server with; None means the default ones."""
         return self.server_certificate or self.requests_ca_bundle
 
     @property
@@ -90,7 +90,7 @@ class TrackingAccount(EnvironmentSettings):
 
 
 class OtherTrackers(EnvironmentSettings):
-    """Switches and keys of Weights & Biases and Comet that the platform heeds before it sets its own defaults."""
+    """Switches and keys of Weights & Biases and Comet that take precedence over the platform's defaults."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
@@ -103,7 +103,7 @@ class OtherTrackers(EnvironmentSettings):
     """File with a token that W&B exchanges for a key."""
 
     wandb_server: str | None = Field(None, validation_alias="WANDB_BASE_URL")
-    """W&B server when it is not the public one."""
+    """W&B server, if it is not the public one."""
 
     comet_online: bool | None = Field(None, validation_alias="COMET_START_ONLINE")
     """Switch for sending to Comet's server; None lets the key decide."""

@@ -1,4 +1,4 @@
-"""Access to the environment of this process: the only module, besides the settings' own loader, that touches it."""
+"""Access to the environment of this process: the only module, besides the loader of the settings, that accesses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPEN_RUN = "MLPLATFORM_OPEN_RUN"
 """Variable with the id of the job's run, set for the children of the process that holds it open."""
 
 _DEFAULTS = "MLPLATFORM_DEFAULTS"
-"""Variable with the variables, as JSON, that this process or a parent has set for libraries."""
+"""Variable that lists, as JSON, the variables that this process or a parent has set for libraries."""
 
 
 def environment() -> Mapping[str, str]:
@@ -29,7 +29,7 @@ def provide_secret(variable: str, file: Path) -> None:
 
 @contextmanager
 def changed_environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Set variables, or remove those that are None; at the end all of them have their earlier values again."""
+    """Set variables, or remove those that are None; at the end, restore their earlier values."""
     before = {name: os.environ.get(name) for name in variables}
     try:
         _change(variables)
@@ -44,7 +44,7 @@ def open_run() -> str | None:
 
 
 def launcher_ranks() -> tuple[int, int]:
-    """Return rank and local rank from torchrun, Lightning or SLURM; 0 and 0 outside of them.
+    """Return rank and local rank from torchrun, Lightning or SLURM; 0 and 0 without any of them.
 
     Read at each call, because Lightning sets them in a process that is already running.
     """
@@ -64,9 +64,9 @@ def set_environment(variables: Mapping[str, str]) -> None:
 
 
 def set_default_environment(variables: Mapping[str, str]) -> None:
-    """Set variables that a library reads only from the environment, where the user has not set them.
+    """Set variables that a library reads only from the environment, unless the user has set them.
 
-    A value that an earlier call has set, in this process or a parent, is not the user's, so it is replaced.
+    A value that an earlier call set, in this process or a parent, is not the user's, so it is replaced.
     """
     ours = json.loads(os.environ.get(_DEFAULTS) or "{}")
     new = {name: value for name, value in variables.items() if os.environ.get(name) in (None, ours.get(name))}

@@ -25,7 +25,7 @@ _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
 
 
 class Settings(EnvironmentSettings):
-    """Addresses, paths and identity of the process at hand; secrets stay in the files that the paths name."""
+    """Addresses, paths and identity of the current process; secrets stay in the files that the paths name."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
@@ -36,16 +36,16 @@ class Settings(EnvironmentSettings):
     """The platform's own MLflow, whatever a job sets `tracking_uri` to; its account is sent nowhere else."""
 
     tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
-    """Address of MLflow for browsers, where it differs from the one for programs."""
+    """Address of MLflow for browsers, if it differs from the one for programs."""
 
     ray_address: str = Field("http://127.0.0.1:8265", validation_alias="RAY_ADDRESS")
-    """Ray's Jobs API."""
+    """Address of Ray's Jobs API, which the gateway serves."""
 
     ray_auth_token_path: Path | None = Field(None, validation_alias="RAY_AUTH_TOKEN_PATH")
     """File that holds the token for `ray_address`."""
 
     storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
-    """Storage of checkpoints: `s3://bucket[/prefix]` or an absolute folder; a job adds its id."""
+    """Storage of checkpoints: `s3://bucket[/prefix]` or an absolute folder; each job has its own sub-folder."""
 
     datasets: str = Field("s3://datasets", validation_alias="MLPLATFORM_DATASETS")
     """Storage of data sets: `s3://bucket[/prefix]` or an absolute folder."""
@@ -66,22 +66,22 @@ class Settings(EnvironmentSettings):
     """Number of this start of the job, from 1."""
 
     user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")
-    """Person on whose behalf jobs are submitted."""
+    """User on whose behalf jobs are submitted."""
 
     image: str | None = Field(None, validation_alias="MLPLATFORM_IMAGE")
     """Container image of this process, recorded with each run; None on the embedded platform."""
 
     git_commit: str | None = Field(None, validation_alias="MLPLATFORM_GIT_COMMIT")
-    """Commit of the submitted folder; None where it was not under git."""
+    """Commit of the submitted folder; None if it was not under git."""
 
     git_diff: str | None = Field(None, validation_alias="MLPLATFORM_GIT_DIFF")
     """Changes of the submitted folder since its commit, packed by `contract.pack`; None for a clean tree."""
 
     entrypoint: str | None = Field(None, validation_alias="MLPLATFORM_ENTRYPOINT")
-    """The job's command as it was submitted; None where it was not recorded."""
+    """The job's command as it was submitted; None if it was not recorded."""
 
     note: str | None = Field(None, validation_alias="MLPLATFORM_NOTE")
-    """The submitter's note about the job; shown with its run."""
+    """The submitter's note on the job, shown with its run."""
 
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points (the stack: role=worker); None means any node."""
@@ -98,7 +98,7 @@ class Settings(EnvironmentSettings):
     mlflow_webhook_key_file: Path = Field(
         Path("/run/secrets/mlflow_webhook_key"), validation_alias="MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE"
     )
-    """File with the key that encrypts the webhooks' secrets in MLflow's database; read in the same place only."""
+    """File with the key that encrypts the webhooks' secrets in MLflow's database; read there only."""
 
     @field_validator("home")
     @classmethod
@@ -108,7 +108,7 @@ class Settings(EnvironmentSettings):
     @model_validator(mode="before")
     @classmethod
     def _identity_of_ray(cls, values: Any) -> Any:
-        """Fill the job's identity from Ray's job metadata, where no variable has set it.
+        """Fill in the job's identity from Ray's job metadata, unless a variable sets it.
 
         Ray puts the job's configuration into every driver's environment as JSON
         (`ray_core.JOB_CONFIG`); its workers have it in their own context.
@@ -129,7 +129,7 @@ class Settings(EnvironmentSettings):
 
     @property
     def driver_labels(self) -> dict[str, str]:
-        """The label that entry points need, as a Ray label selector; empty where any node is accepted."""
+        """The label that entry points need, as a Ray label selector; empty if any node is accepted."""
         return label_selector(self.driver_label)
 
     @property

@@ -20,13 +20,13 @@ class EnvironmentSettings(BaseSettings):
         """Read the environment; `overrides` are fields by name.
 
         Raises:
-            SettingsError: a variable has an invalid value; all of them are named at once.
+            SettingsError: a variable has an invalid value; the message names all of them.
         """
         return load_settings(cls, overrides)
 
 
 def label_selector(label: str | None) -> dict[str, str]:
-    """Return a `key=value` label as a Ray label selector; empty for none."""
+    """Return a `key=value` label as a Ray label selector; empty without a label."""
     key, _, value = (label or "").partition("=")
     return {key: value} if key else {}
 

@@ -26,10 +26,10 @@ class StackSettings(BaseSettings):
     """Selects the workers' devices and the exporters."""
 
     worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
-    """One worker with every GPU, two with one each, or the generated file for other counts."""
+    """One worker with all GPUs, two with one each, or the generated file for other counts."""
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
-    """Prefix of every container's name, so that two stacks fit on one host."""
+    """Prefix of every container's name, so that one host can run two stacks."""
 
     food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
     """Docker volume with the photos of Food-11, which the stacks of a host may share."""

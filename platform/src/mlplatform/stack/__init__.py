@@ -1,1 +1,1 @@
-"""Verbs of a person who operates the stack on its host; imports neither ray nor mlflow nor torch."""
+"""Verbs of the stack's operator on its host; imports neither ray nor mlflow nor torch."""

@@ -14,7 +14,7 @@ from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import only_variables
 
 START_TIMEOUT = 300
-"""Seconds after which a service that is not healthy counts as failed."""
+"""Seconds after which a service that is still not healthy counts as failed."""
 
 
 def up(root: Path, only: str | None = None) -> None:
@@ -70,8 +70,9 @@ def fill_food11(root: Path, source: str, force: bool) -> int:
     """Unpack an archive into the volume, in a container that prints its own progress; return its exit status.
 
     Args:
-        root: of the checkout.
-        source: URL, or a path on this host, which the container mounts read-only; empty for a volume that is filled.
+        root: folder of the checkout.
+        source: URL, or a path on this host, which the container mounts read-only; empty if the volume is already
+            filled.
         force: replace the volume's contents.
     """
     make_food11_volume(root)

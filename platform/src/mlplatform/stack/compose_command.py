@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def compose(root: Path, *arguments: str) -> list[str]:
-    """Return the `docker compose` command on a checkout's files, as the Makefile has it."""
+    """Return the `docker compose` command on a checkout's files, as in the Makefile."""
     files = ["--env-file", str(root / ".env"), "--file", str(root / "compose" / "compose.yaml")]
     return ["docker", "compose", *files, *arguments]

@@ -1,4 +1,4 @@
-"""Checks of the host before the stack starts. Each problem names its fix; all of them come in one error."""
+"""Checks of the host before the stack starts. Each problem names its fix; one error lists them all."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_host(root: Path, only: str | None = None) -> None:
     """Check that the stack can start on this host.
 
     Args:
-        root: of the checkout.
-        only: half of the stack that is to start; empty for all of it.
+        root: folder of the checkout.
+        only: half of the stack to start; empty for all of it.
 
     Raises:
         HostError: it cannot start; one line per problem, each with its fix.
@@ -85,7 +85,7 @@ def _accelerator_problems(settings: StackSettings, engine: dict[str, object]) ->
 
 
 def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
-    # Only root may look into Docker's folder; its nearest visible parent is nearly always on the same disk.
+    # Only root can read Docker's folder; its nearest visible parent is nearly always on the same disk.
     visible = next(folder for folder in (docker_root, *docker_root.parents) if folder.exists())
     free = shutil.disk_usage(visible).free / _GB
     if free < needed:
@@ -105,7 +105,7 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
         with socket.socket() as probe:
-            # As Docker binds: a port whose last connection has just closed counts as free.
+            # Like Docker's own bind: a port whose last connection has just closed counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((settings.bind_address, page.port))

@@ -19,11 +19,11 @@ from mlplatform.stack.workers import render_workers
 def write_env(root: Path) -> list[str]:
     """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
 
-    An existing `.env` changes in one line: MLPLATFORM_VERSION, the tag of the images that this checkout builds. That
-    line would otherwise keep the version of the checkout that wrote it.
+    An existing `.env` changes in one line: MLPLATFORM_VERSION, the tag of the images that this checkout builds.
+    Otherwise that line would keep the version of the checkout that wrote it.
 
     Returns:
-        A line for people per thing that was written.
+        One line per file or setting that was written, for display.
     """
     written = []
     env_file = root / ".env"
@@ -81,7 +81,8 @@ def detect() -> dict[str, str]:
 
 
 def client_settings(root: Path) -> Settings:
-    """Return the settings of a client on this host, or on a laptop with the ssh line and a copy of `secrets/`."""
+    """Return the settings of a client on this host, or on a laptop with the forwarded ports and a copy of
+    `secrets/`."""
     stack = StackSettings.load(root / ".env")
     secrets = root / "secrets"
     return Settings.load(
@@ -109,11 +110,11 @@ def _gpus(accelerator: str) -> list[str]:
 
 
 def _open_files(wanted: int = 65536) -> int:
-    """Return the limit of open files for containers: no more than the engine has itself."""
+    """Return the limit of open files for containers: at most the engine's own."""
     try:
         pid = Path("/var/run/docker.pid").read_text().strip()
         limit = re.search(r"^Max open files +\d+ +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)
-    except OSError:  # an engine that runs elsewhere, or not yet
+    except OSError:  # an engine that runs elsewhere, or is not yet running
         return wanted
     return min(wanted, int(limit[1])) if limit else wanted
 

@@ -16,7 +16,7 @@ _OURS = "mlplatform-"
 
 
 def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
-    """Return the images of ours that a start with these profiles needs and this host lacks."""
+    """Return the images that we build, that a start with these profiles needs, and that this host lacks."""
     built = {service.built for service in started(profiles)} - {""}
     if settings.minio_image:
         built.discard("minio")
@@ -25,7 +25,7 @@ def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
 
 
 def is_present(image: str) -> bool:
-    """Tell whether this host has an image."""
+    """Return whether this host has an image."""
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -48,7 +48,8 @@ def pull_missing(root: Path, only: str | None = None) -> None:
     """Pull the images that a start needs and this host lacks, showing Docker's own progress.
 
     Raises:
-        HostError: an image cannot be pulled; each is named with its setting and how to leave its service out.
+        HostError: an image cannot be pulled; the message names each with its setting and a way to leave its service
+            out.
     """
     profiles = profiles_of(StackSettings.load(root / ".env"), only)
     problems = []

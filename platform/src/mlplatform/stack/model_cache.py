@@ -1,4 +1,4 @@
-"""Downloaded models of another machine, copied to the folder that jobs read them from."""
+"""Copy of models downloaded on another machine, in the folder from which jobs read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def copy_models(root: Path, source: Path) -> list[str]:
         The caches that were copied, as paths below `source`.
 
     Raises:
-        HostError: `source` holds no such cache, or the stack's worker cannot take it.
+        HostError: `source` holds no such cache, or it cannot be copied to the stack's worker.
     """
     parts = [part for part in _PARTS if (source / part).is_dir()]
     if not parts:

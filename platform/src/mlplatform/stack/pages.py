@@ -11,7 +11,7 @@ from mlplatform.stack.services import SERVICES
 
 @dataclass(frozen=True)
 class Page:
-    """A published port: its service and profile, the setting that moves it, and how to log in."""
+    """A published port: its service and profile, the setting that changes it, and how to log in."""
 
     title: str
     service: str

@@ -1,9 +1,9 @@
 """The stack's secrets: which files there are, what is in each, and how they are generated.
 
-Every secret is a file in `secrets/` (folder 0700) in the format that its reader knows, so that no password
-passes through a variable or a command line. The files are 0444 (0644 where somebody fills in a key), because Compose
-mounts them with the mode they have on the host and the services run under different users; the folder is what keeps
-others out.
+Every secret is a file in `secrets/` (folder 0700) in the format that its reader expects, so that no password
+passes through a variable or a command line. The files are 0444 (0644 if an operator fills in a key), because Compose
+mounts them with the mode they have on the host and the services run under different users; the folder's mode keeps
+other users out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _root_user(path: Path) -> None:
 
 _Write = Callable[[Path], None]
 
-# In the order of writing: what is derived comes after what it is derived from.
+# In the order of writing: a derived file comes after its source.
 FILES: dict[str, _Write] = {
     "postgres_password": _plain,
     "postgres_mlflow": lambda path: postgres_service("mlflow", path),
@@ -66,11 +66,11 @@ FILES: dict[str, _Write] = {
 }
 
 TO_FILL_IN = {"wandb_netrc", "comet_config"}
-"""Files for keys of services outside, which only their owner can know; until then they hold comments alone."""
+"""Files for keys of external services, which the operator fills in; until then they hold only comments."""
 
 
 def write_missing(folder: Path) -> list[str]:
-    """Generate the secrets that `folder` lacks; the ones that are there stay as they are.
+    """Generate the secrets that `folder` lacks; existing ones are not changed.
 
     Returns:
         The names of the files that were written.
@@ -80,7 +80,7 @@ def write_missing(folder: Path) -> list[str]:
     written = []
     for name, write in FILES.items():
         path = folder / name
-        # An empty file counts as missing: MinIO would take it for "no password" and fall back to its well-known one.
+        # An empty file counts as missing: MinIO would read it as "no password" and fall back to its well-known default.
         if path.exists() and path.stat().st_size:
             continue
         with atomic.new_file(path) as draft:

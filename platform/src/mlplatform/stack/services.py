@@ -1,4 +1,4 @@
-"""Services of the stack as one table: what starts them, what they publish, and which image they run.
+"""Services of the stack as one table: their profile, the ports that they publish, and the image that they run.
 
 The pages, the checks before a start, the detected settings and the halves of `make up ONLY=...` derive from it. A
 test compares it with the compose files.
@@ -26,11 +26,11 @@ class Service:
     """A service of the compose files.
 
     Attributes:
-        name: in the compose files.
-        profile: that starts it; None for a service that always runs.
+        name: name in the compose files.
+        profile: profile that starts it; None for a service that always runs.
         built: folder below images/ of an image that we build; empty for an image that is pulled.
-        image_setting: variable of `.env` that names another image; empty where there is none.
-        ports: that it publishes.
+        image_setting: variable of `.env` that names another image; empty if there is none.
+        ports: ports that it publishes.
     """
 
     name: str
@@ -100,11 +100,11 @@ ONLY = {
     "tracking": tuple(profile for profile in GPU_PROFILES if profile not in ("ray", "gpu-metrics")),
     "ray": tuple(profile for profile in GPU_PROFILES if profile != "tracking"),
 }
-"""Profiles that `make up ONLY=...` may start; each leaves the other half of the stack out."""
+"""Profiles that `make up ONLY=...` may start; each leaves out the other half of the stack."""
 
 
 def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
-    """Return the variables that leave the other half of the stack out; none if `only` is empty.
+    """Return the variables that leave out the other half of the stack; none if `only` is empty.
 
     Raises:
         SettingsError: `only` is unknown.
@@ -115,7 +115,7 @@ def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
         raise SettingsError(f"ONLY={only} is unknown; use one of {', '.join(ONLY)}, or leave it out for everything.")
     chosen = [profile for profile in profiles_of(settings) if profile in ONLY[only]]
     variables = {"COMPOSE_PROFILES": ",".join(chosen)}
-    # Empty means that there is none. Jobs and the notebook then report it instead of waiting for a server.
+    # Empty means no server. Jobs and the notebook then report that instead of waiting for one.
     return {**variables, "TRACKING_ADDRESS": ""} if only == "ray" else {**variables, "JOBS_ADDRESS": ""}
 
 

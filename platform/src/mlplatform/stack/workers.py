@@ -7,9 +7,9 @@ from typing import Any
 
 
 def render_workers(accelerator: str, count: int) -> str:
-    """Return the workers' compose file with one worker per GPU, for `count` GPUs, equal to the shipped ones in content.
+    """Return the workers' compose file with one worker per GPU, for `count` GPUs, equivalent to the shipped ones.
 
-    It is JSON, which YAML contains.
+    It is JSON, a subset of YAML.
     """
     names = [f"ray-worker-{index}" for index in range(count)]
     services = {name: _worker(name, accelerator, index) for index, name in enumerate(names)}
