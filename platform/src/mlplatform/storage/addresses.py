@@ -17,7 +17,7 @@ def checkpoint_uri(name: str = "", job_id: str | None = None) -> str:
 
     Args:
         name: training run within the job; empty for the job's own folder.
-        job_id: of another job; None means the one that this process belongs to.
+        job_id: id of another job; None means the one that this process belongs to.
 
     Raises:
         SettingsError: MLPLATFORM_STORAGE is neither an S3 URI nor an absolute folder.
@@ -31,7 +31,7 @@ def checkpoint_uri(name: str = "", job_id: str | None = None) -> str:
 
 @cache
 def _outside_of_jobs() -> str:
-    """Substitute for the job's id in a process outside of jobs (a notebook, a terminal); one per process."""
+    """Return the substitute for a job's id in a process outside of jobs (a notebook, a terminal); one per process."""
     return f"{settings().user}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
 
 

@@ -35,14 +35,14 @@ class TrainingRun:
     name: str
     latest: KeptCheckpoint
     best: KeptCheckpoint | None
-    """None where checkpoints are kept by their age."""
+    """The best checkpoint; None if checkpoints are kept by age."""
 
     metric: str | None
-    """Metric that the best checkpoint is chosen by."""
+    """Metric by which the best checkpoint is chosen."""
 
     @classmethod
     def read(cls, uri: str, name: str) -> Self | None:
-        """Read a training run by the address of its folder; None where it has kept no checkpoint."""
+        """Read a training run by the address of its folder; None if it has kept no checkpoint."""
         files, folder = filesystem.filesystem(uri)
         snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
         if not snapshot[layout.LATEST]:
@@ -51,7 +51,7 @@ class TrainingRun:
         latest, last = (KeptCheckpoint(f"{uri}/{kept[layout.FOLDER]}", kept[layout.METRICS]) for kept in found)
         metadata = _json(files, f"{folder}/{found[0][layout.FOLDER]}/{layout.METADATA}")
         metric = metadata.get(KEPT_BY)
-        # Ray sorts them by the metric, where there is one, the best at the end.
+        # Ray sorts them by the metric, if there is one, the best last.
         return cls(name, latest, last if metric else None, metric)
 
 
@@ -73,10 +73,10 @@ def remove_unkept(uri: str) -> list[str]:
     """Remove the checkpoints in a training run's folder that Ray Train does not list, and return their names.
 
     A worker that is lost after another one has uploaded its part, and before both have reported it, leaves such a
-    checkpoint. Nothing may be training into the folder meanwhile.
+    checkpoint. No training may write to the folder meanwhile.
 
     Args:
-        uri: of the training run's folder.
+        uri: address of the training run's folder.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -100,13 +100,13 @@ def count_reports(uri: str, key: str) -> int:
     """Count the reports of a training run up to its latest checkpoint.
 
     Each checkpoint's metadata holds the count, unless the controller was lost just after Ray Train had listed the
-    checkpoint. Then it is the count of the newest checkpoint that has one, plus the reports that Ray has counted since.
-    Ray counts a replayed report again, so the count may be too high, which skips steps, but never too low, which would
-    lose reports.
+    checkpoint. In that case the result is the count of the newest checkpoint that has one, plus the reports that Ray
+    has counted since. Ray counts a replayed report again, so the count may be too high, which skips steps, but never
+    too low, which would lose reports.
 
     Args:
-        uri: of the training run's folder.
-        key: of the metadata.
+        uri: address of the training run's folder.
+        key: key of the metadata.
     """
     files, folder = filesystem.filesystem(uri)
     snapshot = _json(files, f"{folder}/{layout.SNAPSHOT}")
@@ -124,13 +124,13 @@ def count_reports(uri: str, key: str) -> int:
 
 
 def restore_nan(uri: str, metric: str) -> None:
-    """Replace null by NaN in the scores of a training run whose checkpoints are kept by a metric.
+    """Replace null with NaN in the scores of a training run whose checkpoints are kept by a metric.
 
     Ray Train writes NaN as null (infinity too) and can sort NaN, but not null: a later attempt would fail at its first
     checkpoint.
 
     Args:
-        uri: of the training run's folder, into which nothing is training yet.
+        uri: address of the training run's folder, to which no training writes yet.
         metric: as given to Ray; "a/b" is b of a.
     """
     files, folder = filesystem.filesystem(uri)
@@ -156,7 +156,7 @@ def _place_of_null(metrics: Any, metric: str) -> tuple[dict[str, Any], str] | No
 
 
 def _json(files: FileSystem, path: str) -> dict[str, Any]:
-    """Read a small JSON file; empty where there is none."""
+    """Read a small JSON file; empty if there is none."""
     try:
         with files.open_input_stream(path) as file:
             content: dict[str, Any] = json.loads(file.read())

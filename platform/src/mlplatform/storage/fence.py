@@ -1,9 +1,9 @@
 """Fence that keeps a replaced attempt of a job from writing.
 
-An attempt that is taken for dead may only sleep, and wake up beside its successor. `<storage>/<job id>/attempt` holds
-the number of the attempt that may write, as text. It is written before that attempt starts, so a write that another
-process makes within the seconds of this start is seen by the new attempt; later writes are rejected. A process without
-an attempt's number never asks, because nobody replaces attempts there.
+An attempt that is presumed dead may only be asleep, and wake up beside its successor. `<storage>/<job id>/attempt`
+holds the number of the lowest attempt that may write, as text. It is written before that attempt starts, so the new
+attempt sees every write that an old one makes within the seconds of this start; later writes are rejected. A process
+without an attempt's number never checks, because nothing replaces it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 NAME = "attempt"
 
 _VALID_SECONDS = 0.2
-"""Seconds that an answer is valid. An attempt takes at least 3 s to start, Ray's import included, so what a replaced
-one still writes in this time is stored before its successor looks."""
+"""Seconds for which an answer is valid. An attempt takes at least 3 s to start, Ray's import included, so what a
+replaced one still writes in this time is stored before its successor looks."""
 
-# Of the clocks that only go forward, the one that also counts while the machine is suspended (Linux); each counts while
-# a process is stopped.
+# Of the monotonic clocks, the one that also counts while the machine is suspended (Linux); each counts while a process
+# is stopped.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def applies() -> bool:
-    """Return whether this process belongs to a numbered attempt of a job, as all do that the gateway starts."""
+    """Return whether this process belongs to a numbered attempt of a job; the gateway numbers every attempt."""
     known = settings()
     return known.job_id is not None and "attempt" in known.model_fields_set
 
@@ -56,7 +56,7 @@ def check(wait: bool = True) -> None:
 
 
 def allowed(job_id: str, wait: bool = False) -> int | None:
-    """Return the number of the attempt that may write; None where no attempt was fenced off yet.
+    """Return the number of the lowest attempt that may write; None if no attempt was fenced off yet.
 
     Raises:
         UnreachableError: the storage does not answer.
@@ -89,7 +89,7 @@ def uri(job_id: str) -> str:
 
 
 def allow(job_id: str, attempt: int) -> None:
-    """Fence off all attempts before this one. The process that starts an attempt calls it first.
+    """Fence off all attempts before this one. The process that starts an attempt calls this first.
 
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
@@ -118,7 +118,7 @@ class _Own:
     def check(self, wait: bool) -> None:
         if self._replaced:
             raise FencedError(self._replaced)
-        # Taken before the read: a process that is stopped while it waits for the answer asks again.
+        # Taken before the read: a process that is stopped while it waits for the answer reads again.
         asked_at = time.clock_gettime(_CLOCK)
         if asked_at - self._allowed_at < _VALID_SECONDS:
             return

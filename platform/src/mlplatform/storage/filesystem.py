@@ -16,7 +16,7 @@ from mlplatform.storage.s3 import arrow_filesystem
 _Result = TypeVar("_Result")
 
 _SMALL_BYTES = 4 << 20
-"""Largest file that is kept in memory until it is closed, so that all of it can be written again."""
+"""Largest file that is kept in memory until it is closed, so that it can be rewritten as a whole."""
 
 _abandoned: list[Any] = []
 """Streams that must not be closed: pyarrow cannot abort one, and would finish its file when it is freed."""
@@ -115,7 +115,7 @@ class _Output:
         return self._written
 
     def flush(self) -> None:
-        """A file appears when it is closed."""
+        """Do nothing: a file appears when it is closed."""
 
     def close(self) -> None:
         if self.closed:
@@ -160,5 +160,5 @@ def filesystem(uri: str) -> tuple[FileSystem, str]:
     What is written through it raises FencedError once a later attempt of this job has been started.
     """
     files, path = arrow_filesystem(uri)
-    # A folder as it is where no attempt is ever replaced: Ray reads checkpoints in place, without a copy, from that.
+    # A folder is not wrapped if no attempt is ever replaced: Ray then reads checkpoints in place, without a copy.
     return (fenced_filesystem(files), path) if uri.startswith("s3://") or fence.applies() else (files, path)

@@ -34,7 +34,7 @@ _PROBE = f".probe-{uuid.uuid4().hex}"
 
 @dataclass(frozen=True)
 class Entry:
-    """A file as a listing shows it."""
+    """A file in a listing."""
 
     key: str
     size: int
@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
         """Write a small text."""
 
     def delete(self, key: str) -> None:
-        """Remove a file; nothing happens where there is none."""
+        """Remove a file; do nothing if there is none."""
 
     def upload(self, path: Path, key: str, add: Add) -> None:
         """Copy a local file here."""
@@ -73,7 +73,7 @@ class ObjectStore(Protocol):
 
 
 def open_store(uri: str, variable: str = _VARIABLE, *, bulk: bool = True) -> ObjectStore:
-    """Open the files below `uri`, which the setting `variable` holds.
+    """Open the files below `uri`, the value of the setting `variable`.
 
     Args:
         bulk: many or large files, whose requests are repeated for a minute; otherwise an outage is raised in seconds.
@@ -98,7 +98,7 @@ def check_writable(uri: str) -> None:
 
 
 def list_files(uri: str) -> list[str]:
-    """Addresses of all files below `uri`, sorted; empty where there are none.
+    """Return the addresses of all files below `uri`, sorted; empty if there are none.
 
     Raises:
         UnreachableError, AccessError, StorageError: as the methods of `ObjectStore`.
@@ -153,7 +153,7 @@ class S3Store:
                     str(path), self._bucket, f"{self._prefix}{key}", Callback=add, Config=self._parts()
                 )
             except S3UploadFailedError as error:
-                # boto3 hides the server's answer, which says whether it is the key, the bucket or the server.
+                # boto3 hides the server's answer, which tells whether the key, the bucket or the server is the problem.
                 raise (error.__context__ or error) from None
 
     def download(self, key: str, path: Path, add: Add) -> None:

@@ -1,4 +1,4 @@
-"""Clients of the S3 server, and its errors as the platform's own."""
+"""Clients of the S3 server, and translation of its errors into the platform's own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def s3_client(guard: Callable[..., None] | None = None, *, bulk: bool = False) -
         bulk: for many or large files; its requests wait longer and are repeated more often.
     """
     known = settings()
-    # One for all threads: making one takes 0.3 s of a core, and forty at once kept a whole process from answering.
+    # One for all threads: creating one takes 0.3 s of a core, and creating forty at once made a process unresponsive.
     with _making:
         return _client(known.s3_endpoint, known.s3_region, known.s3_credentials, guard, bulk)
 
@@ -52,9 +52,9 @@ def s3_client(guard: Callable[..., None] | None = None, *, bulk: bool = False) -
 def arrow_filesystem(uri: str) -> tuple[FileSystem, str]:
     """Return pyarrow's file system of an address and the path in it, as `FileSystem.from_uri` does.
 
-    On S3 it writes in the thread that writes. By default pyarrow hands each write to its 8 I/O threads. `copy_files`
-    closes files in these very threads, where ours are written: with 8 or more at once, each would wait for a thread
-    indefinitely.
+    On S3 it uploads in the calling thread. By default pyarrow hands each write to its 8 I/O threads. `copy_files`
+    closes files in the same threads, and ours are written when they are closed: with 8 or more at once, each would wait
+    for a thread indefinitely.
     """
     from pyarrow.fs import FileSystem, S3FileSystem, resolve_s3_region
 
@@ -63,7 +63,7 @@ def arrow_filesystem(uri: str) -> tuple[FileSystem, str]:
         return files, path
     bucket, prefix = split_uri(uri)
     known = settings()
-    # Amazon's servers refuse a bucket's requests that are signed for another region; other servers have one region.
+    # Amazon's servers reject requests for a bucket that are signed for another region; other servers have one region.
     region = known.s3_region if known.s3_endpoint else resolve_s3_region(bucket)
     files = S3FileSystem(endpoint_override=known.s3_endpoint, region=region, background_writes=False)
     return files, f"{bucket}/{prefix}".rstrip("/")
@@ -86,7 +86,7 @@ def _client(
     # Endpoint, region and credentials come from the AWS_* variables, which boto3 reads by itself.
     made = boto3.session.Session().client("s3", config=patient if bulk else quick)
     if guard:
-        # A repeated request asks again.
+        # A repeated request calls the guard again.
         for operation in ("PutObject", "CompleteMultipartUpload"):
             made.meta.events.register(f"before-send.s3.{operation}", guard)
     return made
@@ -94,7 +94,7 @@ def _client(
 
 @contextmanager
 def s3_errors(uri: str) -> Iterator[None]:
-    """Raise botocore's errors as the platform's own; the message names `uri`."""
+    """Translate botocore's errors into the platform's own; the message names `uri`."""
     from botocore import exceptions
 
     server = settings().s3_endpoint or "Amazon S3"

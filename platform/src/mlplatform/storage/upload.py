@@ -43,7 +43,7 @@ def upload(folder: Path, uri: str) -> None:
 
 
 def prepare() -> None:
-    """Import boto3 and make the client, 1 s of a core, before a training would wait for it."""
+    """Import boto3 and create the client, which takes 1 s of a core, before training would have to wait for it."""
     _client()
 
 
