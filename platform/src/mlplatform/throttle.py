@@ -1,4 +1,4 @@
-"""Warnings that repeat, logged at most once per interval."""
+"""Recurring warnings, logged at most once per interval."""
 
 from __future__ import annotations
 

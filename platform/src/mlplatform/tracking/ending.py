@@ -22,7 +22,7 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
     Args:
         address: MLflow of the run.
         run_id: run to end.
-        status: FINISHED, FAILED or KILLED, by the end of this process.
+        status: FINISHED, FAILED or KILLED, depending on how this process ends.
         guest: another process holds the run open.
     """
     import mlflow
@@ -37,7 +37,7 @@ def end_run(address: str, run_id: str, status: str, guest: bool) -> None:
             _keep_traceback(client, run_id)
         if guest or status == "KILLED":
             status = _status_to_leave(run, status, guest)
-        # Runs that user code has left open inside end with it.
+        # Runs that user code has left open inside it end too.
         while (active := mlflow.active_run()) and active.info.run_id != run_id:
             mlflow.end_run(status)
         if mlflow.active_run():
@@ -70,18 +70,18 @@ def _print_not_ended(run_id: str, status: str, error: Exception) -> None:
 
 
 def _is_of_a_later_attempt(run: Run) -> bool:
-    """Return whether a later attempt has taken over the run, by its tags alone: the storage could take too long.
+    """Return whether a later attempt has taken over the run, judging by its tags only: the storage could take too long.
 
-    A replaced attempt may still end the run until its successor rejoins it: rejoining opens it again.
+    A replaced attempt may still end the run until its successor rejoins it, because rejoining reopens it.
     """
     attempt = run.data.tags.get(TAG_ATTEMPT, "")
     return attempt.isdecimal() and int(attempt) > settings().attempt
 
 
 def _status_to_leave(run: Run, status: str, guest: bool) -> str:
-    """Return the status that this process leaves behind, where that depends on the run's present status.
+    """Return the status to leave the run in, if that depends on the run's current status.
 
-    torchrun ends rank 0 with SIGTERM after another rank has failed, and that rank has made the run FAILED. A guest
+    torchrun ends rank 0 with SIGTERM after another rank has failed, and that rank has set the run to FAILED. A guest
     leaves a held run RUNNING, even if Lightning's logger has marked it FINISHED at the end of a fit.
     """
     now = str(run.info.status)
@@ -93,7 +93,7 @@ def _status_to_leave(run: Run, status: str, guest: bool) -> str:
 
 
 def fail_run_of(job_id: str, address: str, rank: int) -> None:
-    """Make the job's run FAILED with a rank's traceback; errors of MLflow are printed, the rank's own matters more."""
+    """Set the job's run to FAILED with a rank's traceback; errors of MLflow are only printed."""
     from mlflow import MlflowClient
 
     try:

@@ -1,4 +1,4 @@
-"""Status of a run by the end of its process: FINISHED, FAILED or KILLED."""
+"""Status of a run according to how its process ends: FINISHED, FAILED or KILLED."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGTERM_EXITS = (signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a Python process after SIGTERM: Ray's handler exits with 15, ours as a shell would."""
+"""Exit codes of a Python process after SIGTERM: Ray's handler exits with 15, ours with a shell's code."""
 
 _WITHIN_RAY = "SystemExit is raised"
-"""While Ray waits in C++, only handlers of signals run. Ray turns what they raise into an exit with code 1 and this
-text (`check_signals` in Ray 2.60's `_raylet.pyx`)."""
+"""While Ray waits in C++, only signal handlers run. Ray turns what they raise into an exit with code 1 and this text
+(`check_signals` in Ray 2.60's `_raylet.pyx`)."""
 
 
 def status_after(error: BaseException) -> str:
@@ -30,7 +30,7 @@ def status_after(error: BaseException) -> str:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that the run is closed; does nothing outside of the main thread."""
+    """Turn SIGTERM into SystemExit, so that the run is closed; do nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -62,6 +62,6 @@ class ExitRecorder:
             handlers = (signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
             caller = sys._getframe(1).f_code
             by_signal = any(getattr(handler, "__code__", None) is caller for handler in handlers)
-            # Ray Train's handler of Ctrl-C exits with code 0.
+            # Ray Train's Ctrl-C handler exits with code 0.
             self.error = KeyboardInterrupt() if by_signal else SystemExit(code)
         self._exit(code)  # type: ignore[arg-type]

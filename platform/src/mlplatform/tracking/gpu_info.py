@@ -1,4 +1,4 @@
-"""Report on this node's GPUs, by the vendors' own tools."""
+"""Report on this node's GPUs, from the vendors' own tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 _TOOLS = ("nvidia-smi", "rocm-smi")
 
 _SECONDS = 30
-"""The first nvidia-smi on a node without persistence mode took more than ten."""
+"""Timeout of a tool: the first nvidia-smi on a node without persistence mode took more than ten seconds."""
 
 
 def describe() -> str:

@@ -1,4 +1,4 @@
-"""Identity of a process towards MLflow: its job, attempt, node and rank."""
+"""Identity of a process in MLflow: its job, attempt, node and rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def identity_tags(config: Settings) -> dict[str, str]:
 
 def job_tags(config: Settings) -> dict[str, str]:
     """Return the tags of the job's own run: identity, role, holder and entry point."""
-    # The command line of a worker is Ray's and has nothing that a person has typed.
+    # A worker's command line is Ray's, not one that a user has typed.
     command = config.entrypoint or ("" if ray_core.is_worker() else shlex.join(sys.orig_argv))
     tags = {
         **identity_tags(config),

@@ -9,7 +9,7 @@ _TAG_FIRST = "mlplatform.first_fit"
 _NAME_LENGTH = 250
 
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
-"""Characters that MLflow rejects in a metric's name (`mlflow.utils.validation`); letters are those of all alphabets."""
+"""Characters that MLflow rejects in a metric's name (`mlflow.utils.validation`); letters of any alphabet are valid."""
 
 
 def metric_prefix(run_id: str, name: str, tracking_uri: str | None) -> str:
@@ -21,7 +21,7 @@ def metric_prefix(run_id: str, name: str, tracking_uri: str | None) -> str:
     Args:
         run_id: MLflow run of the job.
         name: name of the training run.
-        tracking_uri: MLflow of the run; None takes the process's own.
+        tracking_uri: MLflow of the run; None means the process's own.
     """
     from mlflow import MlflowClient
 
@@ -43,7 +43,7 @@ def valid_name(key: str) -> str:
 
 
 def name_among(key: str, names: dict[str, str]) -> str:
-    """Return the valid name of a key, with a number if another key has it already; `names` keeps key -> name."""
+    """Return the valid name of a key, with a number if another key has that name; `names` records key -> name."""
     if key not in names:
         name, taken = valid_name(key), set(names.values())
         ends = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))

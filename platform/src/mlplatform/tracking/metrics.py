@@ -1,4 +1,4 @@
-"""Delivery of metrics to an MLflow run: stamped once, in batches, one point per step."""
+"""Delivery of metrics to an MLflow run: timestamped once, in batches, one point per step."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "P
 """MLflow's error codes that retrying does not fix."""
 
 _DATABASE = "BAD_REQUEST"
-"""MLflow 3.17 also answers this when Postgres has closed the connection, or none of the pool became free in time."""
+"""MLflow 3.17 also answers this if Postgres has closed the connection, or if no pooled one became free in time."""
 
 _DOUBTS = 5
-"""Retries after `_DATABASE`, a second apart."""
+"""Retries after `_DATABASE`, one second apart."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A metric with the time stamp that it keeps in every retry: the stamp is part of MLflow's key for a point."""
+    """A metric with a timestamp, unchanged in every retry because it is part of MLflow's key for a point."""
 
     key: str
     value: float
@@ -44,7 +44,7 @@ class Point:
 class RunSink:
     """An MLflow run; skips points that the run already has, as after a restore from a checkpoint.
 
-    An attempt of the job that was replaced sends nothing more. Its successor reads the run's steps after it has set
+    A replaced attempt of the job sends nothing more. Its successor reads the run's steps after it has set
     the fence, so no point arrives in between.
 
     A server is reached without MLflow's client: importing it takes 4 s of a core while workers train, and it retries a
@@ -61,7 +61,7 @@ class RunSink:
         self._run: RemoteRun | LocalRun
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave the connection to this process."""
+        """Pickle without the connection, which stays with this process."""
         return RunSink, (self._run_id, self._tracking_uri)
 
     def open(self) -> None:
@@ -71,7 +71,7 @@ class RunSink:
         self._last_steps = self._run.last_steps()
 
     def send(self, items: Sequence[Point]) -> None:
-        # Steps count as sent only after the request: the same items come again if MLflow is unavailable.
+        # Steps count as sent only after the request: the same items are delivered again if MLflow is unavailable.
         last_steps = dict(self._last_steps)
         fresh = not_yet_sent([self._with_a_valid_name(point) for point in items], last_steps)
         for start in range(0, len(fresh), _BATCH):
@@ -101,7 +101,7 @@ class RunSink:
         self._log(points[half:])
 
     def _doubt(self, rejection: str) -> None:
-        """Raise, so that the points come again, if the rejection may be about MLflow's database and not the points."""
+        """Raise, to have the points sent again, if the rejection may be about MLflow's database and not the points."""
         if _DATABASE in rejection and self._doubted < _DOUBTS:
             self._doubted += 1
             raise ConnectionError(rejection)
@@ -118,18 +118,18 @@ class RunSink:
 
 
 class MetricWriter:
-    """Sends points to an MLflow run from a thread of its own; `log` and `put` neither wait nor raise."""
+    """Sends points to an MLflow run from a separate thread; `log` and `put` neither wait nor raise."""
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:
         self._outbox = Outbox(RunSink(run_id, tracking_uri))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Stamp values with the present time and queue them."""
+        """Stamp values with the current time and queue them."""
         now = time.time_ns() // 1_000_000
         self.put([Point(key, value, step, now) for key, value in values.items()])
 
     def put(self, points: Sequence[Point]) -> None:
-        """Queue points that have their stamps."""
+        """Queue points that already have timestamps."""
         self._outbox.put(points)
 
     def pending(self) -> list[Point]:
@@ -177,7 +177,7 @@ class RemoteRun:
 
 
 class LocalRun:
-    """A run in a database, which MLflow's client opens by itself."""
+    """A run in a database, which MLflow's client opens itself."""
 
     def __init__(self, tracking_uri: str | None, run_id: str) -> None:
         from mlflow import MlflowClient
@@ -205,7 +205,7 @@ class LocalRun:
 
 
 def _as_json(value: float) -> float | str:
-    """Return a number for JSON; protocol buffers write NaN and infinity, for which it has none, as strings."""
+    """Return a number for JSON; as in protocol buffers, NaN and infinity, which JSON lacks, become strings."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

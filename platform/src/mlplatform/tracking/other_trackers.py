@@ -1,4 +1,4 @@
-"""Other trackers beside MLflow: their folder, their run's id, and their switch to online where a key is found."""
+"""Trackers other than MLflow: their folder, their run's id, and online mode if a key is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tracker:
 
     Attributes:
         folder: folder on the storage that all nodes share.
-        id: id of the run, made from the job's, so the same after a restart; None outside of jobs, where the tracker
+        id: id of the run, derived from the job's, so the same after a restart; None outside of jobs, where the tracker
             generates one.
         online: True if it sends to its server, False if it only writes files.
     """
@@ -32,12 +32,12 @@ class Tracker:
 
 
 def tracker(which: Literal["wandb", "comet", "tensorboard"], name: str | None = None) -> Tracker:
-    """Prepare this process for a tracker, and print in one line where it will log to.
+    """Prepare this process for a tracker, and print in one line where it will log.
 
     Afterwards `wandb.init()`, `comet_ml.start()` and Lightning's loggers need no address, key, mode, folder or id: they
-    find them in the process's environment. Variables that the job itself has set are left as they are. A key comes from
-    there (WANDB_API_KEY, COMET_API_KEY) or from the client's own file, which the platform mounts on every node. Without
-    a key, the tracker writes files. Call this where the run is opened, in rank 0 of a training.
+    find them in the process's environment. Variables that the job itself has set are left as they are. A key is read
+    from there (WANDB_API_KEY, COMET_API_KEY) or from the client's own file, which the platform mounts on every node.
+    Without a key, the tracker writes files. Call this where the run is opened, in rank 0 of a training.
 
     Args:
         which: wandb (Weights & Biases), comet or tensorboard.
@@ -46,7 +46,7 @@ def tracker(which: Literal["wandb", "comet", "tensorboard"], name: str | None = 
     Raises:
         SettingsError: online is requested and there is no key, or the folder cannot be written.
     """
-    # Both report errors of their own to their makers, or try to; Comet does so from its import on.
+    # Both try to report their own errors to their vendors; Comet does so from its import on.
     _default(COMET_ERROR_TRACKING_ENABLE="false", WANDB_ERROR_REPORTING="false")
     job_id = settings().job_id
     run = "-".join(part for part in (job_id, name) if part) if job_id else None

@@ -13,7 +13,7 @@ from mlplatform.errors import FencedError
 from mlplatform.throttle import ThrottledWarning
 
 FLUSH_SECONDS = 120.0
-"""Time to deliver the rest at the end of a training; a restart of MLflow, Postgres or MinIO takes up to 60 s."""
+"""Time limit for the last deliveries of a training; a restart of MLflow, Postgres or MinIO takes up to 60 s."""
 
 _RETRY_SECONDS = 1.0
 
@@ -26,25 +26,25 @@ class Sink(Protocol):
     name: str
 
     def open(self) -> None:
-        """Connect; called in the outbox's thread before the first delivery, again and again until it does not raise."""
+        """Connect; called in the outbox's thread before the first delivery, and retried until it does not raise."""
 
     def send(self, items: Sequence[Any]) -> None:
-        """Deliver items; after any exception the same items come again, so it must not raise for an undeliverable one.
+        """Deliver items; after any exception the same items are retried, so it must not raise for an undeliverable one.
 
         Raises:
-            FencedError: ends the outbox, nothing more is delivered.
+            FencedError: ends the outbox; nothing more is delivered.
         """
 
 
 class Outbox:
-    """Delivers to a sink, in order, from a thread of its own; `put` neither waits nor raises."""
+    """Delivers to a sink, in order, from a separate thread; `put` neither waits nor raises."""
 
     def __init__(self, sink: Sink, interval_s: float = 0.0) -> None:
         """Start nothing yet; the thread starts with the first items.
 
         Args:
             sink: receiver of the items.
-            interval_s: least seconds between two deliveries, for a sink where each delivery is expensive.
+            interval_s: minimum seconds between two deliveries, for a sink where each delivery is expensive.
         """
         self._sink = sink
         self._interval = interval_s
@@ -57,7 +57,7 @@ class Outbox:
         self._deadline: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave queue and thread to this process: Ray's controller gets an outbox of its own."""
+        """Pickle without queue and thread: Ray's controller gets an outbox of its own."""
         return Outbox, (self._sink, self._interval)
 
     def put(self, items: Sequence[Any]) -> None:
@@ -105,7 +105,7 @@ class Outbox:
             self._closing.wait(self._interval)
 
     def _next_batch(self) -> tuple[bool, list[Any]]:
-        """Wait for items and return all there are; with False once the outbox is being closed."""
+        """Wait for items and return all that are queued; with False once the outbox is being closed."""
         batch: list[Any] = []
         items = self._queue.get()
         while items is not None:
@@ -117,7 +117,7 @@ class Outbox:
         return False, batch
 
     def _retry(self, call: Any, *arguments: Any) -> bool:
-        """Call until it does not raise; return False if it was fenced or the outbox' time was up."""
+        """Call until it does not raise; return False if it was fenced or the outbox's time limit has passed."""
         warn = ThrottledWarning(_log)
         while self._deadline is None or time.monotonic() < self._deadline:
             try:

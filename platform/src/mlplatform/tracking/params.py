@@ -16,9 +16,9 @@ class NewParams:
 
     Attributes:
         values: name -> value, both as MLflow accepts them.
-        renamed: key -> name, where MLflow rejects the key or another parameter has its name.
-        cut: key -> characters of a value that is longer than MLflow stores.
-        limit: characters that MLflow stores.
+        renamed: key -> name, if MLflow rejects the key or another parameter has its name.
+        cut: key -> length of a value that is longer than MLflow's limit.
+        limit: maximum length of a value in MLflow, in characters.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class NewParams:
 
 
 def new_params(params: Mapping[str, Any], logged: Mapping[str, str]) -> NewParams:
-    """Name and cut the parameters that are not in `logged`: MLflow rejects a request that changes a logged one."""
+    """Name and truncate the parameters that are not in `logged`: MLflow rejects a request that changes a logged one."""
     new = NewParams()
     names: dict[str, str] = {}
     for key, value in params.items():

@@ -1,7 +1,7 @@
-"""Plugins that MLflow loads in every process that uses it: tags of runs, the key to send, the default model format.
+"""Plugins that MLflow loads in every process that uses it: tags of runs, credentials to send, the default model format.
 
 Named by the entry points in `pyproject.toml`. Imported with MLflow, so it loads neither ray nor torch. Nothing here
-raises, because a run must not fail for its tags; what is left out is logged once per process.
+raises, because a run must not fail for its tags; omissions are logged once per process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class JobContext:
     """
 
     def __init__(self) -> None:
-        """Called by MLflow once, while it is imported; `mlflow.pytorch` is imported later, and only where used."""
+        """Set the default model format; MLflow calls this once, during its import."""
         try:
             mlflow_compat.pickle_models_by_default()
         except Exception as error:
@@ -44,7 +44,7 @@ class JobContext:
             return False
 
     def tags(self) -> dict[str, str]:
-        """Return job, attempt, node, image, user and commit, as far as they are known."""
+        """Return job, attempt, node, image, user and commit, if they are known."""
         try:
             from mlplatform.tracking.identity import identity_tags
 
@@ -55,15 +55,15 @@ class JobContext:
 
 
 class JobsOwnKey:
-    """`RequestAuthProvider` of MLflow, chosen by MLFLOW_TRACKING_AUTH=mlplatform on the platform's nodes.
+    """`RequestAuthProvider` of MLflow, selected by MLFLOW_TRACKING_AUTH=mlplatform on the platform's nodes.
 
-    MLflow prefers the account of its credentials file, which the platform mounts, to the token in a job's environment,
-    and sends that account to whatever server a job names. Here the job's own key wins, and the file's account is sent
-    to the platform's server alone.
+    MLflow prefers the account in its credentials file, which the platform mounts, to the token in a job's environment,
+    and sends that account to any server that a job names. Here the job's own key takes precedence, and the file's
+    account is sent only to the platform's server.
     """
 
     def get_name(self) -> str:
-        """Return the value of MLFLOW_TRACKING_AUTH that chooses this provider."""
+        """Return the value of MLFLOW_TRACKING_AUTH that selects this provider."""
         return "mlplatform"
 
     def get_auth(self) -> JobsOwnKey:
@@ -83,7 +83,7 @@ class JobsOwnKey:
 
 
 def _report(consequence: str, error: Exception) -> None:
-    """Log a consequence once per process: MLflow calls its plugins with every run that is started."""
+    """Log a consequence once per process: MLflow calls its plugins for every run that is started."""
     if consequence not in _reported:
         _reported.add(consequence)
         _log.warning("%s: %s", consequence, error)

@@ -41,13 +41,13 @@ def job_run(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[ActiveRun | None]:
-    """Open the job's MLflow run, or rejoin it when an earlier attempt or another process of the job has opened it.
+    """Open the job's MLflow run, or rejoin it if an earlier attempt or another process of the job has opened it.
 
     Inside, `mlflow.log_metric` and the rest of MLflow's fluent API, autologging included, write to this run. It ends
     FINISHED, FAILED with the traceback as artifact `traceback.txt`, or KILLED on SIGTERM and Ctrl-C.
 
     Among ranks that train together (Ray Train, torchrun, Lightning's own DDP, SLURM) only rank 0 gets the job's run.
-    The others get one in a temporary folder, where every call that logs works and from which nothing is kept. If one
+    The others get one in a temporary folder, where every logging call works and from which nothing is kept. If one
     of them fails, the job's run is FAILED, with artifact `traceback-rank-<rank>.txt`.
 
     A process does not end a run that the job's driver, or a parent process, still holds open: it leaves the run
@@ -55,13 +55,13 @@ def job_run(
     ends it, such as the next attempt or a restarted train worker.
 
     Args:
-        experiment: experiment of a new run; None leaves it to MLFLOW_EXPERIMENT_NAME, or MLflow's default.
-        name: name of a new run; None takes the job's id.
+        experiment: experiment of a new run; None means MLFLOW_EXPERIMENT_NAME, or else MLflow's default.
+        name: name of a new run; None means the job's id.
         params: logged once, by the first attempt; if MLflow would reject or cut any, artifact `params.json` has all.
         tags: set in addition to the job's own.
 
     Yields:
-        MLflow's own `ActiveRun`, or None where nothing is tracked (reported in one sentence on stderr).
+        MLflow's own `ActiveRun`, or None if nothing is tracked (reported in one sentence on stderr).
 
     Raises:
         UnreachableError: MLflow does not answer within 5 s.
@@ -94,7 +94,7 @@ def process_run(fit: str | None = None) -> str | None:
     Inside a run that the script has opened itself, return that run's id, or, in a later attempt of the job, the id of
     the run that the same training had before.
 
-    Replaces `sys.excepthook` and `sys.exit` until the process ends, to learn how it ends.
+    Replaces `sys.excepthook` and `sys.exit` until the process ends, to record how it ends.
 
     Args:
         fit: name of the training to track.
@@ -129,7 +129,7 @@ def process_run(fit: str | None = None) -> str | None:
 def _first_rank(
     config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> Iterator[ActiveRun]:
-    """Open the job's own run, and end it with the status that the block's end stands for."""
+    """Open the job's own run, and end it with the status that corresponds to how the block ends."""
     with exit_status.exit_on_sigterm():
         run, guest = _open(config, experiment, name, tags)
         run_id = run.info.run_id
@@ -156,7 +156,7 @@ def _first_rank(
 def _other_rank(
     config: Settings, address: str, rank: int, experiment: str | None, name: str | None
 ) -> Iterator[ActiveRun]:
-    """Open a scratch run; of this rank, the job's run gets only its node's system metrics and its traceback."""
+    """Open a scratch run; from this rank, the job's run gets only its node's system metrics and its traceback."""
     with exit_status.exit_on_sigterm(), node_metrics(), scratch_run(experiment, name) as run:
         try:
             yield run
@@ -181,7 +181,7 @@ def _open(
         earlier = find_run(config.job_id) if config.job_id else None
         if earlier is None or earlier.info.run_id == run.info.run_id:
             return run, False
-        # Another attempt of the job opened a run at the same moment, and was earlier.
+        # Another attempt of the job opened a run at the same moment, slightly earlier.
         mlflow.end_run("KILLED")
         mlflow.MlflowClient().delete_run(run.info.run_id)
     guest = _is_guest(earlier)
@@ -195,7 +195,7 @@ def _is_guest(run: Run) -> bool:
     """Return whether a process that outlives this one holds the run open: its parent, or the driver of its Ray job.
 
     A driver always takes over the run, because its earlier holder has died; so does a train worker from a train
-    worker. The workers of a driver die with it, so they never find a run that a dead driver has left.
+    worker. The workers of a driver die with it, so they never find a run left by a dead driver.
     """
     if open_run() == run.info.run_id:
         return True
@@ -216,7 +216,7 @@ def _own_active_run(config: Settings) -> ActiveRun | None:
 
 
 def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
-    """Return the run in which an earlier attempt of the job tracked a training, so that its points stay together."""
+    """Return the run in which an earlier attempt of the job tracked a training, so that its points stay in one run."""
     import mlflow
 
     config = settings()
@@ -234,7 +234,7 @@ def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
 
 @contextmanager
 def _continued(run: Run) -> Iterator[Run]:
-    """Open an earlier attempt's run again until this attempt ends."""
+    """Reopen an earlier attempt's run until this attempt ends."""
     import mlflow
 
     client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
@@ -255,7 +255,7 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
 
     if not params:
         return
-    # Read again: the object of an open run lacks every parameter that was logged since.
+    # Read again: the object of an open run lacks parameters that were logged since.
     new = new_params(params, mlflow.get_run(run.info.run_id).data.params)
     if new.values:
         mlflow.log_params(new.values)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _MLFLOW = ("TRACKING_URI", "REGISTRY_URI", "EXPERIMENT_ID", "EXPERIMENT_NAME", "RUN_ID")
-"""Variables that would lead out of the folder, and those that MLflow itself sets while it works in there."""
+"""Variables that would point outside the folder, and those that MLflow itself sets while it works in there."""
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +26,11 @@ _outside: list[str] = []
 
 @contextmanager
 def scratch_run(experiment: str | None, name: str | None) -> Iterator[ActiveRun]:
-    """Open a run in a temporary folder: user code can log, autolog and register in it, and all of it is then removed.
+    """Open a run in a temporary folder: user code can log, autolog and register in it, and everything is removed at the
+    end.
 
-    MLflow's file store is made for less than a server, but it needs no migration of a database first and has every
-    call that logs. The run is the whole process's: a rank has one training, so one thread that tracks.
+    MLflow's file store is meant for less than a server, but it needs no database migration first and supports every
+    logging call. The run applies to the whole process: a rank has one training, so one thread that tracks.
     """
     import mlflow
 
@@ -58,7 +59,7 @@ def _entered_from(tracking_uri: str) -> Iterator[None]:
 
 
 def uri_outside() -> str | None:
-    """Return the tracking server that the process had before it opened a scratch run; None where none is open."""
+    """Return the tracking server that the process had before it opened a scratch run; None if none is open."""
     return _outside[-1] if _outside else None
 
 

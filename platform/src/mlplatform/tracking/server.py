@@ -34,12 +34,12 @@ def uri() -> str | None:
 
 
 def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
-    """Return the parent run of a job, in whatever experiment it is; None before the job has opened it.
+    """Return the parent run of a job, in any experiment; None before the job has opened it.
 
     If two attempts have opened one each at the same moment, every caller gets the earlier one.
 
     Args:
-        tracking_uri: None takes the server that the process uses.
+        tracking_uri: MLflow server; None means the one that the process uses.
     """
     from mlflow import MlflowClient
 
@@ -68,7 +68,7 @@ def run_url(run: Run) -> str:
 
 
 def check(tracking_uri: str) -> None:
-    """Send MLflow one request, without the minutes of retries that its client allows itself.
+    """Send MLflow one request, without the minutes of retries that its client makes.
 
     Raises:
         UnreachableError: nothing answers within 5 s, or the server is not MLflow.
@@ -84,13 +84,13 @@ def check(tracking_uri: str) -> None:
         except RejectedError as error:
             raise UnreachableError(f"{error}; check that the address is MLflow's.") from error
         except AccessError:
-            # MLflow's client may succeed with a signature that only its plugin can make.
+            # MLflow's client may succeed with a signature that only its plugin can create.
             if not TrackingAccount.load().is_signed_by_a_plugin:
                 raise
 
 
 def _check_databricks(tracking_uri: str) -> None:
-    """Check that this node has an account; not that Databricks accepts it, which its client may try for minutes."""
+    """Check that this node has an account, not that Databricks accepts it: its client may retry that for minutes."""
     account = TrackingAccount.load()
     if not account.databricks_host and not account.databricks_config.is_file():
         raise AccessError(
@@ -103,5 +103,5 @@ def _check_databricks(tracking_uri: str) -> None:
 
 @cache
 def report_untracked() -> None:
-    """Print once per process that nothing is tracked; both `job_run` and `run_config` may find it out."""
+    """Print once per process that nothing is tracked; both `job_run` and `run_config` may detect it."""
     print(NOT_TRACKED, file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class NodeMonitor:
     """Sends `system/[<node>/]cpu_utilization_percentage` and the other metrics of MLflow every 10 s.
 
-    MLflow's own thread ends for good when MLflow is unavailable once, and as soon as the run is not RUNNING, as after
+    MLflow's own thread ends for good the first time MLflow is unavailable, or once the run is not RUNNING, as after
     each fit with Lightning's MLFlowLogger; this one continues until it is stopped. It respects
     MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL and MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING.
     """
@@ -43,8 +43,8 @@ class NodeMonitor:
         Args:
             find: returns the run to send to; called until it does, because ranks may start before their run is opened.
             tracking_uri: MLflow of the run.
-            node: name that goes into the metrics' names; None for the node that has opened the run.
-            but_on: send nothing if the run was opened on the node of this name, which sends its own.
+            node: name to include in the metrics' names; None for the node that has opened the run.
+            but_on: send nothing if the run was opened on the node with this name, which sends its own metrics.
         """
         self._find = find
         self._tracking_uri = tracking_uri
@@ -58,7 +58,7 @@ class NodeMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, or leave it behind if it waits for MLflow for more than 2 s."""
+        """End the thread, or abandon it if it waits for MLflow for more than 2 s."""
         self._stopped.set()
         self._thread.join(_STOP_SECONDS)
 
@@ -112,10 +112,10 @@ def node_metrics(run_id: str | None = None) -> Iterator[None]:
     """Send this node's system metrics to a run while the block runs, as `system/<node>/gpu_0_utilization_percentage`.
 
     For training functions on other nodes than the one that opened the run, which sends its own without a node's name.
-    Every rank may use it: only local rank 0 sends, one per node. It raises nothing.
+    Every rank may use it: only local rank 0 of each node sends. It never raises.
 
     Args:
-        run_id: run that the metrics go to; None takes the job's run, as soon as there is one.
+        run_id: run that the metrics go to; None means the job's run, as soon as there is one.
     """
     address = uri_outside() or uri()
     job_id = settings().job_id
