@@ -20,14 +20,14 @@ from mlplatform.training.reports import Reports
 from mlplatform.training.workers import WorkerSetup
 
 _HISTORY_SECONDS = 5.0
-"""Seconds between two writes of the history, each of which uploads up to a thousand reports again."""
+"""Seconds between two writes of the history, each of which re-uploads up to a thousand reports."""
 
 _RAY_TRAIN = {
     # Ray Train collects reports every 2 s by default, and makes report() wait for it.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    # Ray Train logs the ranks that the others wait for in a report; after 60 s by default.
+    # Ray Train logs which ranks the others wait for in a report; after 60 s by default.
     "RAY_TRAIN_COLLECTIVE_WARN_INTERVAL_S": "20",
-    # A node that is stopped leaves 30 s for a checkpoint; by default, workers would notice after up to 5 of them.
+    # A stopped node leaves 30 s for a checkpoint; by default, workers would notice only after up to 5 s.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
 }
 
@@ -52,13 +52,13 @@ def run_config(
     Reports go to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, one line per
     report, and beside the checkpoints, where `history` reads them. The metrics of a job's second training run are in
     MLflow under `<name>/`, because each metric has one point per step. When a node is about to be removed,
-    `ray.train.get_preemption_info()` returns so in the training function within about a second. That is the moment for
+    `ray.train.get_preemption_info()` reports it in the training function within about a second. That is the moment for
     a checkpoint, as the workers are restarted elsewhere when the node's grace period ends (`PreemptionCheckpoint` does
     it for Lightning).
 
     Args:
         name: name of this training run within the job; None counts the calls in this process from 0.
-        metric: key of the reported metrics by which checkpoints are kept; None keeps the latest.
+        metric: key of the reported metric by which checkpoints are kept; None keeps the latest.
         mode: whether a higher or a lower `metric` is better.
         num_to_keep: checkpoints that stay in storage, besides the latest; None keeps all.
         max_failures: failures of workers after which the training restarts from the last checkpoint.
@@ -96,7 +96,7 @@ def run_config(
     identity = {
         "MLPLATFORM_JOB_ID": settings().job_id,
         "MLPLATFORM_ATTEMPT": str(settings().attempt) if fence.applies() else None,
-        # Also where the program has set another server than the platform's.
+        # Also if the program has set a server other than the platform's.
         "MLFLOW_TRACKING_URI": server.uri(),
     }
     return RunConfig(

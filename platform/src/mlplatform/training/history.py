@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 FIELDS = ("timestamp", "training_iteration", "time_this_iter_s")
-"""Fields of every report: seconds since 1970, count of reports with this one, seconds since the one before."""
+"""Fields of every report: seconds since 1970, number of reports so far, seconds since the previous one."""
 
 FOLDER = "reports"
 
 _LINES = 1000
-"""Reports per file. S3 cannot append, so the last file is written again with each delivery."""
+"""Reports per file. S3 cannot append, so each delivery rewrites the last file."""
 
 
 class HistorySink:
@@ -51,11 +51,11 @@ class HistorySink:
 
 
 def history(name: str = "0", job_id: str | None = None) -> list[dict[str, Any]]:
-    """Return all reports of a training run in their order, also where there are no checkpoints.
+    """Return all reports of a training run in order, even if there are no checkpoints.
 
     Args:
-        name: the training run's, as given to `run_config`; the first unnamed one is "0".
-        job_id: of another job; None means this one.
+        name: name of the training run, as given to `run_config`; the first unnamed one is "0".
+        job_id: id of another job; None means this one.
 
     Returns:
         The reported values with the fields that `run_config` adds; `pandas.DataFrame(history())` makes a table.

@@ -14,7 +14,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.lightning import RayTrainReportCallback
 
 _ASK_EVERY_SECONDS = 1.0
-"""Ray Train receives a notice within a second; asking costs each rank one message to an actor."""
+"""Ray Train receives a notice within a second; each check costs each rank one message to an actor."""
 
 
 class PreemptionCheckpoint(pl.Callback):
@@ -23,7 +23,7 @@ class PreemptionCheckpoint(pl.Callback):
     Use it together with Ray's `RayTrainReportCallback`, which reports one at the end of each epoch. Both write the same
     file, so the same `ckpt_path` resumes from either. The report has `epoch` and `step` as Ray's has; metrics that are
     measured at the end of the epoch are NaN in it, so that every other checkpoint counts as better. After a resume, the
-    epoch continues with the number of batches that it lacked. The data loader decides which batches these are, and
+    epoch continues for the number of batches that it still lacks. The data loader decides which batches these are, and
     Lightning warns if it keeps no state.
     """
 
@@ -38,7 +38,7 @@ class PreemptionCheckpoint(pl.Callback):
     ) -> None:
         self._batches += 1
         amid_step = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
-        # The end of the epoch has a checkpoint of its own, of the same step.
+        # The end of the epoch has its own checkpoint, of the same step.
         if self._saved or amid_step or trainer.is_last_batch or self._batches < self._batches_until_asked:
             return
         if ray.train.get_preemption_info() is None:
@@ -48,7 +48,7 @@ class PreemptionCheckpoint(pl.Callback):
             self._report(trainer)
 
     def _plan(self) -> None:
-        """Choose the batch of the next question. All ranks must ask at the same one, so rank 0 counts for all."""
+        """Choose the batch of the next check. All ranks must check at the same one, so rank 0 counts for all."""
         passed = time.monotonic() - self._asked_at
         self._batches_until_asked = broadcast_from_rank_zero(math.ceil(self._batches * _ASK_EVERY_SECONDS / passed))
         self._batches, self._asked_at = 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""Callback in Ray Train's controller that stamps every report and passes it on; it neither waits nor raises."""
+"""Callback in Ray Train's controller that timestamps every report and passes it on; it neither waits nor raises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _COUNT = "mlplatform.reports"
-"""Key of a checkpoint's metadata: count of the reports up to it, itself included."""
+"""Key of a checkpoint's metadata: number of reports up to and including its own."""
 
 _UNSENT = "mlplatform.unsent"
 """Key of a checkpoint's metadata: points and reports that MLflow and the history had not received by then."""
@@ -58,14 +58,14 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         kept_by: str | None = None,
         account: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Set up the callback in the driver; Ray pickles it to the controller.
+        """Set up the callback in the driver; Ray sends it to the controller as a pickle.
 
         Args:
-            name: the training run's.
+            name: name of the training run.
             uri: address of the training run's folder.
             history: outbox of the history.
-            metrics: outbox of the points; None where nothing is tracked.
-            prefix: put before each metric's name in MLflow.
+            metrics: outbox of the points; None if nothing is tracked.
+            prefix: prefix of each metric's name in MLflow.
             aggregate: how the values of all ranks become one.
             detailed: record each rank's own metrics.
             kept_by: metric by which checkpoints are kept; recorded in each of them.
@@ -90,7 +90,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._last_report: dict[str, Any] | None = None
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
-        """Count reports from the checkpoint that the workers resume from, at the first start and at each restart."""
+        """Count reports from the checkpoint at which the workers resume, at the first start and at each restart."""
         set_environment(self._account)
         if self._count_at_checkpoint is None:
             kept = _guarded(lambda: _metadata_of_latest_checkpoint(self._uri)) or {}
@@ -136,7 +136,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
 
     def _warn_of_repeated_steps(self, step: int, values: Mapping[str, float]) -> None:
-        """Warn that MLflow drops further points of a step; a metric has one point per step there."""
+        """Warn that MLflow drops further points for a step; there, a metric has one point per step."""
         keys = values.keys() - {"epoch"}
         again = sorted(key for key in keys if step <= self._last_steps.get(key, step - 1))
         if again and not self._warned_of_steps:
@@ -149,7 +149,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._last_steps.update(dict.fromkeys(keys, step))
 
     def _unsent(self) -> dict[str, Any]:
-        """Return what MLflow and storage have not received. A checkpoint keeps it: earlier steps are not replayed."""
+        """Return the items that MLflow and storage lack. The checkpoint stores them: earlier steps are not replayed."""
         points = self._metrics.pending() if self._metrics else []
         return {
             "points": [list(astuple(point)) for point in points[-_MOST_UNSENT:]],
@@ -157,14 +157,14 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         }
 
     def _send_again(self, unsent: Mapping[str, Any]) -> None:
-        """Send what an earlier attempt left in its checkpoint; the outboxes skip what has arrived since."""
+        """Send the items that an earlier attempt left in its checkpoint; the outboxes skip those already received."""
         if self._metrics and unsent.get("points"):
             self._metrics.put([Point(*point) for point in unsent["points"]])
         if unsent.get("reports"):
             self._history.put(unsent["reports"])
 
     def _hand_on(self, report: dict[str, Any]) -> None:
-        # Values that JSON does not have become text: reports go into files and into the checkpoint's metadata.
+        # Values that JSON lacks become text: reports are written to files and to the checkpoint's metadata.
         report = json.loads(json.dumps(report, default=str))
         print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
         self._history.put([report])
@@ -190,7 +190,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
 
 def aggregated(metrics: Sequence[Mapping[str, Any]], how: Literal["rank0", "mean", "max"]) -> dict[str, Any]:
-    """Return one value per metric from the reports of all ranks; for what is not a number, rank 0's."""
+    """Return one value per metric from the reports of all ranks; rank 0's if it is not a number."""
     values = dict(metrics[0])
     if how == "rank0":
         return values
@@ -210,7 +210,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def step_of(values: Mapping[str, Any], reports: int) -> int:
-    """Return the step that a report is plotted at: its `step`, else its `epoch`, else the count of earlier reports."""
+    """Return the step at which to plot a report: its `step`, else its `epoch`, else the number of earlier reports."""
     for key in ("step", "epoch"):
         value = values.get(key)
         if isinstance(value, Real) and math.isfinite(value):
@@ -219,14 +219,14 @@ def step_of(values: Mapping[str, Any], reports: int) -> int:
 
 
 def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:
-    """Read the metadata that an earlier attempt of the job has left; empty without a checkpoint."""
+    """Read the metadata left by an earlier attempt of the job; empty without a checkpoint."""
     from ray.train import Result
 
     files, path = filesystem.filesystem(uri)
     try:
         checkpoint = Result.from_path(path, storage_filesystem=files).checkpoint
     except RuntimeError:
-        # No such folder: nothing was trained yet.
+        # No such folder: nothing has been trained yet.
         return {}
     return dict(checkpoint.get_metadata()) if checkpoint else {}
 

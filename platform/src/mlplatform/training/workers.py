@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerSetup(WorkerCallback):  # type: ignore[misc]
-    """Converts metrics of NumPy and PyTorch, uploads checkpoints in parallel parts, and warns about silent calls."""
+    """Converts NumPy and PyTorch metrics, uploads checkpoints in parallel, and warns about calls without effect."""
 
     def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Set up the callback in the driver; Ray pickles it to the workers.
+        """Set up the callback in the driver; Ray sends it to the workers as a pickle.
 
         Args:
             checkpoints: address of the training run's folder.
@@ -57,7 +57,7 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as a Python value; the same object where nothing had to be changed."""
+    """Return the value as a Python value; the same object if no change is needed."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -106,7 +106,7 @@ def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: An
 
 @functools.cache
 def _warn_of_silent_calls() -> None:
-    """Once per process, as the function is replaced."""
+    """Warn about calls without effect; once per process, because the function is replaced."""
     before_silent_reports(_log_silent_call)
 
 

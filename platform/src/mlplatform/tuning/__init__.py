@@ -3,5 +3,6 @@
 from mlplatform.tuning.callback import TrialCallback
 from mlplatform.tuning.search import best, run_config, trial_config, trial_folder, tuner
 
-# `TrialCallback` and `trial_folder` are public because a search of version 0.1.0 names them here in its `tuner.pkl`.
+# `TrialCallback` and `trial_folder` are public because a search of version 0.1.0 refers to them here in its
+# `tuner.pkl`.
 __all__ = ["TrialCallback", "best", "run_config", "trial_config", "trial_folder", "tuner"]

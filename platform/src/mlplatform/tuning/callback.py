@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
-    """Log what a hook raises, which would otherwise end the whole search."""
+    """Log the exceptions of a hook, which would otherwise end the whole search."""
 
     @functools.wraps(hook)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -48,14 +48,14 @@ def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 class TrialCallback(tune.Callback):  # type: ignore[misc]
-    """Keeps one child run per trial; it runs in Ray Tune's loop and leaves requests to a thread, so it never waits."""
+    """Keeps one child run per trial; runs in Ray Tune's loop and delegates requests to a thread, so it never waits."""
 
     def __init__(self, name: str, parent: str | None, length: tuple[str, int] | None = None) -> None:
         """Set up the callback.
 
         Args:
             name: name of the search.
-            parent: id of the job's run; None where nothing is tracked.
+            parent: id of the job's run; None if nothing is tracked.
             length: key and value of a report that ends every trial.
         """
         self.length = length
@@ -77,7 +77,7 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
         self._settled = False
         if self._parent:
             self._outbox = Outbox(TrialRuns(self._parent, self._name, server.uri()))
-            # SIGTERM and an error of the driver end Ray's loop without a call of `on_experiment_end`.
+            # SIGTERM and an error in the driver end Ray's loop without a call to `on_experiment_end`.
             atexit.register(self._interrupted)
 
     @_never_raises
@@ -109,15 +109,15 @@ class TrialCallback(tune.Callback):  # type: ignore[misc]
 
     @_never_raises
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        # A trial whose process never came up was not started either.
+        # A trial whose process never started has no run yet.
         self._start(trial)
         self._end(trial, FAILED)
 
     def get_state(self) -> None:
-        """Pass on the ends of trials; Ray calls this with each snapshot of the search, which holds nothing of ours.
+        """Pass on the ends of trials; Ray calls this with each snapshot of the search, to which it adds nothing.
 
-        At each call, the last snapshot but one is certainly stored. A run ends only after its trial's end is stored,
-        so that no later attempt repeats a trial that MLflow calls finished.
+        At each call, the snapshot before the last is certain to be stored. A run ends only after its trial's end is
+        stored, so that no later attempt repeats a trial that is FINISHED in MLflow.
         """
         for act in self._in_snapshot:
             self._hand_over(act)
@@ -187,7 +187,7 @@ def was_cut(result: Mapping[str, Any], criteria: Mapping[str, float], length: tu
 
     Args:
         result: as Ray Tune passes it to callbacks, with `done` if the trial ends with it.
-        criteria: lowest values that end a trial, by key.
+        criteria: minimum values that end a trial, by key.
         length: key and value at which the scheduler ends every trial.
     """
     limits = [*criteria.items(), *([length] if length else [])]

@@ -15,14 +15,14 @@ class Drain(ControllerCallback):  # type: ignore[misc]
     """Delays the end of a trial's trainer until Ray Tune has fetched the last report.
 
     Ray 2.60 blocks the trial forever if its function returns before a report is fetched: the trial's actor then puts
-    that report into a queue of one place, which the function's end already occupies (`_get_result_from_queues`).
+    that report into a queue with one slot, which the function's end already occupies (`_get_result_from_queues`).
     """
 
     def __init__(self, queue: Any) -> None:
         """Set up the callback.
 
         Args:
-            queue: through which `TuneReportCallback` passes reports on.
+            queue: queue through which `TuneReportCallback` passes reports on.
         """
         self._queue = queue
 

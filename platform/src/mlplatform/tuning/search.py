@@ -46,14 +46,14 @@ def tuner(
     run_config: tune.RunConfig | None = None,
     resume_errored: bool = False,
 ) -> tune.Tuner:
-    """Return Ray's own `Tuner` for a search of this job, restored if an earlier attempt of the job has begun it.
+    """Return Ray's own `Tuner` for a search of this job, restored if an earlier attempt of the job has started it.
 
-    Its trials are child runs of the job's run. Started again with the same job id, `fit` runs no finished trial
-    again, and continues an unfinished one in its run, from its last checkpoint.
+    Its trials are child runs of the job's run. After a restart with the same job id, `fit` does not repeat finished
+    trials, and continues unfinished ones in their runs, from their last checkpoints.
 
     Args:
-        trainable: as Ray accepts it, also from `tune.with_resources` (`{"cpu": 0.5}`, `{"gpu": 0.25}`) and
-            `tune.with_parameters`. For several workers per trial, see `trial_config`.
+        trainable: anything that Ray accepts, including results of `tune.with_resources` (`{"cpu": 0.5}`, `{"gpu":
+            0.25}`) and `tune.with_parameters`. For several workers per trial, see `trial_config`.
         param_space: as Ray accepts it (`tune.grid_search`, `tune.loguniform`); the same in each attempt.
         tune_config: with `metric` and `mode`. Without a scheduler it gets ASHA, which stops a trial after 1, 4, 16, ...
             reports unless it is then among the best quarter, and does not limit the trial's length.
@@ -103,7 +103,7 @@ def run_config(
 
     Args:
         name: name of this search within the job.
-        metric: key of the reported metrics by which a trial's checkpoints are kept; None keeps the latest.
+        metric: key of the reported metric by which a trial's checkpoints are kept; None keeps the latest.
         mode: whether a higher or a lower `metric` is better.
         num_to_keep: checkpoints of a trial that stay in storage; None keeps all.
         max_failures: failures of a trial after which it restarts from its last checkpoint.
@@ -127,7 +127,7 @@ def run_config(
             num_to_keep=num_to_keep, checkpoint_score_attribute=metric, checkpoint_score_order=mode
         ),
         stop=stop,
-        # With 2, Ray would print each report, which is already a line of the log.
+        # With 2, Ray would print each report, which is already a line in the log.
         verbose=1,
         callbacks=[TrialCallback(name, tracking_run.process_run()), *callbacks],
     )
@@ -145,10 +145,10 @@ def trial_config(
     """Return Ray Train's own `RunConfig` for a trainer within a trial, for trials on several workers.
 
     The trial is a function that calls `TorchTrainer(..., run_config=tuning.trial_config()).fit()`. It needs almost no
-    resources for itself: give it `tune.with_resources(trial, {"cpu": 0.01})`, and set `max_concurrent_trials` to the
-    number of worker groups that fit into the cluster. Rank 0's report is the trial's report, so it goes to the trial's
-    run. Checkpoints go to the trial's folder, and a restarted trial resumes from the last one. Ray passes its path on
-    as metric `checkpoint_path` of the trial's result, not as the result's checkpoint.
+    resources itself: give it `tune.with_resources(trial, {"cpu": 0.01})`, and set `max_concurrent_trials` to the number
+    of worker groups that fit into the cluster. Rank 0's report is the trial's report, so it goes to the trial's run.
+    Checkpoints go to the trial's folder, and a restarted trial resumes from the last one. Ray passes its path on as
+    metric `checkpoint_path` of the trial's result, not as the result's checkpoint.
 
     Args: as `mlplatform.run_config`.
 
@@ -187,14 +187,14 @@ def trial_config(
 def best(
     results: tune.ResultGrid, metric: str | None = None, mode: Literal["min", "max"] | None = None
 ) -> tuple[tune.Result, Run | None]:
-    """Return the best trial by its last report: its result with the checkpoint, and its run, to log a model to.
+    """Return the best trial by its last report: its result with the checkpoint, and its run, to which to log a model.
 
     Args:
         metric: None means the metric of the search.
         mode: None means the mode of the search.
 
     Returns:
-        Ray's result, and MLflow's run; None for the latter where nothing is tracked.
+        Ray's result, and MLflow's run; None for the latter if nothing is tracked.
 
     Raises:
         RegistryError: no trial has reported the metric, or MLflow has rejected the run of the best one.
@@ -215,7 +215,7 @@ def best(
 
 
 def trial_folder(trial: Trial) -> str:
-    """Return a trial's id as its folder: with the parameters, which Ray puts there, a path can become too long."""
+    """Return a trial's id as its folder: with the parameters, which Ray adds by default, a path can become too long."""
     return str(trial.trial_id)
 
 
@@ -224,7 +224,7 @@ def _run_config_of(tune_config: tune.TuneConfig) -> tune.RunConfig:
 
 
 def _is_begun(files: FileSystem, path: str) -> bool:
-    """Return whether an earlier attempt has left a search that can continue."""
+    """Return whether an earlier attempt has left a search that can be continued."""
     from pyarrow.fs import FileSelector
 
     return is_begun({Path(info.path).name for info in files.get_file_info(FileSelector(path, allow_not_found=True))})

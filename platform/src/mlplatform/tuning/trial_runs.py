@@ -33,13 +33,13 @@ EARLY_STOPPED = "early-stopped"
 FAILED = "failed"
 
 STOPPED = "stopped"
-"""The whole search was stopped, by a signal or its time limit."""
+"""End of a trial whose whole search was stopped, by a signal or its time limit."""
 
 STATUS = {COMPLETED: "FINISHED", EARLY_STOPPED: "FINISHED", FAILED: "FAILED", STOPPED: "KILLED"}
 """Status of the run after each end of its trial."""
 
 _PARAMS = 100
-"""Most parameters that MLflow accepts per request."""
+"""Maximum number of parameters that MLflow accepts per request."""
 
 _NAME_CHARACTERS = 200
 
@@ -61,7 +61,7 @@ class TrialRuns:
         Args:
             parent: id of the job's run.
             search: name of the search within the job.
-            tracking_uri: MLflow server; None means the one of the process.
+            tracking_uri: MLflow server; None means the process's own.
         """
         self.name = f"MLflow, for the trials of {search!r}"
         self._parent = parent
@@ -85,7 +85,7 @@ class TrialRuns:
             self._flush(trial_id)
 
     def find(self, trial_id: str) -> Run | None:
-        """Find the run of a trial; None before there is one."""
+        """Find the run of a trial; None if it does not exist yet."""
         tags = {TAG_PARENT: self._parent, TAG_SEARCH: self._search, TAG_TRIAL: trial_id}
         wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
         found = self._client.search_runs([self._experiment], wanted, order_by=["attributes.start_time"], max_results=1)
@@ -110,11 +110,11 @@ class TrialRuns:
         self._ids[trial_id], self._sinks[trial_id] = run_id, sink
 
     def report(self, trial_id: str, points: Sequence[Point]) -> None:
-        """Collect points until the end of this delivery, or of the trial, so that one request sends many."""
+        """Collect points until the end of this delivery, or of the trial, so that one request carries many."""
         self._waiting[trial_id].extend(points)
 
     def mark(self, trial_id: str, end: str, error: str | None) -> None:
-        """Record how a trial has ended; its run stays open until `finish`."""
+        """Record the end of a trial; its run stays open until `finish`."""
         self._flush(trial_id)
         run_id = self._ids[trial_id]
         if error:
@@ -127,7 +127,7 @@ class TrialRuns:
         self._client.set_terminated(self._ids[trial_id], STATUS[end], ended)
 
     def settle(self, trial_id: str, title: str, params: Mapping[str, Any], points: Sequence[Point], end: str) -> None:
-        """End a run that a crash of an earlier attempt has left open although its trial had ended."""
+        """End a run left open by a crash of an earlier attempt although its trial had ended."""
         run = self.find(trial_id)
         if run and run.info.status != "RUNNING":
             return
@@ -138,7 +138,7 @@ class TrialRuns:
         self.finish(trial_id, end, max((point.timestamp for point in points), default=0) or None)
 
     def _create(self, trial_id: str, title: str) -> Run:
-        # MLflow's client, unlike `mlflow.start_run`, adds no tags by itself.
+        # MLflow's client, unlike `mlflow.start_run`, adds no tags itself.
         own = {TAG_PARENT: self._parent, TAG_SEARCH: self._search, TAG_TRIAL: trial_id}
         tags = {**identity_tags(settings()), **own}
         return self._client.create_run(self._experiment, tags=tags, run_name=title[:_NAME_CHARACTERS])
