@@ -36,7 +36,7 @@ from mlplatform.client.jobs import ENDED, Jobs
 
 MIB = 1 << 20
 NEVER = {"never": 1}
-DESCRIPTION = files("mlplatform.gateway").joinpath("openapi.yaml").read_text()
+DESCRIPTION = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
 
 # A body that is no job; what the answer has to say of it.
 BODIES: list[tuple[bytes, str]] = [
