@@ -17,7 +17,7 @@ from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome, State, Verdict
+from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform.gateway.jobs.store import Ended, JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
@@ -256,6 +256,16 @@ def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
     assert begin(store).number == 2
     do(store.seen("mine", 2, ray(driver="02000000"), "b"))
     assert do(store.get("mine")).message == f"Job is running again. {job.message}"
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_job_gets_the_state_of_its_transition(state: State, store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlplatform.gateway.jobs.store.next_state", lambda *_: Transition(state, "why"))
+    add(store)
+    begin(store)
+    end(store, LOST)
+    job = do(store.get("mine"))
+    assert (job.state, job.message, job.ended is not None) == (state, "why", state.final)
 
 
 def test_a_job_is_restarted_as_often_as_allowed(store: JobStore) -> None:

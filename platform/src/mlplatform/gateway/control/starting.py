@@ -120,7 +120,7 @@ class Starter:
         """Store an attempt of a job that fits; otherwise set the job's message to what it waits for."""
         if obstacle := self._outage(job) or _shortage(free, job):
             if job.message != obstacle:
-                await self._store.set_message(job.id, obstacle, State.WAITING)
+                await self._store.set_message(job.id, obstacle, State(job.state))
             return None
         attempt = await self._store.begin_attempt(job.id)
         if attempt is not None:

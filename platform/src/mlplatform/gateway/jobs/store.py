@@ -207,7 +207,7 @@ class JobStore:
             job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
             _end(job, transition)
         else:
-            job.state, job.message = State.WAITING, transition.message
+            job.state, job.message = transition.state, transition.message
             job.not_before = now() + timedelta(seconds=transition.delay_s)
         return Ended(number, verdict, transition)
 
