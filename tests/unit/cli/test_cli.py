@@ -206,6 +206,13 @@ def test_a_package_that_is_not_installed_is_named(words: list[str], tmp_path: Pa
     assert re.fullmatch(r"This needs the Python package \w+, which is not installed here; run .*\n", done.stderr)
 
 
+def test_commands_import_the_rest_of_the_package_when_they_run() -> None:
+    program = "import sys, mlplatform.cli; print(*(name for name in sys.modules if name.startswith('mlplatform.')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    assert loaded == {"cli", "errors"}, "--help would load these modules too"
+
+
 @pytest.mark.parametrize("source", ["", "/nowhere"])
 def test_a_folder_without_models_is_rejected_in_a_sentence(source: str, tmp_path: Path) -> None:
     said, code = refusal("stack", "cache", source, "--root", str(tmp_path))

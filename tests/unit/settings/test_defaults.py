@@ -67,10 +67,22 @@ def test_compose_has_the_defaults_of_the_example() -> None:
     assert found == {name: {given[name]} for name in found}
 
 
+def test_each_line_of_the_example_is_read() -> None:
+    compose = " ".join(path.read_text() for path in compose_files())
+    of_the_host = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
+    assert {name for name in example() if not re.search(rf"\$\{{{name}\b", compose)} <= of_the_host
+
+
 def test_the_stacks_settings_have_the_defaults_of_the_example() -> None:
     given = example()
     found = {name: str(value) for name, value in defaults(StackSettings).items() if name not in ONLY_OF_COMPOSE}
     assert found == {name: given[name] for name in found}
+
+
+def test_each_variable_of_a_container_is_read() -> None:
+    fields = [*Settings.model_fields.values(), *GatewaySettings.model_fields.values()]
+    read = {str(field.validation_alias) for field in fields}
+    assert {name for name, _ in environments() if name.startswith("MLPLATFORM_")} <= read
 
 
 @pytest.mark.parametrize("model", [Settings, GatewaySettings])

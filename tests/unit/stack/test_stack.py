@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -215,6 +216,16 @@ def test_the_table_of_services_agrees_with_the_compose_files(service: services.S
     ports = " ".join(map(str, found.get("ports", [])))
     assert all(f"${{{port.setting}:-" in ports for port in service.ports)
     assert ports.count("BIND_ADDRESS") == len(service.ports)
+
+
+def test_every_service_is_in_the_table() -> None:
+    of_a_verb = {"food11-data"}  # `make data` runs it, no start does
+    assert set(compose_services()) - of_a_verb == {service.name for service in services.SERVICES}
+
+
+def test_the_secrets_of_compose_are_those_that_are_made() -> None:
+    text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
+    assert set(re.findall(r"file: \.\./secrets/(\w+)", text)) == set(secrets_folder.FILES)
 
 
 def test_every_service_with_an_image_setting_is_in_the_table() -> None:

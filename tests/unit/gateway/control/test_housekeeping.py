@@ -10,9 +10,14 @@ from mlplatform.gateway.control import housekeeping
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
+
+
+def test_each_final_state_ends_the_runs() -> None:
+    assert set(housekeeping._RUN_ENDS) == {state for state in State if state.final}
 
 
 def test_a_job_whose_runs_cannot_be_ended_does_not_keep_those_of_others_open(

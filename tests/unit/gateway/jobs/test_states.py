@@ -1,9 +1,12 @@
 """Verdicts on attempts, and the next states of their jobs."""
 
+from importlib.resources import files
 from typing import Any
 
 import pytest
+import yaml
 
+from mlplatform.gateway.jobs import states
 from mlplatform.gateway.jobs.states import Observation, Outcome, RestartCounts, State, Verdict, judge, next_state
 
 OWN_FAULTS = ("JOB_ENTRYPOINT_COMMAND_ERROR", "RUNTIME_ENV_SETUP_FAILURE")
@@ -46,6 +49,20 @@ def test_a_job_waits_or_has_an_attempt_or_has_ended(state: State) -> None:
     assert state.waits + state.has_attempt + state.final == 1
     assert state.has_attempt or not state.runs
     assert state.of_ray in STATUSES
+
+
+@pytest.mark.parametrize("state", State)
+def test_each_state_is_in_the_drawing(state: State) -> None:
+    assert state in str(states.__doc__)
+
+
+def test_the_description_of_the_api_has_the_states_and_outcomes() -> None:
+    text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
+    schemas = yaml.safe_load(text)["components"]["schemas"]
+    fields = schemas["JobWithAttempts"]["allOf"][1]["properties"]
+    assert fields["state"]["enum"] == list(State)
+    assert fields["attempts"]["items"]["properties"]["outcome"]["enum"] == [*Outcome, None]
+    assert set(schemas["Status"]["enum"]) == STATUSES
 
 
 # --- judge ---

@@ -1,0 +1,51 @@
+"""Prometheus' configuration agrees with the compose files, and each alert tells what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def load(path: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((CHECKOUT / path).read_text()))
+
+
+SERVICES: dict[str, dict[str, Any]] = {}
+for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
+    SERVICES |= yaml.safe_load(file.read_text()).get("services") or {}
+JOBS = load("docker/prometheus/prometheus.yml")["scrape_configs"]
+ALERTS = [rule for group in load("docker/prometheus/alerts.yml")["groups"] for rule in group["rules"]]
+
+
+def networks(name: str) -> set[str]:
+    """Networks of a service, with those of the service that it extends."""
+    inherited = networks(SERVICES[name]["extends"]["service"]) if "extends" in SERVICES[name] else set()
+    return inherited | set(SERVICES[name].get("networks", []))
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
+def test_prometheus_reaches_each_target(job: dict[str, Any]) -> None:
+    targets = [target for config in job.get("static_configs", []) for target in config["targets"]]
+    for name in {target.partition(":")[0] for target in targets} - {"localhost"}:
+        assert name in SERVICES, f"{name} is not a service of compose/"
+        assert networks(name) & networks("prometheus"), f"Prometheus shares no network with {name}"
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
+def test_prometheus_has_the_secrets_of_each_target(job: dict[str, Any]) -> None:
+    parts = [job, *job.get("http_sd_configs", [])]
+    files = {part.get("authorization", {}).get("credentials_file") for part in parts}
+    files |= {part.get("basic_auth", {}).get("password_file") for part in parts}
+    assert {Path(file).name for file in files - {None}} <= set(SERVICES["prometheus"]["secrets"])
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_tells_what_it_saw_and_what_to_do(alert: dict[str, Any]) -> None:
+    assert "{{ $" in alert["annotations"]["summary"]
+    assert alert["annotations"]["action"]
+    assert alert["labels"]["severity"] in ("critical", "warning")
