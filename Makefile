@@ -1,4 +1,4 @@
-# Every verb a person types; `make` alone lists them.
+# Every verb; `make` without arguments lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 COMPOSE = docker compose --env-file .env --file compose/compose.yaml

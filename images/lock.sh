@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pin what every requirements.in needs, with hashes. Versions that are pinned already stay; options go to uv, so
+# Pin what every requirements.in needs, with hashes. Versions that are already pinned stay; options are passed to uv, so
 # `images/lock.sh --upgrade` takes the newest versions that the files allow. The ray image leads: the others are
 # constrained to its versions, so that all of them fit into one environment.
 set -eu
@@ -15,7 +15,7 @@ for folder in platform images/platform images/notebook tests; do
     pin "$@" --constraint images/ray/requirements.txt "$folder/requirements.in" \
         --output-file "$folder/requirements.txt"
 done
-# The unit tests see the versions that the gateway and the other tests see.
+# The unit tests use the same versions as the gateway and the other tests.
 pin "$@" --constraint images/ray/requirements.txt --constraint images/platform/requirements.txt \
     --constraint tests/requirements.txt tests/unit/requirements.in --output-file tests/unit/requirements.txt
 pin "$@" --constraint platform/requirements.txt images/platform/uv.in --output-file images/platform/uv.txt

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the virtual environment $1 if it is missing; called by the Makefile.
+# Create the virtual environment $1 if it is missing; called by the Makefile.
 set -eu
 venv=$1
 if [ -x "$venv/bin/pip" ]; then exit 0; fi
@@ -13,7 +13,7 @@ command -v python3 >/dev/null || fail "There is no python3: install Python 3.11 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$(python3 --version) is too old: Python 3.11 or later is needed."
 
-# Debian keeps what makes environments in a package of its own.
+# Debian has the tools for creating environments in a separate package.
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         fail "$(command -v python3) cannot make virtual environments: install its venv module (Debian: sudo apt-get install python3-venv)."

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Test the containers: make sure of an engine and of the images that cannot be pulled here, then run pytest with these
+# Test the containers: provide an engine and the images that cannot be pulled here, then run pytest with these
 # arguments, or all tests of this folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tests/stack/engine.sh
 tests/stack/bases.sh
-# 900 s, as a start of the whole stack may take minutes on a busy host.
+# 900 s, because starting the whole stack may take minutes on a busy host.
 # Later options win: `run.sh -m soak tests/stack` runs the long repetitions instead.
 exec .venv/bin/pytest --timeout=900 -m "not soak" "${@:-tests/stack}"

@@ -89,8 +89,7 @@ def status(root: Root = Path()) -> None:
 
 
 def shell_env(root: Root = Path()) -> None:
-    """Print the exports that connect a shell or a laptop to this checkout's stack; without `.env`, this process's
-    own."""
+    """Print the exports that connect a shell or a laptop to this checkout's stack, or else to the current platform."""
     from mlplatform.settings.job import settings
     from mlplatform.stack import env as stack_env
 

@@ -51,8 +51,7 @@ class Promotion:
 
 
 def add(url: str, secret: str, *, name: str | None = None, account: Path | None = None) -> Webhook:
-    """Add a webhook: MLflow posts every promotion to `url`, signed with `secret`, which the receiver passes to
-    `promotion`.
+    """Add a webhook: MLflow posts every promotion to `url`, signed with `secret`; `promotion` verifies it.
 
     Args:
         url: address of the receiver.

@@ -63,8 +63,7 @@ class Node:
         return self.total if not now else self.free if self.alive else {}
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the node matches a label selector of Ray's, with values `v`, `!v`, `in(v, w)` or `!in(v,
-        w)`."""
+        """Return whether the node matches a Ray label selector, with values `v`, `!v`, `in(v, w)` or `!in(v, w)`."""
         return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
 
 

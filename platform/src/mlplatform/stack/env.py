@@ -81,8 +81,7 @@ def detect() -> dict[str, str]:
 
 
 def client_settings(root: Path) -> Settings:
-    """Return the settings of a client on this host, or on a laptop with the forwarded ports and a copy of
-    `secrets/`."""
+    """Return a client's settings on this host, or on a laptop with the forwarded ports and a copy of `secrets/`."""
     stack = StackSettings.load(root / ".env")
     secrets = root / "secrets"
     return Settings.load(

@@ -26,8 +26,7 @@ _outside: list[str] = []
 
 @contextmanager
 def scratch_run(experiment: str | None, name: str | None) -> Iterator[ActiveRun]:
-    """Open a run in a temporary folder: user code can log, autolog and register in it, and everything is removed at the
-    end.
+    """Open a run in a temporary folder: user code can log, autolog and register in it; the end removes everything.
 
     MLflow's file store is meant for less than a server, but it needs no database migration first and supports every
     logging call. The run applies to the whole process: a rank has one training, so one thread that tracks.
