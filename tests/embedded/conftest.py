@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,18 @@ pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1
 def interruptible() -> None:
     """Let child processes receive Ctrl-C, which a shell ignores for tests that it runs in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Restore the environment after each test; the platform and its jobs, started by a later one, would inherit it.
+
+    MLflow's `set_registry_uri` and `set_experiment` set variables for child processes and never remove them.
+    """
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
