@@ -149,7 +149,7 @@ class AsyncMlflowRest:
         await self._http.aclose()
 
     async def call(self, method: str, path: str, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `MlflowRest.call`."""
+        """Do the same as `MlflowRest.call`."""
         try:
             answer = await self._http.request(method, path, **_sent(method, values))
         except httpx.TransportError as error:
@@ -157,7 +157,7 @@ class AsyncMlflowRest:
         return self._server.read(path, answer)
 
     async def all(self, method: str, path: str, field: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """As `MlflowRest.all`."""
+        """Do the same as `MlflowRest.all`."""
         found: list[dict[str, Any]] = []
         page: Mapping[str, Any] | None = values
         while page is not None:

@@ -9,7 +9,7 @@ WARN_SECONDS = 30.0
 
 
 class ThrottledWarning:
-    """Logs a warning at most once per interval and drops the others.
+    """Warning that is logged at most once per interval; the others are dropped.
 
     Args:
         log: the logger.

@@ -19,7 +19,7 @@ LATEST = 20
 
 
 class _JobsOrId(TyperGroup):
-    """Reads `jobs ID` as `jobs show ID`; a job that has a verb's name is shown by `jobs show list`."""
+    """Command group that reads `jobs ID` as `jobs show ID`; `jobs show list` shows a job named `list`."""
 
     # Any, because typer has a copy of click of its own, under a private name.
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

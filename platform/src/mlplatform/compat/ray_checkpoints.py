@@ -5,10 +5,10 @@ that were counted; the gateway and laptops read them without Ray.
 """
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
-"""In the training run's folder (`ray.train.v2._internal.constants`)."""
+"""Name of the snapshot in the training run's folder (`ray.train.v2._internal.constants`)."""
 
 METADATA = ".metadata.json"
-"""In each checkpoint's folder (`ray.train._checkpoint`)."""
+"""Name of the metadata file in each checkpoint's folder (`ray.train._checkpoint`)."""
 
 FOLDER_PREFIX = "checkpoint_"
 """Prefix of the names of checkpoints' folders (`ray.train.v2._internal.execution.storage`)."""

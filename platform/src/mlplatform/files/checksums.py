@@ -16,7 +16,7 @@ FILE = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
 
 LENGTH = 32
-"""Characters of a digest: 128 bits, because MLflow accepts at most 36 characters for a data set's."""
+"""Length of a digest, in characters: 128 bits, because MLflow accepts at most 36 characters for a data set's."""
 
 _CHUNK_BYTES = 1 << 20
 

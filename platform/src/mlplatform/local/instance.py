@@ -38,7 +38,7 @@ class Instance:
     """Port of the agent on Ray's node."""
 
     processes: list[Process] = field(default_factory=list)
-    """At most one per name."""
+    """Processes, at most one per name."""
 
     @property
     def dashboard_address(self) -> str:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Watches the programs of one instance."""
+    """Supervisor of the programs of one instance."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -27,7 +27,7 @@ _EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Shortage:
-    """Resources that a feasible job has to wait for; `str()` is a sentence for people."""
+    """Resources that a feasible job has to wait for; `str()` gives a sentence for messages."""
 
     missing: str
     users: tuple[str, ...] = ()

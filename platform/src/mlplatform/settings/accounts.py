@@ -35,13 +35,13 @@ class TrackingAccount(EnvironmentSettings):
     """File with the certificate authority of the server."""
 
     requests_ca_bundle: Path | None = Field(None, validation_alias="REQUESTS_CA_BUNDLE")
-    """The same for every server; MLflow's client respects it, because it uses `requests`."""
+    """File with the certificate authorities for every server; MLflow's client reads it, because it uses `requests`."""
 
     auth_provider: str | None = Field(None, validation_alias="MLFLOW_TRACKING_AUTH")
     """Plugin that signs the requests of MLflow's client; `mlplatform` on the platform's nodes."""
 
     aws_sigv4: bool = Field(False, validation_alias="MLFLOW_TRACKING_AWS_SIGV4")
-    """Requests of MLflow's client are signed for Amazon."""
+    """True if requests of MLflow's client are signed for Amazon."""
 
     databricks_host: str | None = Field(None, validation_alias="DATABRICKS_HOST")
 

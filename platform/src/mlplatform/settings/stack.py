@@ -23,7 +23,7 @@ class StackSettings(BaseSettings):
     """Tag of the images that we build; `make env` keeps it at the checkout's version."""
 
     accelerator: Literal["cpu", "cuda", "rocm"] = Field("cpu", validation_alias="ACCELERATOR")
-    """Selects the workers' devices and the exporters."""
+    """Kind of hardware, which selects the workers' devices and the exporters."""
 
     worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
     """One worker with all GPUs, two with one each, or the generated file for other counts."""

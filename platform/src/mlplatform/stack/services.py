@@ -91,7 +91,7 @@ SERVICES = (
     Service("storage-init", None, "platform"),
     Service("postgres", None, image_setting="POSTGRES_IMAGE"),
 )
-"""In the order in which people need the pages."""
+"""Services in the order in which their pages are shown."""
 
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
 GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Add = Callable[[int], None]
-"""Called with the number of bytes that were moved since its last call."""
+"""Callback that gets the number of bytes moved since its last call."""
 
 _PART_BYTES = 16 << 20
 

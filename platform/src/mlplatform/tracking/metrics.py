@@ -38,7 +38,7 @@ class Point:
     value: float
     step: int
     timestamp: int
-    """Milliseconds since 1970."""
+    """Time in milliseconds since 1970."""
 
 
 class RunSink:
@@ -118,7 +118,7 @@ class RunSink:
 
 
 class MetricWriter:
-    """Sends points to an MLflow run from a separate thread; `log` and `put` neither wait nor raise."""
+    """Writer of points to an MLflow run, in a separate thread; `log` and `put` neither wait nor raise."""
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:
         self._outbox = Outbox(RunSink(run_id, tracking_uri))
@@ -186,11 +186,11 @@ class LocalRun:
         self._client = MlflowClient(tracking_uri)
 
     def last_steps(self) -> dict[str, int]:
-        """As `RemoteRun.last_steps`."""
+        """Do the same as `RemoteRun.last_steps`."""
         return {metric.key: metric.step for metric in mlflow_compat.latest_metrics(self._client.get_run(self._run_id))}
 
     def log(self, points: Sequence[Point]) -> str | None:
-        """As `RemoteRun.log`."""
+        """Do the same as `RemoteRun.log`."""
         from mlflow import MlflowException
         from mlflow.entities import Metric
 

@@ -37,7 +37,7 @@ class Sink(Protocol):
 
 
 class Outbox:
-    """Delivers to a sink, in order, from a separate thread; `put` neither waits nor raises."""
+    """Queue whose items a separate thread delivers to a sink, in order; `put` neither waits nor raises."""
 
     def __init__(self, sink: Sink, interval_s: float = 0.0) -> None:
         """Start nothing yet; the thread starts with the first items.

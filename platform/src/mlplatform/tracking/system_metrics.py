@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeMonitor:
-    """Sends `system/[<node>/]cpu_utilization_percentage` and the other metrics of MLflow every 10 s.
+    """Sender of `system/[<node>/]cpu_utilization_percentage` and MLflow's other system metrics, every 10 s.
 
     MLflow's own thread ends for good the first time MLflow is unavailable, or once the run is not RUNNING, as after
     each fit with Lightning's MLFlowLogger; this one continues until it is stopped. It respects

@@ -18,7 +18,7 @@ _ASK_EVERY_SECONDS = 1.0
 
 
 class PreemptionCheckpoint(pl.Callback):
-    """Reports a checkpoint before the grace period of a node ends, however long an epoch takes.
+    """Lightning callback that reports a checkpoint before a node's grace period ends, however long an epoch takes.
 
     Use it together with Ray's `RayTrainReportCallback`, which reports one at the end of each epoch. Both write the same
     file, so the same `ckpt_path` resumes from either. The report has `epoch` and `step` as Ray's has; metrics that are

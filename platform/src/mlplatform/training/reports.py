@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
-    """Writes each report to the job's log, to the job's MLflow run, and to the training run's history."""
+    """Callback that writes each report to the job's log, the job's MLflow run, and the training run's history."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerSetup(WorkerCallback):  # type: ignore[misc]
-    """Converts NumPy and PyTorch metrics, uploads checkpoints in parallel, and warns about calls without effect."""
+    """Callback that prepares workers: metrics as Python values, parallel uploads, warnings for calls without effect."""
 
     def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
         """Set up the callback in the driver; Ray sends it to the workers as a pickle.

@@ -48,7 +48,7 @@ def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 class TrialCallback(tune.Callback):  # type: ignore[misc]
-    """Keeps one child run per trial; runs in Ray Tune's loop and delegates requests to a thread, so it never waits."""
+    """Callback that keeps one child run per trial; a thread makes the requests, so Ray Tune's loop never waits."""
 
     def __init__(self, name: str, parent: str | None, length: tuple[str, int] | None = None) -> None:
         """Set up the callback.

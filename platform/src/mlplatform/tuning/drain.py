@@ -12,7 +12,7 @@ _DRAIN_SECONDS = 30.0
 
 
 class Drain(ControllerCallback):  # type: ignore[misc]
-    """Delays the end of a trial's trainer until Ray Tune has fetched the last report.
+    """Callback that delays the end of a trial's trainer until Ray Tune has fetched the last report.
 
     Ray 2.60 blocks the trial forever if its function returns before a report is fetched: the trial's actor then puts
     that report into a queue with one slot, which the function's end already occupies (`_get_result_from_queues`).

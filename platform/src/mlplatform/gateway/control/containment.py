@@ -12,7 +12,7 @@ from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.gateway.errors import NoSuchJobError
 
 _LOG_AGAIN_SECONDS = 30.0
-"""Steps are repeated twice per second."""
+"""Seconds between two logged errors of a job; steps are repeated twice per second."""
 
 _log = logging.getLogger(__name__)
 

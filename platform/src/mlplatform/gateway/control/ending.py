@@ -25,7 +25,7 @@ _SETTLE_LOST_SECONDS = 2.0
 
 
 class Finisher:
-    """Ends attempts, and jobs with them.
+    """End of attempts, and of jobs with them.
 
     Args:
         on_end: called when an attempt or a job has ended.

@@ -19,7 +19,7 @@ _WAITS = "The job runs, and waits for a node that can run its workers. "
 
 
 class InfeasibleRequests:
-    """Reports infeasible requests in the message and in the log of their job."""
+    """Reporter of infeasible requests, in the message and the log of their job."""
 
     def __init__(self, store: JobStore, head: RayHead, logs: JobLogs, errors: JobErrors) -> None:
         self._store = store

@@ -22,7 +22,7 @@ _TIMEOUT = httpx.Timeout(1.5)
 
 
 class Outages:
-    """Checks whether servers answer, and records when they did not.
+    """Record of the times when servers did not answer.
 
     Args:
         addresses: URLs by the names used in messages; any HTTP answer except 502, 503 and 504 counts.

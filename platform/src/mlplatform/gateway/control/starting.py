@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Starter:
-    """Starts attempts of waiting jobs.
+    """Start of attempts of waiting jobs.
 
     Args:
         starts: jobs that may start at the same time; each costs seconds of a core.

@@ -33,7 +33,7 @@ OPEN_PATHS = frozenset(
         "/platform/health",
     }
 )
-"""Accepted without a token: the pages on which a browser asks for the token, and health checks."""
+"""Paths accepted without a token: the pages on which a browser prompts for the token, and health checks."""
 
 OPEN_FOLDERS = ("/static/",)
 

@@ -17,7 +17,7 @@ from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 from mlplatform.gateway.jobs.packages import Packages, check_name, missing_package
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
-"""Accepts slashes in the name, so that no upload reaches the Ray head past the gateway."""
+"""Path of a package; it accepts slashes in the name, so that no upload bypasses the gateway."""
 
 _LINGER_SECONDS = 10.0
 

@@ -29,22 +29,22 @@ class State(StrEnum):
 
     @property
     def waits(self) -> bool:
-        """Nothing of the job runs; it is started as soon as it fits."""
+        """True if nothing of the job runs; it is started as soon as it fits."""
         return self is State.WAITING
 
     @property
     def has_attempt(self) -> bool:
-        """The job's last attempt was handed to Ray, or is about to be, and has not ended."""
+        """True if the job's last attempt was submitted to Ray, or is about to be, and has not ended."""
         return self in (State.STARTING, State.RUNNING)
 
     @property
     def runs(self) -> bool:
-        """Ray runs the entry point."""
+        """True if Ray runs the entry point."""
         return self is State.RUNNING
 
     @property
     def final(self) -> bool:
-        """The job has ended."""
+        """True if the job has ended."""
         return self in (State.SUCCEEDED, State.FAILED, State.STOPPED)
 
     @property
@@ -70,7 +70,7 @@ class Observation:
     """Ray's details of the attempt; None if Ray does not know it."""
 
     node_dead: bool = False
-    """Ray lists the driver's node as dead, or the driver failed and its node does not answer."""
+    """True if Ray lists the driver's node as dead, or the driver failed and its node does not answer."""
 
     unavailable: Sequence[str] = ()
     """Services that did not answer at some time in the two minutes before the end: storage, tracking, Ray's head."""

@@ -17,7 +17,7 @@ _READ_THREADS, _WRITE_THREADS = 16, 8
 
 
 class Chunks:
-    """Reads and writes chunks in threads of their own, so that neither kind of call waits for the other.
+    """Store of chunks. Reads and writes have separate threads, so that neither waits for the other.
 
     Every method raises StorageError, UnreachableError or AccessError while the object store is unavailable.
     """

@@ -72,7 +72,7 @@ class JobLog:
         self.used = time.monotonic()
         self.loading, self.writing = asyncio.Lock(), asyncio.Lock()
         self.queued = False
-        """The writer has this log in its queue or in progress."""
+        """True if the writer has this log in its queue or in progress."""
         self.changed, self.saved, self.hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._pieces: list[str] = []
         self._version = self._saved_version = self._saved_size = 0
@@ -80,12 +80,12 @@ class JobLog:
 
     @property
     def dirty(self) -> bool:
-        """The object store has an older version of the last chunk."""
+        """True if the object store has an older version of the last chunk."""
         return self._version != self._saved_version
 
     @property
     def pending(self) -> bool:
-        """The object store lacks something."""
+        """True if the object store lacks any part of the log."""
         return self.dirty or bool(self.unsaved)
 
     @property

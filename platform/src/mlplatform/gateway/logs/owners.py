@@ -1,4 +1,4 @@
-"""Maps a node's log files to the jobs that they belong to."""
+"""Mapping of a node's log files to the jobs that they belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completed passes of the log shippers: the moment up to which the gateway has each node's logs."""
+"""Completed passes of the log shippers: the time up to which the gateway has each node's logs."""
 
 from __future__ import annotations
 

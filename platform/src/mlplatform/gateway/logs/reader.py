@@ -1,4 +1,4 @@
-"""Reads a job's log from the object store and from memory, and follows it while it grows."""
+"""Reader of a job's log, from the object store and from memory, which follows the log while it grows."""
 
 from __future__ import annotations
 

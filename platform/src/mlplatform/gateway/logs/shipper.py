@@ -103,7 +103,7 @@ class _File:
 
     @property
     def idle(self) -> bool:
-        """There is nothing to send or to query."""
+        """True if there is nothing to send or to query."""
         rejected = self.rejected == (self.size, self.modified)
         return self.gone or rejected or (self.offset is not None and self.sent == self.size)
 
@@ -113,7 +113,7 @@ class _File:
 
 
 class LogShipper:
-    """Sends the gateway what it lacks of the files in `<root>/<node>/session_*/logs`.
+    """Sender of the bytes that the gateway lacks of the files in `<root>/<node>/session_*/logs`.
 
     Args:
         root: has one folder per node, which is that node's /tmp/ray.

@@ -49,7 +49,7 @@ class JobLogs:
         self, objects: ObjectStore, resolve: Resolve, *, limit_bytes: int = LIMIT_BYTES, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         self.instance = uuid.uuid4().hex
-        """Changes with each start of the gateway; a shipper that sees a new value queries all offsets again."""
+        """Id of this start of the gateway; a shipper that sees a new one queries all offsets again."""
         self._limit, self._chunk_bytes = limit_bytes, chunk_bytes
         self._chunks = Chunks(objects)
         self._owners = Owners(resolve)

@@ -1,4 +1,4 @@
-"""Writes changed logs to the object store, each at most once per second, and retries while it is unavailable."""
+"""Writer of changed logs to the object store: each at most once per second, with retries while it is unavailable."""
 
 from __future__ import annotations
 
