@@ -264,7 +264,7 @@ def test_rays_refusal_is_passed_on_in_its_last_line(serve: Callable[..., str], t
     address = serve(lambda method, path: (500, "Traceback\n  file\nValueError: id taken"))
     with (
         Jobs(Settings.load(ray_address=address)) as jobs,
-        pytest.raises(JobError, match=r"refuses the request \(500\): ValueError: id taken"),
+        pytest.raises(JobError, match=r"rejected the request \(500\): ValueError: id taken"),
     ):
         jobs.get("a")
 

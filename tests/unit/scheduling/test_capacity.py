@@ -129,7 +129,7 @@ def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts()
         ((Resources(cpus=-1),), "The entry point asks for -1 CPUs; ask for 0 or more."),
         (
             (Resources(cpus=1), None, {"role": "trainer"}),
-            "The entry point asks for 1 CPU; Ray knows no node with label role=trainer, start a worker.",
+            "The entry point asks for 1 CPU, but Ray has no node with label role=trainer; start a worker.",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from mlplatform.storage import addresses, fence, filesystem, upload
 from mlplatform.storage.filesystem import _SMALL_BYTES
 
 Become = Callable[[int], None]
-REPLACED = "Attempt 1 of job steps was replaced by attempt 2; it writes nothing any more."
+REPLACED = "Attempt 1 of job steps was replaced by attempt 2; it can no longer write."
 
 
 @pytest.fixture

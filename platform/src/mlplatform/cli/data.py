@@ -17,7 +17,7 @@ def put(
     source: Annotated[Path, typer.Argument(help="Folder or file to upload.")],
     name: Annotated[str, typer.Argument(help="Name for jobs to use.")],
 ) -> None:
-    """Upload a folder or a file under a name; files that are stored already are not sent again."""
+    """Upload a folder or a file under a name; files that are already stored are not uploaded again."""
     from mlplatform.registry import datasets
 
     kept = datasets.put(source, name)

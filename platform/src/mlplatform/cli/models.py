@@ -67,7 +67,7 @@ def show(model: Model) -> None:
 def promote(
     model: Model,
     alias: Annotated[str, typer.Option(help="Alias to point at it.")] = "champion",
-    metric: Annotated[str | None, typer.Option(help="Reject if the present version is better by this metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Reject if the current version is better by this metric.")] = None,
     mode: Better = None,
 ) -> None:
     """Point an alias at a version, and notify the webhooks."""

@@ -114,7 +114,7 @@ class Connection:
             raise JobError(f"{address} is not the platform's gateway; set RAY_ADDRESS to the gateway's address.")
         if response.status_code == 404 and job_id:
             raise JobError(f"There is no job {job_id!r} at {address}; `mlplatform jobs` lists them.")
-        raise JobError(f"Ray at {address} refuses the request ({response.status_code}): {last_line}")
+        raise JobError(f"Ray at {address} rejected the request ({response.status_code}): {last_line}")
 
 
 def _of_gateway(response: httpx.Response) -> bool:

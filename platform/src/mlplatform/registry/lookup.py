@@ -106,7 +106,7 @@ def _unknown(mlflow: MlflowClient, name: str, alias: str, known: dict[str, str])
     names = sorted(model.name for model in registered(mlflow))
     if name in names:
         return RegistryError(
-            f"Model {name!r} has no alias {alias!r} and no other one; "
+            f"Model {name!r} has no alias {alias!r}, nor any other; "
             f"set it with `mlplatform models promote {name}/VERSION --alias {alias}`."
         )
     return RegistryError(f"There is no model {name!r}; there are: {', '.join(names) or 'none'}.")

@@ -105,7 +105,7 @@ def _check_fits(who: str, asked: Mapping[str, float], nodes: Sequence[Node], whi
         return
     start = f"{who} asks for {describe(asked) or 'no resources'}"
     if not nodes:
-        raise CapacityError(f"{start}; Ray knows no node{which}, start a worker.")
+        raise CapacityError(f"{start}, but Ray has no node{which}; start a worker.")
     most = {name: max(node.total.get(name, 0) for node in nodes) for name in asked}
     short = {name: value for name, value in most.items() if value + _EPSILON < asked[name]}
     if not short:

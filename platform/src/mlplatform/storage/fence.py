@@ -126,7 +126,7 @@ class _Own:
         if current is not None and current > self._attempt:
             self._replaced = (
                 f"Attempt {self._attempt} of job {self._job_id} was replaced by attempt {current}; "
-                "it writes nothing any more."
+                "it can no longer write."
             )
             raise FencedError(self._replaced)
         self._allowed_at = asked_at

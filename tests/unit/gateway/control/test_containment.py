@@ -18,8 +18,8 @@ def test_an_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCa
     for job_id in ("a", "a", "b"):
         fail(errors, job_id)
     assert [record.getMessage() for record in caplog.records] == [
-        "A step of job a failed and is repeated.",
-        "A step of job b failed and is repeated.",
+        "A step of job a failed and will be retried.",
+        "A step of job b failed and will be retried.",
     ]
     assert all(record.exc_info for record in caplog.records)
 

@@ -53,4 +53,4 @@ def test_a_job_whose_runs_cannot_be_ended_does_not_keep_those_of_others_open(
 
     assert asyncio.run(scenario()) == ["broken"]
     assert ended == [("mine", "KILLED")]
-    assert [record.getMessage() for record in caplog.records] == ["A step of job broken failed and is repeated."]
+    assert [record.getMessage() for record in caplog.records] == ["A step of job broken failed and will be retried."]

@@ -261,7 +261,7 @@ def test_a_job_whose_step_fails_does_not_keep_the_others_from_starting(
 
     asyncio.run(scenario())
     (line,) = {record.getMessage() for record in caplog.records}
-    assert line == "A step of job broken failed and is repeated."
+    assert line == "A step of job broken failed and will be retried."
 
 
 def test_a_waiting_job_that_cannot_be_judged_does_not_keep_the_others_from_starting(gateway: Gateway) -> None:

@@ -234,7 +234,7 @@ def test_a_stalled_upload_is_ended(address: str, root: Path, spool: Path) -> Non
     with upload(address, 100, b"half") as connection:
         answer = b"".join(iter(lambda: connection.recv(65536), b""))  # to its end: it may come in pieces
     assert answer.startswith(b"HTTP/1.1 408"), answer
-    assert b"stood still for 0.5 s" in answer
+    assert b"stalled for 0.5 s" in answer
     assert kept(root, spool) == []
 
 

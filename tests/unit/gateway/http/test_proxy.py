@@ -122,7 +122,7 @@ def test_a_stalled_upload_is_ended(gateway: str) -> None:
         gateway, f"PUT /echo HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nhalf"
     )
     assert answer.startswith("HTTP/1.1 408"), answer
-    assert "stood still for 0.5 s" in answer
+    assert "stalled for 0.5 s" in answer
 
 
 # --- While the head is unavailable ---

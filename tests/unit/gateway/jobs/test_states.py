@@ -94,7 +94,7 @@ def test_what_has_not_failed_is_lost_only_with_its_node(
 
 
 def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
-    assert judge(Observation(None)) == Verdict(Outcome.LOST, "Ray was restarted without memory of it")
+    assert judge(Observation(None)) == Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
 
 
 @pytest.mark.parametrize(

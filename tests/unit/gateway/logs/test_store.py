@@ -167,7 +167,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
         kept = text.rstrip("\n").split("\n")
         assert kept[:500] == lines[:500]
         assert kept[501:] == lines[-(len(kept) - 501) :]
-        assert kept[500] == "mlplatform: 0.1 MiB of this log are left out here."
+        assert kept[500] == "mlplatform: 0.1 MiB of this log were omitted here."
         assert 19_000 <= len(text) <= 21_100
         assert later == f"{lines[-1]}\n"
 

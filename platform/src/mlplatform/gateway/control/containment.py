@@ -37,7 +37,7 @@ class JobErrors:
         except NoSuchJobError:
             pass  # deleted meanwhile
         except Exception:
-            self.log(job_id, f"A step of job {job_id} failed and is repeated.", with_traceback=True)
+            self.log(job_id, f"A step of job {job_id} failed and will be retried.", with_traceback=True)
 
     def log(self, job_id: str, message: str, with_traceback: bool = False) -> None:
         """Log an error of a job, unless one was logged for it within the last 30 s."""

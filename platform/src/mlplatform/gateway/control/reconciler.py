@@ -166,7 +166,7 @@ class Reconciler:
                 self._warn("%s", error)
                 await asyncio.sleep(_STEP_SECONDS)
             except Exception:
-                _log.exception("A step failed and is repeated.")
+                _log.exception("A step failed and will be retried.")
                 await asyncio.sleep(_STEP_SECONDS)
 
     async def _step_and_wait(self) -> None:

@@ -27,7 +27,7 @@ async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> 
                 message = await receive()
         except TimeoutError as error:
             raise StalledRequestError(
-                f"The request stood still for {silent_seconds:g} s before its end; send it again."
+                f"The request stalled for {silent_seconds:g} s before its end; send it again."
             ) from error
         if message["type"] == "http.disconnect":
             raise ClientGoneError("The client disconnected before the end of its request.")

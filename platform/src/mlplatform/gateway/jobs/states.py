@@ -125,7 +125,7 @@ _MOST_DELAY_S = 60.0
 def judge(observed: Observation) -> Verdict | None:
     """Return the verdict on an attempt; None while it runs."""
     if observed.ray is None:
-        return Verdict(Outcome.LOST, "Ray was restarted without memory of it")
+        return Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
     status = observed.ray["status"]
     if status == "SUCCEEDED":
         return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)

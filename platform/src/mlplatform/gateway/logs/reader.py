@@ -58,7 +58,7 @@ async def read(chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, s
             if part.gap:
                 skip -= job.omitted_lines
                 if skip < 0 or not job.omitted_lines:
-                    yield f"mlplatform: {job.omitted / (1 << 20):.1f} MiB of this log are left out here.\n"
+                    yield f"mlplatform: {job.omitted / (1 << 20):.1f} MiB of this log were omitted here.\n"
                 skip = max(skip, 0)
             shown, skip = _without_lines(part.text, skip)
             if shown:
