@@ -16,7 +16,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
 # Debian has the tools for creating environments in a separate package.
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        fail "$(command -v python3) cannot make virtual environments: install its venv module (Debian: sudo apt-get install python3-venv)."
+        fail "$(command -v python3) cannot create virtual environments: install its venv module (Debian: sudo apt-get install python3-venv)."
     fi
     echo "Installing python3-venv, which $(command -v python3) lacks."
     apt-get update -qq

@@ -30,7 +30,7 @@ build() {
 }
 
 base=$(sed -nE 's/^FROM (debian:\S+).*/\1/p' images/*/Dockerfile "$here"/bases/*/Dockerfile | sort -u)
-[ "$(wc -l <<<"$base")" = 1 ] || fail "the Dockerfiles must agree on one Debian image, they name: ${base//$'\n'/, }"
+[ "$(wc -l <<<"$base")" = 1 ] || fail "the Dockerfiles must agree on one Debian image; they name: ${base//$'\n'/, }"
 if ! exists "$base"; then
   echo "building $base" >&2
   "$here/bases/debian/build.sh" "$base"

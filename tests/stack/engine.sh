@@ -66,7 +66,7 @@ start() {
   wait_until "$START_BOUND_S" answers_or_died "$pid" || true
   answers && return
   tail -n 20 "$LOG" >&2 2>/dev/null || true
-  fail "the engine does not answer 'docker info' (waited up to $START_BOUND_S s); its log $LOG, if any, ends as above"
+  fail "the engine does not answer 'docker info' (waited up to $START_BOUND_S s); the end of its log $LOG, if any, is above"
 }
 
 answers_or_died() { answers || { [ -n "$1" ] && ! kill -0 "$1" 2>/dev/null; }; }

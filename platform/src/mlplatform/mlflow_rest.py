@@ -32,7 +32,8 @@ class RejectedError(PlatformError):
     """MLflow rejected a request with a status from 400 to 499 other than 401 and 403; a retry does not help."""
 
     def __init__(self, message: str, status: int, code: str, reason: str) -> None:
-        """
+        """Compose the error.
+
         Args:
             message: whole sentence with address and path.
             status: HTTP status.
@@ -96,7 +97,8 @@ class MlflowRest:
     """
 
     def __init__(self, tracking_uri: str, account: Account | None = None, timeout_s: float = _SECONDS) -> None:
-        """
+        """Set up the client; it connects with the first request.
+
         Args:
             tracking_uri: address of MLflow, `http://` or `https://`.
             account: None means `own_account`.

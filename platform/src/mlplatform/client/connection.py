@@ -35,7 +35,8 @@ class Connection:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """
+        """Set up the client; it connects with the first request.
+
         Raises:
             SettingsError: the file of the token cannot be read.
         """

@@ -142,7 +142,7 @@ def set_pickle_default(pytorch: ModuleType) -> None:
     """Make "pickle" the format in which `mlflow.pytorch` writes a model when neither format nor example is given.
 
     MLflow 3.14 and later write "pt2" by default, and raise if no `input_example` shows what to trace. A caller who
-    names a format or gives an example gets MLflow's own behaviour. Older versions are left as they are.
+    names a format or gives an example gets MLflow's own behavior. Older versions are left as they are.
     """
     for name in ("log_model", "save_model"):
         function = getattr(pytorch, name, None)

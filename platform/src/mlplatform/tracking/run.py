@@ -264,8 +264,8 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
         for key, name in new.renamed.items()
     ]
     notes += [
-        f"Parameter {key!r} has {length} characters, of which MLflow stores {new.limit}; it is whole in the artifact "
-        "params.json."
+        f"Parameter {key!r} has {length} characters, of which MLflow stores {new.limit}; the full value is in the "
+        "artifact params.json."
         for key, length in new.cut.items()
     ]
     # Rank 0 prints it for all.

@@ -61,7 +61,7 @@ initialise() {
   done
   temporary_server --mode fast stop
   unset POSTGRES_PASSWORD
-  echo "postgres: initialised, starting"
+  echo "postgres: initialized, starting"
 }
 
 case "${1:-}" in -*) set -- postgres "$@" ;; esac
