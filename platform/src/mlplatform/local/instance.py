@@ -18,7 +18,7 @@ SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
 
 RAY_SOCKET = f"/session_2000-01-01_00-00-00_000000_1234567/sockets/{'dash_MetricsHead':24}"
-"""Length of the longest socket path that Ray creates below its folder, with a margin for later versions."""
+"""Longest socket path that Ray creates below its folder, with a margin for later versions."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ HEAD = "Ray's head"
 _PROBE_SECONDS = 2.0
 
 _PRESENT_SECONDS = 6.0
-"""Seconds between two checks by `watch` of a server whose two requests both time out."""
+"""Seconds for which an outage counts as current; two checks of a server that times out twice are less apart."""
 
 _TIMEOUT = httpx.Timeout(1.5)
 

@@ -37,7 +37,7 @@ _TURN_REQUESTS = 16
 """Limit per file before the next file has its turn: 4 MiB."""
 
 _NAMING_BYTES = 4 << 10
-"""Ray writes the job id into the first line of a worker's log."""
+"""Bytes sent to name a file's job: Ray writes the job id into the first line of a worker's log."""
 
 _RECENT_SECONDS = 24 * 3600.0
 
