@@ -16,7 +16,7 @@ HEAD = "Ray's head"
 _PROBE_SECONDS = 2.0
 
 _PRESENT_SECONDS = 6.0
-"""Seconds for which an outage counts as current; two checks of a server that times out twice are less apart."""
+"""Seconds for which an outage counts as current: longer than a check of a server that times out twice."""
 
 _TIMEOUT = httpx.Timeout(1.5)
 
