@@ -135,6 +135,6 @@ LESSONS = [
     ),
     mistake("wandb-key", "WANDB_MODE=online, but there is no W&B key", "WANDB_API_KEY", "secrets/wandb_netrc"),
     mistake("comet-key", "there is no Comet key", "COMET_API_KEY", "secrets/comet_config"),
-    mistake("databricks-file", "has no /nowhere/databrickscfg", "DATABRICKS_CONFIG_FILE"),
+    mistake("databricks-file", "/nowhere/databrickscfg does not exist", "DATABRICKS_CONFIG_FILE"),
     mistake("tune-report", "ray.tune.report() reaches nothing", "call ray.train.report()"),
 ]

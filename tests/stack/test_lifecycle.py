@@ -40,7 +40,7 @@ def test_start_with_passwords_that_the_data_does_not_know_says_what_to_do(stack:
         secret.chmod(0o444)
         stack.make("up")
     assert refused.returncode == 2
-    assert f"{stack.container('storage-init')} ended with 1" in refused.stderr
+    assert f"{stack.container('storage-init')} exited with 1" in refused.stderr
     assert "Postgres refuses the password in secrets/postgres_password: another checkout" in refused.stderr
     assert "Traceback" not in refused.stderr
 

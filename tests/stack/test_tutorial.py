@@ -47,7 +47,7 @@ def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = cache / "torch/hub/checkpoints" / Path(urlparse(MobileNet_V2_Weights.DEFAULT.url).path).name
     file.parent.mkdir(parents=True)
     torch.save(mobilenet_v2(weights=None).state_dict(), file)
-    running.make("cache", f"SRC={cache}")
+    running.make("cache", f"FROM={cache}")
 
 
 def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
