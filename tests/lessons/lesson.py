@@ -105,7 +105,7 @@ class Lesson:
         check: raises AssertionError, naming the broken promise.
         arguments: command-line arguments that keep it short.
         status: expected final status of the job.
-        options: arguments of `Jobs.submit`, such as `env` or `runtime_env`.
+        options: arguments of `Jobs.submit`, such as `env` or `pip`.
         stack_only: True if it needs something that only the containers have, such as `/shared`.
         long: True if it occupies two cores for minutes; then only `make soak` runs it.
         prepare: preparation by the user, such as uploading a data set.
