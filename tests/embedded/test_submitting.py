@@ -147,7 +147,8 @@ def test_control_c_detaches_and_says_how_to_go_on(reached: Settings, tmp_path: P
             assert job.returncode == 130
             assert f"mlplatform logs -f {job_id}" in said
             assert f"mlplatform stop {job_id}" in said
-            assert jobs.get(job_id).status == "RUNNING"
+            # The log may be ahead of the state, which the gateway asks Ray for once in a while.
+            wait_for(lambda: jobs.get(job_id).status == "RUNNING", "the job runs on", 10)
         finally:
             job.kill()
             jobs.stop(job_id)
