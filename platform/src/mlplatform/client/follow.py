@@ -25,7 +25,10 @@ _STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
 
 def follow(link: Connection, job_id: str) -> Iterator[str]:
-    """Yield a job's log line by line until the job ends: each line once, even if the gateway restarts.
+    """Yield a job's log line by line until the job ends; continue where a broken stream ended.
+
+    After a crash of the gateway, lines that it had not stored arrive again, one source (driver, worker) after another.
+    A follower counts lines, so it may then repeat some of them and skip others; the stored log has each line once.
 
     Raises:
         UnreachableError: the gateway has not answered for three minutes.
