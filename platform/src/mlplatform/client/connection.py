@@ -27,7 +27,7 @@ class UnavailableError(UnreachableError):
 
 
 class Connection:
-    """A client of the gateway at `settings.ray_address`, for one job at a time.
+    """HTTP client of the gateway at `settings.ray_address`.
 
     Every method raises:
         UnreachableError: nothing answers at the address.

@@ -54,7 +54,7 @@ def follow(link: Connection, job_id: str) -> Iterator[str]:
 
 
 def report_in(line: str) -> dict[str, Any] | None:
-    """Return the metrics that a line of a job's log reports (see `training.ReportCallback`); None for other lines."""
+    """Return the metrics that a line of a job's log reports (see `training.reports`); None for other lines."""
     found = _REPORT.search(line)
     if found is None:
         return None

@@ -233,7 +233,7 @@ class Jobs:
         return str(answer.json()["logs"] or "")
 
     def follow(self, job_id: str) -> Iterator[str]:
-        """Yield the job's log line by line until the job ends: each line once, even if the gateway restarts.
+        """Yield the job's log line by line until the job ends, also while the gateway restarts (see `follow.follow`).
 
         Raises:
             UnreachableError: the gateway has not answered for three minutes.
