@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def interruptible() -> None:
 def same_environment() -> Iterator[None]:
     """Restore the environment after each test; the platform and its jobs, started by a later one, would inherit it.
 
-    MLflow's `set_registry_uri` and `set_experiment` set variables for child processes and never remove them.
+    MLflow's `set_registry_uri` and `set_experiment` set variables for child processes and never remove them;
+    `set_experiment` also keeps the experiment's ID for this process, whichever server is asked next.
     """
     before = dict(os.environ)
     yield
@@ -35,6 +37,8 @@ def same_environment() -> Iterator[None]:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+    if mlflow_process := sys.modules.get("mlflow.tracking.fluent"):
+        mlflow_process._active_experiment_id = None
 
 
 @pytest.fixture(scope="session")
