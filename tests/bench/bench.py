@@ -93,7 +93,7 @@ class Bench:
             job_id,
             lambda: [training_job.crash(self.stack, one) for one in crashed],
             # Training goes on without the head alone.
-            anew=set(crashed) != {"ray-head"},
+            workers_restart=set(crashed) != {"ray-head"},
         )
         self._jobs.stop(job_id)
         self._jobs.wait(job_id, timeout_s=120)

@@ -28,5 +28,5 @@ def runs(
 
 
 @each([lesson for lesson in LESSONS if not lesson.stack_only], share=1, place="embedded")
-def test_lesson_keeps_its_promise(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
+def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
     lesson.judge(runs[lesson.name].result(SECONDS))

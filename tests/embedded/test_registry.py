@@ -102,7 +102,7 @@ def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
         process.wait()
 
 
-def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_the_runs_accuracy_again(
+def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
 ) -> None:
     from mlflow import MlflowClient

@@ -12,7 +12,7 @@ exists() { docker image inspect "$1" >/dev/null 2>&1; }
 compose_images() {
   local env=.env.example
   if [ -e .env ]; then env=.env; fi
-  # The version tags images of ours alone, which have no folder in bases/; .env.example leaves it to `make env`.
+  # The version only tags our own images, which have no folder in bases/; `make env` sets it, .env.example does not.
   MLPLATFORM_VERSION=any docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
 }
 

@@ -1,4 +1,4 @@
-"""One stack for the whole run: it takes a minute to start, and the tests leave it as they found it."""
+"""Fixtures around one stack for the whole test run: starting it takes a minute; tests leave it as they found it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from host import CHECKOUT, Stack, Trained, run
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
 
-# Their assertions show what was compared, as those of test files do.
+# Rewritten assertions show the compared values, as in test files.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
 
 KEPT = CHECKOUT / ".test-stack"
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stack]:
-    """The stack's files with its images built, nothing started; with `--running`, the files of that stack."""
+    """The stack's files with built images and nothing started; with `--running`, the files of that stack."""
     global _stack
     run("docker", "version")
     if folder := pytestconfig.getoption("running"):
@@ -50,7 +50,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
         shutil.rmtree(KEPT, ignore_errors=True)
         KEPT.mkdir()
     _stack = Stack.checked_out(KEPT if keep else tmp_path_factory.mktemp("checkout"))
-    # The stack of a killed run, or one that was kept, has volumes with other passwords.
+    # The stack of a killed run, or a kept one, has volumes with other passwords.
     _stack.remove()
     try:
         started = time.monotonic()
@@ -64,7 +64,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
 
 @pytest.fixture(scope="session")
 def running(checkout: Stack, pytestconfig: pytest.Config) -> Stack:
-    """The whole stack, as `make up` leaves it."""
+    """The whole stack, started by `make up`."""
     if pytestconfig.getoption("running"):
         return checkout
     started = time.monotonic()
@@ -75,7 +75,7 @@ def running(checkout: Stack, pytestconfig: pytest.Config) -> Stack:
 
 @pytest.fixture
 def stack(running: Stack) -> Stack:
-    """The stack, whole and healthy, whatever the test before did to it."""
+    """The complete, healthy stack; restores it if the previous test damaged it."""
     if running.unhealthy() or not running.containers():
         running.make("up")
     return running
@@ -83,7 +83,7 @@ def stack(running: Stack) -> Stack:
 
 @pytest.fixture
 def jobs(stack: Stack) -> Iterator[Jobs]:
-    """A client of the stack's gateway, with a person's token."""
+    """A client of the stack's gateway with a user's token."""
     with Jobs(client_settings(stack.root)) as client:
         yield client
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make sure that this host has a running Docker engine with Compose v2 and buildx; an existing one is left alone.
+# Ensure that this host has a running Docker engine with Compose v2 and buildx; an existing one is not changed.
 #   engine.sh           install from Debian's packages and start it, if either is missing
 #   engine.sh restart   stop and start the engine, as a reboot of the host would
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""A training that counts steps, what is done to it, and what must hold afterwards: shared by the tests of failures."""
+"""A training that counts steps, the failures injected into it, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 
 
 def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
-    """A checkpoint came after `at_least` reports, and one more report, so that there is something to replay."""
+    """Return whether more than `at_least` reports were made, the last one after a checkpoint: a restart replays it."""
     count = len(reports(jobs, job_id))
     return count > at_least and count % CHECKPOINT_EVERY == 1
 
 
 def worker_without_driver(stack: Stack, job_id: str) -> str:
-    """The worker's service whose node runs neither the entry point nor Ray Train's controller."""
+    """The worker service whose node runs neither the entry point nor Ray Train's controller."""
     driver = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
     others = [node["hostname"] for node in stack.alive_nodes() if node["raylet"]["nodeId"] != driver]
     return next(name for name in others if name.startswith("ray-worker"))
 
 
 def crash(stack: Stack, service: str) -> None:
-    """SIGKILL from the host, so that the restart policy acts."""
+    """Send SIGKILL from the host, so that the restart policy applies."""
     pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service)).stdout)
     os.kill(pid, signal.SIGKILL)
 
@@ -62,7 +62,7 @@ def outage(stack: Stack, service: str) -> Iterator[None]:
 
 
 def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
-    """One run, FINISHED, with exactly one point a step of each reported metric, in order."""
+    """Assert that the job has one FINISHED run with exactly one point per step of each metric, in order."""
     job = jobs.wait(job_id, timeout_s=300)
     assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
     (found,) = stack.runs_of(job_id)
@@ -77,11 +77,11 @@ def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
 
 
 def whole_again(stack: Stack) -> None:
-    wait_for(lambda: not stack.unhealthy() and len(stack.alive_nodes()) == 3, "the worker back", 300)
+    wait_for(lambda: not stack.unhealthy() and len(stack.alive_nodes()) == 3, "the worker to be back", 300)
 
 
 def starts(jobs: Jobs, job_id: str) -> list[int]:
-    """The step at which each start of the workers went on."""
+    """The step at which the workers resumed, for each of their starts."""
     return list(dict.fromkeys(int(report["start"]) for report in reports(jobs, job_id)))
 
 
@@ -91,25 +91,25 @@ def step(jobs: Jobs, job_id: str) -> int:
 
 
 def after_a_checkpoint(jobs: Jobs, job_id: str, more: int) -> None:
-    """Until `more` steps beyond the present one, with something to replay."""
+    """Wait for `more` steps beyond the current one, with at least one step to replay."""
     least = step(jobs, job_id) + more
     wait_for(lambda: between_two_checkpoints(jobs, job_id, at_least=least), "a report after a checkpoint", 240)
 
 
-def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = False) -> float:
-    """Seconds from what is done to the first step beyond the last one seen before; prints what they went to.
+def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], workers_restart: bool = False) -> float:
+    """Call `do` and return the seconds until the first step beyond the last one seen before; prints their stages.
 
-    Logs come late, so a step counts by when it was made, not by when it is read.
+    Logs arrive late, so a step counts from when it was made, not from when it is read.
 
     Args:
-        anew: the workers do not outlive it, so another start of theirs has to be seen too.
+        workers_restart: `do` kills the workers, so wait for their next start too.
     """
     last, before = step(jobs, job_id), len(starts(jobs, job_id))
     begun, moment = time.monotonic(), time.time()
     do()
     wait_for(
         lambda: (
-            len(starts(jobs, job_id)) >= before + anew
+            len(starts(jobs, job_id)) >= before + workers_restart
             and any(report["step"] > last for report in made_since(jobs, job_id, moment))
         ),
         "a step beyond the last one",
@@ -121,7 +121,7 @@ def recovery(jobs: Jobs, job_id: str, do: Callable[[], object], anew: bool = Fal
 
 
 def made_since(jobs: Jobs, job_id: str, moment: float) -> list[dict[str, Any]]:
-    """Reports of the newest start of the workers after `moment` (Unix), whenever they reached the log."""
+    """Reports since the workers' latest start that were made after `moment` (Unix), whenever they reached the log."""
     made = reports(jobs, job_id)
     return [report for report in made if report["timestamp"] > moment and report["start"] == made[-1]["start"]]
 
@@ -144,5 +144,5 @@ def phases(jobs: Jobs, job_id: str, moment: float, last: int) -> str:
 
 
 def wait_until(moment: float) -> None:
-    """The length of an outage is what is tested, so here time itself is waited for."""
+    """Sleep until a moment (monotonic clock): the length of an outage is what these tests vary."""
     time.sleep(max(0.0, moment - time.monotonic()))

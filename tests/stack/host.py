@@ -1,4 +1,4 @@
-"""The stack under test: a fresh copy of the checkout, started by the verbs that a person types."""
+"""The stack under test: a fresh copy of the checkout, started with the same make verbs that users type."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mlplatform.settings.stack import StackSettings
 
 CHECKOUT = Path(__file__).parents[2]
 
-# Differs from .env.example in nothing else: another prefix and other ports, so that a stack of the developer's may run
-# beside it; a GPU that each worker only declares; no Grafana, whose image no package holds; webhooks to a receiver on
-# the stack's own network.
+# All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
+# time; a GPU that each worker only declares; no Grafana, because no package contains it; webhooks to a receiver on the
+# stack's own network.
 ENV = {
     "STACK_PREFIX": "test-",
     "FOOD11_VOLUME": "test-food11",
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command; when it fails and `check` is set, what it printed is in the error."""
+    """Run a command. If it fails and `check` is set, the error contains its output."""
     result = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     if check and result.returncode:
         raise AssertionError(f"{' '.join(command)} exited {result.returncode}:\n{result.stdout}\n{result.stderr}")
@@ -54,7 +54,13 @@ def run(*command: str, check: bool = True, **options: Any) -> subprocess.Complet
 
 
 def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T:
-    """The first true value that `condition` gives within `seconds`; errors of connections count as not yet."""
+    """Poll `condition` and return its first true value.
+
+    Connection errors, `PlatformError` and failed assertions count as not yet true.
+
+    Raises:
+        AssertionError: `condition` was not true within `seconds`; names `what`.
+    """
     deadline = time.monotonic() + seconds
     last: object = None
     while time.monotonic() < deadline:
@@ -65,19 +71,19 @@ def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T
         except (httpx.HTTPError, PlatformError, AssertionError) as error:
             last = error
         time.sleep(0.5)
-    raise AssertionError(f"{what} did not come within {seconds} s; last seen: {last}")
+    raise AssertionError(f"timed out after {seconds} s waiting for {what}; last seen: {last}")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A job that has succeeded, and what `ray job submit` showed of its log meanwhile."""
+    """A job that succeeded, with the log that `ray job submit` printed."""
 
     id: str
     log: str
 
 
 class Stack:
-    """A stack of this machine, in `root`."""
+    """A stack on this machine with its files in `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,7 +107,7 @@ class Stack:
         return StackSettings.load(self.root / ".env")
 
     def set_env(self, **values: str) -> None:
-        """Change lines of `.env`, as a person would with an editor."""
+        """Set variables in `.env`, as a user would with an editor."""
         lines = (self.root / ".env").read_text().splitlines()
         kept = [line for line in lines if line.split("=")[0] not in values]
         (self.root / ".env").write_text("\n".join(kept + [f"{key}={value}" for key, value in values.items()]) + "\n")
@@ -118,7 +124,7 @@ class Stack:
         return f"{self.settings.prefix}{service}"
 
     def execute(self, service: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command in a service's container, as the user that the image names."""
+        """Run a command in a service's container as the image's user."""
         return run("docker", "exec", self.container(service), *command, check=check)
 
     def write(self, service: str, path: str, text: str) -> None:
@@ -140,7 +146,7 @@ class Stack:
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
     def unhealthy(self) -> list[str]:
-        """Containers that are neither running in good health nor one-shots that ended well."""
+        """Containers that are neither healthy nor one-shots that exited with 0."""
 
         def well(state: dict[str, Any]) -> bool:
             if state["Status"] == "exited":
@@ -152,7 +158,7 @@ class Stack:
     def secret(self, name: str) -> str:
         return (self.root / "secrets" / name).read_text().strip()
 
-    # --- Clients, each with a person's account ---
+    # --- Clients, each with a user's account ---
 
     @property
     def ray(self) -> httpx.Client:
@@ -206,7 +212,7 @@ class Stack:
         return [node for node in answer.json()["data"]["summary"] if node["raylet"]["state"] == "ALIVE"]
 
     def runs_of(self, job_id: str) -> list[dict[str, Any]]:
-        """Every MLflow run that carries the job's id, whatever its experiment."""
+        """MLflow runs tagged with the job's id, in any experiment."""
         with self.mlflow as client:
             experiments = client.post("/experiments/search", json={"max_results": 100}).json()["experiments"]
             answer = client.post(
@@ -224,7 +230,7 @@ class Stack:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
-    # --- Ends ---
+    # --- Diagnosis and removal ---
 
     def report(self) -> str:
         """Each container's state and last lines, for the log of a failed run."""

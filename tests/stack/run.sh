@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test the containers: provide an engine and the images that cannot be pulled here, then run pytest with these
-# arguments, or all tests of this folder.
+# Test the containers: provide a Docker engine and the images that cannot be pulled here, then run pytest with the
+# given arguments, or all tests of this folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,4 +1,4 @@
-"""Every accelerator and layout is a valid stack, and the one torch image serves cpu and cuda."""
+"""Every accelerator and layout gives a valid stack, and one torch image serves both cpu and cuda."""
 
 from __future__ import annotations
 

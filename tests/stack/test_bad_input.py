@@ -1,4 +1,4 @@
-"""Mistakes on the host are answered in one clear sentence, with exit code above 0 and nothing half-made."""
+"""User errors on the host: one clear sentence, a non-zero exit code, and nothing half done."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ def environment(**values: str) -> dict[str, str]:
     return {**environment(), **values}
 
 
-def test_unknown_accelerator_lists_the_valid_ones(checkout: Stack) -> None:
-    said = refusal(checkout, env=environment(ACCELERATOR="tpu"))
-    assert "ACCELERATOR" in said
-    assert all(name in said for name in ("'tpu'", "cpu", "cuda", "rocm")), said
+def test_unknown_accelerator_error_lists_valid_values(checkout: Stack) -> None:
+    error = refusal(checkout, env=environment(ACCELERATOR="tpu"))
+    assert "ACCELERATOR" in error
+    assert all(name in error for name in ("'tpu'", "cpu", "cuda", "rocm")), error
 
 
-def test_taken_port_is_named_with_its_setting(checkout: Stack) -> None:
+def test_port_in_use_error_names_port_and_setting(checkout: Stack) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = refusal(checkout, env=environment(MLFLOW_PORT=str(port), STACK_PREFIX="other-"))
-    assert str(port) in said
-    assert "MLFLOW_PORT" in said
+        error = refusal(checkout, env=environment(MLFLOW_PORT=str(port), STACK_PREFIX="other-"))
+    assert str(port) in error
+    assert "MLFLOW_PORT" in error
 
 
-def test_address_beyond_loopback_is_refused(checkout: Stack) -> None:
-    said = refusal(checkout, env=environment(BIND_ADDRESS="0.0.0.0"))
-    assert "BIND_ADDRESS" in said
-    assert "0.0.0.0" in said
+def test_non_loopback_bind_address_is_rejected(checkout: Stack) -> None:
+    error = refusal(checkout, env=environment(BIND_ADDRESS="0.0.0.0"))
+    assert "BIND_ADDRESS" in error
+    assert "0.0.0.0" in error
 
 
-def test_too_little_disk_says_how_much_and_what_to_do(checkout: Stack) -> None:
-    said = refusal(checkout, env=environment(DISK_NEEDED_GB="999999"))
-    assert "DISK_NEEDED_GB=999999" in said
-    assert "free" in said
+def test_low_disk_space_error_gives_amount_and_setting(checkout: Stack) -> None:
+    error = refusal(checkout, env=environment(DISK_NEEDED_GB="999999"))
+    assert "DISK_NEEDED_GB=999999" in error
+    assert "free" in error
 
 
-def test_engine_that_does_not_run_is_said_to_be(checkout: Stack, tmp_path: Path) -> None:
+def test_up_reports_that_docker_is_not_running(checkout: Stack, tmp_path: Path) -> None:
     result = run(
         *(str(checkout.root / ".venv/bin/mlplatform"), "stack", "up"),
         cwd=checkout.root,
@@ -66,19 +66,19 @@ def test_engine_that_does_not_run_is_said_to_be(checkout: Stack, tmp_path: Path)
     assert "Traceback" not in result.stderr
 
 
-def test_unknown_half_lists_the_known_ones(checkout: Stack) -> None:
-    said = refusal(checkout, "--only", "grafana")
-    assert "ONLY=grafana" in said
-    assert "tracking, ray" in said
+def test_unknown_only_value_error_lists_valid_values(checkout: Stack) -> None:
+    error = refusal(checkout, "--only", "grafana")
+    assert "ONLY=grafana" in error
+    assert "tracking, ray" in error
 
 
-def test_rocm_image_without_its_index_says_what_to_set(checkout: Stack) -> None:
+def test_rocm_build_without_index_names_setting(checkout: Stack) -> None:
     result = checkout.compose("build", "ray-head", env=environment(ACCELERATOR="rocm", TORCH_INDEX_URL=""), check=False)
     assert result.returncode != 0
     assert "TORCH_INDEX_URL" in result.stdout + result.stderr
 
 
-def test_env_is_written_once_and_never_overwritten(checkout: Stack) -> None:
+def test_make_env_never_overwrites_existing_files(checkout: Stack) -> None:
     files = [checkout.root / ".env", *sorted((checkout.root / "secrets").iterdir())]
     before = {file: file.read_bytes() for file in files}
     checkout.make("env")

@@ -1,4 +1,4 @@
-"""`make bench QUICK=1` on the stack under test: every row can be measured; how fast it is, is not judged here."""
+"""`make bench QUICK=1` on the stack under test: every row can be measured; speed is not judged."""
 
 import json
 import sys

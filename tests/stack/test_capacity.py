@@ -1,4 +1,4 @@
-"""A job that the cluster can never run is refused before anything is uploaded; one that has to wait says for what."""
+"""Infeasible jobs are rejected before anything is uploaded; waiting jobs report what they wait for."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
     """`mlplatform submit` on the host, with the settings that `mlplatform env` prints."""
     script = stack.root / "capacity" / "train.py"
     script.parent.mkdir(exist_ok=True)
-    # Never the same twice, so that a package of it would have to be uploaded.
+    # Never the same twice, so that its package would have to be uploaded.
     script.write_text(f"{TRAIN}# {time.time()}\n")
     command = (str(stack.root / ".venv/bin/mlplatform"), "submit", str(script), *options)
     return run(*command, check=False, env={**environment(), **env.client_settings(stack.root).environment()})
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (
             ("--gpus", "4"),
@@ -46,21 +46,21 @@ def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
-def test_what_the_cluster_can_never_run_is_refused(stack: Stack, options: tuple[str, ...], said: str) -> None:
+def test_submit_rejects_infeasible_request(stack: Stack, options: tuple[str, ...], expected: str) -> None:
     with Jobs(env.client_settings(stack.root)) as jobs:
         before = jobs.list()
         started = time.monotonic()
         done = submit(stack, *options)
         seconds = time.monotonic() - started
         assert done.returncode == 1, done.stdout
-        assert said.format(workers="ray-worker-0, ray-worker-1") in done.stderr, done.stderr
+        assert expected.format(workers="ray-worker-0, ray-worker-1") in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stdout == ""
         assert seconds < 2, f"refused after {seconds:.1f} s"
         assert jobs.list() == before
 
 
-def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
+def test_worker_restart_keeps_capacity(stack: Stack) -> None:
     stack.compose("stop", "ray-worker-1")
     try:
         with Jobs(env.client_settings(stack.root)) as jobs:
@@ -69,23 +69,23 @@ def test_a_worker_that_is_being_restarted_still_counts(stack: Stack) -> None:
                 wait = jobs.check_capacity(workers=WorkerGroup(2, gpus=1))
                 return wait is not None and "ray-worker-1 is unavailable" in str(wait)
 
-            wait_for(waits, "the worker is known to be unavailable")
+            wait_for(waits, "the worker to be reported unavailable")
     finally:
         stack.make("up")
 
 
-def test_ray_knows_its_nodes_by_the_names_that_they_keep(stack: Stack) -> None:
-    """Under an address as its name, a container that is made anew would count beside the one that it was."""
+def test_ray_node_names_equal_hostnames(stack: Stack) -> None:
+    """If a node's name were its address, a recreated container would be counted in addition to its predecessor."""
     listed = stack.ray.get("/api/v0/nodes", params={"detail": 1}).json()["data"]["result"]["result"]
     alive = sorted(node["node_name"] for node in listed if node["state"] == "ALIVE")
     assert alive == sorted(node["hostname"] for node in stack.alive_nodes())
 
 
 @pytest.mark.parametrize("way", ["task", "training"])
-def test_a_job_that_asks_ray_itself_for_what_no_node_has_is_told_so(stack: Stack, jobs: Jobs, way: str) -> None:
+def test_infeasible_ray_request_appears_in_message_and_log(stack: Stack, jobs: Jobs, way: str) -> None:
     job_id = jobs.submit(["python", "hungry.py", way], SCRIPTS, name="hungry")
-    said = "One worker asks for 1000 CPUs; no node has more than 8 CPUs"
-    wait_for(lambda: said in jobs.get(job_id).message, "the job's message says what it waits for", 90)
-    wait_for(lambda: f"To end the job: mlplatform stop {job_id}" in jobs.logs(job_id), "so does its log", 30)
+    expected = "One worker asks for 1000 CPUs; no node has more than 8 CPUs"
+    wait_for(lambda: expected in jobs.get(job_id).message, "the request in the job's message", 90)
+    wait_for(lambda: f"To end the job: mlplatform stop {job_id}" in jobs.logs(job_id), "the same in its log", 30)
     assert jobs.stop(job_id)
     assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"

@@ -1,4 +1,4 @@
-"""Ray's dashboard in a browser, through the gateway: a person logs in, sees jobs, and changes nothing."""
+"""Ray's dashboard in a browser, through the gateway: users log in and see jobs but cannot change them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Page:
         self._call("Page.navigate", url=address)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression, awaited where it is a promise."""
+        """The value of a JavaScript expression; promises are awaited."""
         answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -78,13 +78,13 @@ def page(tmp_path: Path) -> Iterator[Page]:
     opened.close()
 
 
-def test_a_person_logs_in_and_sees_jobs(stack: Stack, trained: Trained, page: Page) -> None:
+def test_dashboard_login_shows_jobs_read_only(stack: Stack, trained: Trained, page: Page) -> None:
     address = f"http://127.0.0.1:{stack.settings.ray_port}"
     page.go(f"{address}/#/jobs")
-    wait_for(lambda: "oken" in page.text(), "the dashboard's question for the token", BOUND_S)
+    wait_for(lambda: "oken" in page.text(), "the dashboard's prompt for the token", BOUND_S)
     assert page.status("/api/jobs/") == 401
     assert page.status("/api/authenticate", "POST", "wrong") == 403
-    # What the dashboard's own dialog does with the token; the answer's cookie is out of reach for scripts.
+    # The dashboard's own dialog sends the token in the same way; scripts cannot read the response's cookie.
     assert page.status("/api/authenticate", "POST", stack.secret("ray_token")) == 200
     assert page.status("/api/jobs/") == 200
     assert page.evaluate("document.cookie") == ""
@@ -93,7 +93,7 @@ def test_a_person_logs_in_and_sees_jobs(stack: Stack, trained: Trained, page: Pa
     assert trained.id in known
     page.evaluate("location.reload()")
     wait_for(lambda: any(name in page.text() for name in known), "the list of jobs, or its first page", BOUND_S)
-    assert not re.search(r"--\d+-[0-9a-f]{6}", page.text()), "an attempt is listed by the name that Ray knows it by"
+    assert not re.search(r"--\d+-[0-9a-f]{6}", page.text()), "an attempt is listed under its Ray submission id"
     page.go(f"{address}/#/jobs/{trained.id}")
     wait_for(lambda: "SUCCEEDED" in page.text(), "the page of the job", BOUND_S)
     wait_for(lambda: f"Running entrypoint for job {trained.id}" in page.text(), "the job's log on its page", BOUND_S)

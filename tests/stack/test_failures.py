@@ -1,4 +1,4 @@
-"""Failures that a training survives: a worker crashes or is stopped; MLflow, Postgres or MinIO is down a minute."""
+"""Failures that a training survives: a crashed or stopped worker; MLflow, Postgres or MinIO down for a minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from host import Stack, run, wait_for
 from mlplatform.client.jobs import Jobs
 
 
-def test_training_goes_on_from_its_last_checkpoint_when_a_worker_crashes(stack: Stack, jobs: Jobs) -> None:
+def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:
     steps = 24
     job_id = submit(jobs, steps, 1)
     wait_for(lambda: between_two_checkpoints(jobs, job_id, at_least=4), "a report after a checkpoint", 180)
@@ -36,59 +36,59 @@ def test_training_goes_on_from_its_last_checkpoint_when_a_worker_crashes(stack: 
     whole_again(stack)
 
 
-def test_a_worker_that_is_stopped_asks_for_a_checkpoint_first(stack: Stack, jobs: Jobs) -> None:
+def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> None:
     steps = 48
     job_id = submit(jobs, steps, 1)
     wait_for(lambda: between_two_checkpoints(jobs, job_id, at_least=4), "a report after a checkpoint", 180)
     worker = worker_without_driver(stack, job_id)
     run("docker", "stop", stack.container(worker))
     nothing_is_lost(stack, jobs, job_id, steps)
-    assert any(report["asked"] for report in reports(jobs, job_id)), "the workers heard of it in time"
+    assert any(report["asked"] for report in reports(jobs, job_id)), "the workers were not notified in time"
     assert len(starts(jobs, job_id)) == 2
     run("docker", "start", stack.container(worker))
     whole_again(stack)
 
 
-def test_a_minute_without_mlflow_postgres_and_minio_costs_nothing(stack: Stack, jobs: Jobs) -> None:
-    """The three overlap: they go 15 s after each other, and each is away for a minute."""
+def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -> None:
+    """The outages overlap: one starts every 15 s, and each lasts a minute."""
     steps = 60
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
-    away: list[tuple[float, str]] = []
+    outages: list[tuple[float, str]] = []
     for service in ("mlflow", "postgres", "minio"):
         run("docker", "kill", stack.container(service))
-        away.append((time.monotonic() + OUTAGE_SECONDS, service))
+        outages.append((time.monotonic() + OUTAGE_SECONDS, service))
         wait_until(time.monotonic() + 15)
-    for end, service in away:
+    for end, service in outages:
         wait_until(end)
         run("docker", "start", stack.container(service))
     nothing_is_lost(stack, jobs, job_id, steps)
-    assert starts(jobs, job_id) == [0], "no worker was restarted"
+    assert starts(jobs, job_id) == [0], "a worker was restarted"
 
 
-def test_a_rank_that_does_not_report_is_named_and_so_is_a_call_that_does_nothing(jobs: Jobs, stack: Stack) -> None:
+def test_log_names_late_rank_and_ineffective_report_call(jobs: Jobs, stack: Stack) -> None:
     job_id = submit(jobs, 4, 0.2, "--late=45", "--old-api")
     wait_for(lambda: reports(jobs, job_id), "the first report", 180)
     named = "for the following ranks to join the `ray.train.report` call: [1]"
-    wait_for(lambda: named in jobs.logs(job_id), "the name of the rank that is waited for", 60)
+    wait_for(lambda: named in jobs.logs(job_id), "the warning that names the late rank", 60)
     assert "ray.air.session.report() does nothing" in jobs.logs(job_id)
     nothing_is_lost(stack, jobs, job_id, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("service", ["mlflow", "postgres", "minio"])
-def test_an_outage_of_a_minute_costs_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
+def test_one_minute_service_outage_loses_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
     steps = 40
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
     with outage(stack, service):
         wait_until(time.monotonic() + OUTAGE_SECONDS)
     nothing_is_lost(stack, jobs, job_id, steps)
-    assert starts(jobs, job_id) == [0], "no worker was restarted"
+    assert starts(jobs, job_id) == [0], "a worker was restarted"
 
 
-def test_many_small_files_go_to_the_storage_at_once(stack: Stack) -> None:
-    """As Ray Tune keeps its state; more files than pyarrow has threads for I/O once waited for each other for ever."""
+def test_many_small_files_upload_concurrently(stack: Stack) -> None:
+    """Ray Tune stores its state this way; more files than pyarrow has I/O threads once deadlocked."""
     code = (
         "import pathlib, tempfile, pyarrow.fs as fs; from mlplatform.storage.filesystem import filesystem; "
         "files, path = filesystem('s3://ray/small-files'); folder = tempfile.mkdtemp(); "

@@ -1,7 +1,6 @@
 """The tutorial's lessons on Food-11 with several workers: shared GPUs, a stopped worker, a job's own packages.
 
-A job that no node can run, refused with the shape that fits or seen waiting until a worker joins, is shown by
-`test_gateway_load.py`.
+`test_gateway_load.py` tests a job that no node can run: it is rejected, or waits until a worker joins.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SMALL = ("--size=48", "--unfreeze-at=1", "--patience=1000")
 
 @pytest.fixture
 def lessons(stack: Stack, tmp_path: Path) -> Path:
-    """The lessons as they are; beside them, where workers only declare a GPU, what puts the CPU in its place."""
+    """The unchanged lessons; where workers only declare a GPU, with a `sitecustomize` that substitutes the CPU."""
     folder = shutil.copytree(FOOD11, tmp_path / "food11", ignore=shutil.ignore_patterns("__pycache__"))
     if stack.settings.accelerator == "cpu":
         shutil.copy(CHECKOUT / "tests/tutorial/cpu/sitecustomize.py", folder)
@@ -54,7 +53,7 @@ def total(found: Sequence[Job]) -> float:
 
 
 def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
-    """Resources that each worker of the job received, as the lesson prints them."""
+    """Resources that each worker of the job received; the lesson prints them."""
     (*_, line) = [line for line in jobs.logs(job_id).splitlines() if "Resources: " in line]
     return json.loads(line.partition("Resources: ")[2])
 
@@ -62,14 +61,14 @@ def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("food11")
-def test_three_jobs_share_two_gpus_and_end_sooner_than_one_after_another(jobs: Jobs, lessons: Path) -> None:
+def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons: Path) -> None:
     shape = ("--epochs=8", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
     together = ended(jobs, [submit(jobs, lessons, *shape) for _ in range(3)])
     one_by_one = [job for _ in range(3) for job in ended(jobs, [submit(jobs, lessons, *shape)])]
 
     for job in (*together, *one_by_one):
         assert [worker["GPU"] for worker in given(jobs, job.id)] == [0.5]
-    # Three halves on two GPUs: some two jobs have trained at the same time on one of them.
+    # Three halves on two GPUs: two of the jobs trained on the same GPU at the same time.
     nodes = [given(jobs, job.id)[0]["node"] for job in together]
     assert len(set(nodes)) < len(nodes)
     assert max(job.started for job in together if job.started) < min(job.ended for job in together if job.ended)
@@ -84,15 +83,13 @@ def test_three_jobs_share_two_gpus_and_end_sooner_than_one_after_another(jobs: J
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("food11")
-def test_a_training_is_restored_on_the_other_worker_when_its_own_is_stopped(
-    stack: Stack, jobs: Jobs, lessons: Path
-) -> None:
-    # Stopping a container takes up to 35 s, and the training goes on meanwhile.
+def test_training_is_restored_on_other_worker_after_stop(stack: Stack, jobs: Jobs, lessons: Path) -> None:
+    # Stopping a container takes up to 35 s; the training continues meanwhile.
     epochs = 120
     job_id = submit(jobs, lessons, f"--epochs={epochs}", "--gpus-per-worker=1")
     wait_for(lambda: len(reports(jobs, job_id)) >= 2, "a training with a checkpoint", 240)
     (before,) = given(jobs, job_id)
-    # It is the driver's node too, or not: either way the job goes on.
+    # The driver may run on the same node; the job continues either way.
     run("docker", "stop", stack.container(before["node"]))
     try:
         (job,) = ended(jobs, [job_id])
@@ -100,7 +97,7 @@ def test_a_training_is_restored_on_the_other_worker_when_its_own_is_stopped(
         run("docker", "start", stack.container(before["node"]))
     log = jobs.logs(job.id)
     (after,) = given(jobs, job_id)
-    assert after["node"] != before["node"], "it has moved to the other GPU"
+    assert after["node"] != before["node"], "it did not move to the other GPU"
     assert re.search(rf"Restored from checkpoint: \S+ on {re.escape(after['node'])}", log), log[-4000:]
     (found,) = stack.runs_of(job_id)
     assert found["info"]["status"] == "FINISHED"
@@ -111,14 +108,14 @@ def test_a_training_is_restored_on_the_other_worker_when_its_own_is_stopped(
     points = sorted((int(point["step"]), float(point["value"])) for point in answer.json()["metrics"])
     an_epoch = points[0][0]
     ends = [step for step, accuracy in points if not math.isnan(accuracy)]
-    assert ends == [an_epoch * (epoch + 1) for epoch in range(epochs)], "one point an epoch, whatever was replayed"
+    assert ends == [an_epoch * (epoch + 1) for epoch in range(epochs)], "not exactly one point per epoch"
     (amid,) = [step for step, accuracy in points if math.isnan(accuracy)]
-    assert amid % an_epoch, "before the node went, a checkpoint was made in the middle of an epoch"
+    assert amid % an_epoch, "no checkpoint in the middle of an epoch before the node left"
     whole_again(stack)
 
 
 def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:
-    """Type the tutorial's command in the notebook; its log, and the seconds to the lesson's first line."""
+    """Run the tutorial's command in the notebook; return its log and the seconds to the lesson's first line."""
     submitted = datetime.now(UTC).timestamp()
     typed = (
         f"cd /tmp/food11 && ray job submit --runtime-env {runtime_env} --working-dir . -- "
@@ -132,8 +129,8 @@ def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:
 @pytest.mark.soak
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("form", ["pip", "uv"])
-def test_a_job_brings_its_own_packages_and_the_second_finds_them(stack: Stack, form: str) -> None:
-    """Needs what `pip` in the containers needs: a package index that they reach without further settings."""
+def test_second_job_reuses_installed_runtime_env_packages(stack: Stack, form: str) -> None:
+    """Requires, as `pip` in the containers does, a package index that is reachable without further settings."""
     for file in (*FOOD11.glob("runtime*.json"), FOOD11 / "requirements.txt", FOOD11 / "own_packages.py"):
         stack.write("notebook", f"/tmp/food11/{file.name}", file.read_text())
     bad = {form: ["mlplatform-no-such-package==1"]}
@@ -144,7 +141,7 @@ def test_a_job_brings_its_own_packages_and_the_second_finds_them(stack: Stack, f
         failed, _ = with_packages(stack, "bad.json")
         assert "mlplatform-no-such-package" in failed, failed[-3000:]
         assert "roman is installed" not in failed
-    # On either worker, each of which makes its own copy: so the quickest of three finds one that is there.
+    # Each worker installs its own copy, so the fastest of three runs reuses one.
     seconds = []
     for _ in range(3):
         log, took = with_packages(stack, good)

@@ -1,4 +1,4 @@
-"""Ray's own clients do with the gateway what they do with Ray's head: each is driven through both, side by side."""
+"""Ray's own clients work with the gateway as with Ray's head: each test makes the same calls to both and compares."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from host import Stack, run
 
-DOORS = {"head": "http://ray-head:8265", "gateway": "http://gateway:8265"}
+ADDRESSES = {"head": "http://ray-head:8265", "gateway": "http://gateway:8265"}
 
 TAKEN = "409: Job with submission_id job-whole already exists. Please use a different submission_id."
 OPEN = "409: Attempted to delete job 'job-stopped', but it is in a non-terminal state \\w+; stop it first."
 NO_PACKAGE = "Package gcs://<package> of the job does not exist; submit the job again."
 
-# What the gateway answers otherwise than the head, by the name of the call; everything else has to be equal.
+# Intended differences from the head's answers, by the name of the call; everything else must be equal.
 DELIBERATE = {
-    # The head answers 500 with a traceback to what is the caller's mistake.
+    # The head answers 500 with a traceback although the caller made the mistake.
     "whole: again": TAKEN,
     "submit, taken": TAKEN,
     "open: delete": OPEN,
     "delete, open": OPEN,
-    # The head finds out on a worker that a package is missing, and says so in a traceback, and not in the log.
+    # The head detects a missing package only on a worker, and reports it in a traceback but not in the log.
     "no package: info": NO_PACKAGE,
     "no package: list": NO_PACKAGE,
     "no package: logs": NO_PACKAGE,
@@ -55,7 +55,7 @@ seen = {}
 
 
 def do(name, call, *args, **kwargs):
-    """Write down what a call gives or raises."""
+    """Record what a call returns or raises."""
     try:
         value = call(*args, **kwargs)
         seen[name] = value.dict() if hasattr(value, "dict") else value
@@ -79,7 +79,7 @@ async def tail(job):
 
 
 def calls_on(what, job, tailed=True):
-    """All that can be asked of a job. The head lets every tail wait for 5 s."""
+    """Make every read call about a job. The head delays each tail by 5 s."""
     do(f"{what}: info", client.get_job_info, job)
     do(f"{what}: status", client.get_job_status, job)
     do(f"{what}: logs", client.get_job_logs, job)
@@ -200,28 +200,30 @@ print(json.dumps(seen))
 
 
 def driven(stack: Stack, script: str) -> dict[str, dict[str, Any]]:
-    """Output of a script at each address, by name of the call, without the parts that must differ."""
+    """Output of a script at each address, by name of the call, without parts that always differ."""
 
-    def through(door: str) -> dict[str, Any]:
-        # Ids of the same length, so that no line of a printed list is wrapped elsewhere; packages of each door's own.
-        tag = f"t{secrets.token_hex(4)}{door[0]}"
+    def through(server: str) -> dict[str, Any]:
+        # Ids of the same length, so that printed lists wrap equally; each server has its own packages.
+        tag = f"t{secrets.token_hex(4)}{server[0]}"
         folder = f"/tmp/clients/{tag}"
         stack.write("notebook", f"{folder}/project/main.py", MAIN)
         stack.write("notebook", f"{folder}/project/helper.py", "own = 'own'\n")
         stack.write("notebook", f"{folder}/project/data.txt", tag)
         stack.write("notebook", f"{folder}/shared/__init__.py", f"other = '{tag}'\n")
         stack.write("notebook", f"{folder}/script.py", script)
-        environment = ("--env", f"RAY_ADDRESS={DOORS[door]}", "--workdir", folder)
-        command = ("python", "script.py", DOORS[door], tag)
+        environment = ("--env", f"RAY_ADDRESS={ADDRESSES[server]}", "--workdir", folder)
+        command = ("python", "script.py", ADDRESSES[server], tag)
         printed = run("docker", "exec", *environment, stack.container("notebook"), *command).stdout
-        return {name: plain(value, tag, DOORS[door]) for name, value in json.loads(printed.splitlines()[-1]).items()}
+        return {
+            name: plain(value, tag, ADDRESSES[server]) for name, value in json.loads(printed.splitlines()[-1]).items()
+        }
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(DOORS, pool.map(through, DOORS), strict=True))
+        return dict(zip(ADDRESSES, pool.map(through, ADDRESSES), strict=True))
 
 
 def plain(value: Any, tag: str, address: str) -> Any:
-    """A value without ids, times and places, and without the paths in tracebacks."""
+    """A value without ids, times, addresses and the paths in tracebacks."""
     if isinstance(value, dict):
         return {key: plain(one, tag, address) for key, one in value.items()}
     if isinstance(value, list):
@@ -239,8 +241,8 @@ def plain(value: Any, tag: str, address: str) -> Any:
 
 
 _VARYING = [
-    (r"\x1b\[\d*m", ""),  # the gateway's logs carry no colours
-    # Written where Ray's head runs a driver itself; the gateway starts none there.
+    (r"\x1b\[\d*m", ""),  # the gateway's logs have no colors
+    # Logged where Ray's head runs a driver itself; the gateway starts none there.
     (r"[\d-]+ [\d:,]+(\t|\\t)INFO job_manager.py:\d+ -- Runtime env is setting up\.(\n|\\n)", ""),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "<moment>"),
     (r"\b\d{13}\b", "<time>"),
@@ -264,13 +266,13 @@ def equal_but_deliberately(seen: dict[str, dict[str, Any]]) -> None:
         assert re.search(DELIBERATE[name], json.dumps(answer)), (name, answer)
 
 
-def test_rays_python_client_does_the_same_through_the_gateway(stack: Stack) -> None:
+def test_ray_python_client_behaves_equally_through_gateway(stack: Stack) -> None:
     seen = driven(stack, SDK)
-    # One pid is no number that both could share.
-    for door in seen.values():
+    # Process ids always differ.
+    for server in seen.values():
         for name in ("whole: info", "whole: by Ray's id"):
-            door[name]["driver_info"].pop("pid")
-        for entry in door["whole: list"]:
+            server[name]["driver_info"].pop("pid")
+        for entry in server["whole: list"]:
             entry["driver_info"].pop("pid")
     equal_but_deliberately(seen)
     gateway = seen["gateway"]
@@ -280,13 +282,13 @@ def test_rays_python_client_does_the_same_through_the_gateway(stack: Stack) -> N
     assert gateway["failing: info"]["driver_exit_code"] == 3
 
 
-def test_rays_command_line_does_the_same_through_the_gateway(stack: Stack) -> None:
+def test_ray_cli_behaves_equally_through_gateway(stack: Stack) -> None:
     seen = driven(stack, CLI)
-    for door in seen.values():
-        # The lists are the platform's; one entry a job of ours, in no order.
-        code, printed, errors = door["list"]
+    for server in seen.values():
+        # The lists contain all jobs of the platform; keep one entry per job of this test, sorted.
+        code, printed, errors = server["list"]
         entries = re.sub(r"\s+", " ", printed).split("JobDetails(")[1:]
-        door["list"] = [code, sorted(entry.rstrip(" ,]") for entry in entries if "='job-" in entry), errors]
+        server["list"] = [code, sorted(entry.rstrip(" ,]") for entry in entries if "='job-" in entry), errors]
     equal_but_deliberately(seen)
     gateway = seen["gateway"]
     assert len(gateway["list"][1]) == 3

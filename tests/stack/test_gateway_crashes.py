@@ -1,4 +1,4 @@
-"""The gateway dies again and again while jobs are handed in, started and ended: each runs as often as it should."""
+"""Repeated gateway crashes while jobs are submitted, started and ended: each job runs exactly as often as it should."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlplatform.client.jobs import ENDED
 CLIENTS = 4
 LEDGER = "/shared/gateway-crashes/ledger"
 
-# A start and an end of an attempt are a line each, with the time; one `write` of `echo` is whole on a shared volume.
+# One line for each start and end of an attempt, with the time. `echo` makes one `write`, atomic on a shared volume.
 NOTE = f'echo "$MLPLATFORM_JOB_ID $MLPLATFORM_ATTEMPT {{what}} $(date +%s.%N)" >>{LEDGER}'
 SCRIPT = f"{NOTE.format(what='start')}; sleep {{seconds:.1f}}; {NOTE.format(what='end')}; {{end}}"
 
@@ -53,7 +53,7 @@ def ledger(stack: Stack) -> Iterator[str]:
 
 @contextmanager
 def started_by_hand(stack: Stack) -> Iterator[None]:
-    """Without the restart policy, whose pauses after deaths in a row grow to a minute."""
+    """Disable the restart policy, whose delay grows to a minute after consecutive crashes."""
     name = stack.container("gateway")
     run("docker", "update", "--restart", "no", name)
     try:
@@ -64,12 +64,12 @@ def started_by_hand(stack: Stack) -> Iterator[None]:
 
 
 def crash(stack: Stack, pid: int) -> float:
-    """SIGKILL to the gateway's processes, then a new start; seconds until it answers."""
+    """Kill and start the gateway; return the seconds until it answers."""
     name, begun = stack.container("gateway"), time.monotonic()
     os.kill(pid, signal.SIGKILL)
     run("docker", "wait", name)
     run("docker", "start", name)
-    wait_for(lambda: stack.ray.get("/platform/health").is_success, "the gateway back", 60)
+    wait_for(lambda: stack.ray.get("/platform/health").is_success, "the gateway to answer", 60)
     return time.monotonic() - begun
 
 
@@ -77,8 +77,8 @@ def pid_of_gateway(stack: Stack) -> int:
     return int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container("gateway")).stdout)
 
 
-def hand_in(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> bool:
-    """Submit until it is certain that the job is taken; whether the answer that said so was lost."""
+def submit(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> bool:
+    """Submit until the job is certainly accepted; return whether the response that confirmed it was lost."""
     body = {
         "submission_id": job_id,
         "entrypoint": SCRIPT.format(seconds=seconds, end=kind.end),
@@ -98,15 +98,15 @@ def hand_in(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> bo
         if answer.is_success:
             return False
         if answer.status_code == 409:
-            assert unsure, "nobody else has this id"
+            assert unsure, "the id is already in use"
             return True
         assert answer.status_code == 503, answer.text
         time.sleep(0.1)
-    raise AssertionError(f"{job_id} was not taken within 60 s")
+    raise AssertionError(f"{job_id} was not accepted within 60 s")
 
 
 class Clients:
-    """Threads that hand in jobs until they are told to stop."""
+    """Threads that submit jobs until they are stopped."""
 
     def __init__(self, stack: Stack, tag: str, seed: int) -> None:
         self._stack = stack
@@ -121,13 +121,13 @@ class Clients:
         rng = random.Random(f"{self._seed}-{number}")  # noqa: S311 - pauses and kinds of jobs
         with self._stack.ray as client:
             for count in range(1000):
-                # About as fast as two cores get on with them, each of which costs Ray 1 to 2 s of a core.
+                # About the rate that two cores sustain: each job costs Ray 1 to 2 s of a core.
                 if self._stop.wait(rng.uniform(4, 16)):
                     return
                 job_id, kind = f"{self._tag}-{number}-{count}", rng.choice(KINDS)
                 self.jobs[job_id] = kind
                 self.submitting.set()
-                if hand_in(client, job_id, kind, rng.uniform(0, 2)):
+                if submit(client, job_id, kind, rng.uniform(0, 2)):
                     self.lost.append(job_id)
 
     @contextmanager
@@ -143,7 +143,7 @@ class Clients:
 
 
 def ledger_of(stack: Stack) -> dict[str, list[tuple[int, str, float]]]:
-    """Number of the attempt, `start` or `end`, and time, by job, in the order of time."""
+    """Attempt number, `start` or `end`, and time of each event, by job and sorted by time."""
     lines: dict[str, list[tuple[int, str, float]]] = defaultdict(list)
     for line in stack.execute("notebook", "cat", LEDGER).stdout.splitlines():
         job_id, attempt, what, when = line.split()
@@ -155,33 +155,33 @@ def ledger_of(stack: Stack) -> dict[str, list[tuple[int, str, float]]]:
 @pytest.mark.parametrize(
     ("crashes", "seed"), [(20, 5), pytest.param(100, 6, marks=pytest.mark.soak)], ids=["20", "100"]
 )
-def test_no_job_is_lost_nor_started_twice(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
+def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
     print(f"\nseed {seed}")
     rng = random.Random(seed)  # noqa: S311 - moments
     tag = f"crash-{time.time():.0f}"
     begun = time.monotonic()
     clients = Clients(stack, tag, seed)
-    away = []
+    outages = []
     with started_by_hand(stack), clients.at_work():
         for number in range(crashes):
             pid = pid_of_gateway(stack)
             clients.submitting.clear()
             if number % 2:
-                # A submission takes 20 ms, the start that follows it 200 ms more.
+                # A submission takes 20 ms, the following start another 200 ms.
                 clients.submitting.wait(10)
                 time.sleep(rng.choice((rng.uniform(0, 0.02), rng.uniform(0, 0.3))))
             else:
                 time.sleep(rng.uniform(0, 3))
-            away.append(crash(stack, pid))
+            outages.append(crash(stack, pid))
     jobs = clients.jobs
     crashed = time.monotonic() - begun
-    print(f"{crashes} crashes in {crashed:.0f} s, each away for {min(away):.1f} to {max(away):.1f} s; ", end="")
-    print(f"{len(jobs)} jobs, of which the answer was lost to {len(clients.lost)}")
+    print(f"{crashes} crashes in {crashed:.0f} s, outages of {min(outages):.1f} to {max(outages):.1f} s; ", end="")
+    print(f"{len(jobs)} jobs, the response to {len(clients.lost)} of them was lost")
 
     def listed() -> dict[str, str]:
         entries = [job for job in stack.ray.get("/api/jobs/").json() if (job["submission_id"] or "").startswith(tag)]
         found = {job["submission_id"]: job["status"] for job in entries}
-        assert len(found) == len(entries), "each is in the list once"
+        assert len(found) == len(entries), "a job is listed twice"
         return found
 
     def ended() -> bool:
@@ -197,6 +197,6 @@ def test_no_job_is_lost_nor_started_twice(stack: Stack, ledger: str, crashes: in
         attempts = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
         assert [attempt["number"] for attempt in attempts] == list(range(1, len(kind.outcomes) + 1)), job_id
         assert tuple(attempt["outcome"] for attempt in attempts) == kind.outcomes, attempts
-        # Sorted by time: no attempt begins twice, nor before the one before has ended.
+        # Sorted by time: no attempt starts twice or before the previous one has ended.
         expected = [(attempt["number"], what) for attempt in attempts for what in ("start", "end")]
         assert [(number, what) for number, what, _ in lines[job_id]] == expected, lines[job_id]

@@ -1,4 +1,4 @@
-"""Bad input at the gateway: the right status, one clear sentence, and nothing that stays or breaks."""
+"""Invalid input at the gateway: the right status, one clear sentence, no side effects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MIB = 1 << 20
 NEVER = {"never": 1}
 DESCRIPTION = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
 
-# A body that is no job; what the answer has to say of it.
+# Invalid submissions, each with a text that the error must contain.
 BODIES: list[tuple[bytes, str]] = [
     (b"", "JSON"),
     (b"{", "JSON"),
@@ -68,7 +68,7 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"entrypoint": "true", "entrypoint_resources": {"a": true}}', "entrypoint_resources.a=True"),
 ]
 
-# Ids that are none, and the one under which Ray knows another job's attempt.
+# Invalid ids, and the Ray submission id of another job's attempt.
 IDS = ["", ".", "..", "../x", "a/b", "a b", "a\nb", "a\n", "é", "-x", "x" * 129, "%2e%2e", "other--1-abcdef", 5]
 
 PACKAGES = ["x", "x.exe", ".zip", "%2e%2e.zip", "a%2fb.zip", "a/b.zip", "..%2fx.zip", "%00.zip", f"{'a' * 300}.zip"]
@@ -82,7 +82,7 @@ def gateway(stack: Stack) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def waiting(gateway: httpx.Client) -> Iterator[str]:
-    """A job that no node can run, and that waits for one."""
+    """A job that waits for a node because none can run it."""
     job_id = f"waiting-{secrets.token_hex(4)}"
     body = {"entrypoint": "true", "submission_id": job_id, "entrypoint_resources": NEVER}
     gateway.post("/api/jobs/", json={**body, "metadata": {"wait_for_capacity": "true"}}).raise_for_status()
@@ -92,7 +92,7 @@ def waiting(gateway: httpx.Client) -> Iterator[str]:
 
 def remove(gateway: httpx.Client, job_id: str) -> None:
     gateway.post(f"/api/jobs/{job_id}/stop")
-    wait_for(lambda: gateway.delete(f"/api/jobs/{job_id}").status_code in (200, 404), f"{job_id} deleted", 30)
+    wait_for(lambda: gateway.delete(f"/api/jobs/{job_id}").status_code in (200, 404), f"the deletion of {job_id}", 30)
 
 
 def ids(gateway: httpx.Client) -> set[str]:
@@ -100,7 +100,7 @@ def ids(gateway: httpx.Client) -> set[str]:
 
 
 def sentence(answer: httpx.Response, status: int, *says: str) -> None:
-    """Check that an answer is a refusal in one line."""
+    """Assert that a response is an error of one line."""
     assert answer.status_code == status, answer.text[:500]
     assert answer.headers["Content-Type"].startswith("text/plain")
     text = answer.text.strip()
@@ -110,7 +110,7 @@ def sentence(answer: httpx.Response, status: int, *says: str) -> None:
     assert all(one in text for one in says), text
 
 
-def test_a_body_that_is_no_job_is_refused_with_field_and_value(gateway: httpx.Client) -> None:
+def test_invalid_submission_error_names_field_and_value(gateway: httpx.Client) -> None:
     before = ids(gateway)
     for body, says in BODIES:
         sentence(gateway.post("/api/jobs/", content=body), 400, says)
@@ -118,7 +118,7 @@ def test_a_body_that_is_no_job_is_refused_with_field_and_value(gateway: httpx.Cl
     assert ids(gateway) <= before
 
 
-def test_ids_that_are_none_are_refused_wherever_they_stand(gateway: httpx.Client, waiting: str) -> None:
+def test_invalid_job_ids_are_rejected_everywhere(gateway: httpx.Client, waiting: str) -> None:
     for job_id in IDS:
         for field in ("submission_id", "job_id"):
             body = {"entrypoint": "true", field: job_id, "entrypoint_resources": NEVER}
@@ -152,7 +152,7 @@ def test_ids_that_are_none_are_refused_wherever_they_stand(gateway: httpx.Client
     sentence(gateway.delete(f"/api/jobs/{waiting}"), 409, "stop it first")
 
 
-def test_numbers_of_lines_that_are_none_do_no_harm(gateway: httpx.Client, waiting: str) -> None:
+def test_invalid_line_counts_are_handled(gateway: httpx.Client, waiting: str) -> None:
     for query in ("-1", "x", "1.5"):
         sentence(gateway.get(f"/platform/jobs/{waiting}/log", params={"skip_lines": query}), 400, "skip_lines")
     for query in ("9" * 5000, "\u0663"):
@@ -160,11 +160,11 @@ def test_numbers_of_lines_that_are_none_do_no_harm(gateway: httpx.Client, waitin
             assert gateway.get(f"{path}={query}").status_code in (200, 400), path
 
 
-def test_bodies_and_packages_that_are_too_large_are_refused(stack: Stack, gateway: httpx.Client) -> None:
+def test_oversized_bodies_and_packages_are_rejected(stack: Stack, gateway: httpx.Client) -> None:
     body = json.dumps({"entrypoint": "true", "entrypoint_resources": NEVER, "metadata": {"a": "b" * 11 * MIB}})
     sentence(gateway.post("/api/jobs/", content=body), 413, "upload files as a package")
     sentence(gateway.put("/platform/logs/n/f?session=s&offset=0&inode=1", content=b"x" * 2 * MIB), 413)
-    # What is said of it is enough; not a byte has to come.
+    # Its Content-Length suffices; no byte of it has to arrive.
     name = f"_ray_pkg_{secrets.token_hex(8)}.zip"
     head = f"PUT /api/packages/gcs/{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {100 << 30}\r\n"
     with socket.create_connection(("127.0.0.1", stack.settings.ray_port), 10) as client:
@@ -174,7 +174,7 @@ def test_bodies_and_packages_that_are_too_large_are_refused(stack: Stack, gatewa
     assert gateway.get(f"/api/packages/gcs/{name}").status_code == 404
 
 
-def test_names_of_packages_play_no_tricks(gateway: httpx.Client) -> None:
+def test_malicious_package_names_are_rejected(gateway: httpx.Client) -> None:
     for name in PACKAGES:
         sentence(gateway.put(f"/api/packages/gcs/{name}", content=b"PK"), 400)
         sentence(gateway.get(f"/api/packages/gcs/{name}"), 400)
@@ -184,9 +184,7 @@ def test_names_of_packages_play_no_tricks(gateway: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("Bearer wrong", 403), ("Basic d3Jvbmc6", 403)])
-def test_no_path_and_no_websocket_answers_without_the_token(
-    stack: Stack, waiting: str, token: str, status: int
-) -> None:
+def test_every_path_and_websocket_requires_token(stack: Stack, waiting: str, token: str, status: int) -> None:
     headers = {"Authorization": token} if token else {}
     with httpx.Client(base_url=stack.ray.base_url, headers=headers) as nobody:
         for path, methods in yaml.safe_load(DESCRIPTION)["paths"].items():
@@ -200,8 +198,8 @@ def test_no_path_and_no_websocket_answers_without_the_token(
     assert refused.value.response.status_code == status
 
 
-def test_slow_clients_hold_up_nobody(stack: Stack, gateway: httpx.Client) -> None:
-    """Forty that send a byte a second, ten requests of others meanwhile."""
+def test_slow_clients_do_not_delay_others(stack: Stack, gateway: httpx.Client) -> None:
+    """40 clients send a byte per second while another client makes ten requests."""
     targets = ["POST /api/jobs/", f"PUT /api/packages/gcs/_ray_pkg_{secrets.token_hex(8)}.zip"]
     stop = threading.Event()
 
@@ -227,25 +225,25 @@ def test_slow_clients_hold_up_nobody(stack: Stack, gateway: httpx.Client) -> Non
         stop.set()
 
 
-def test_a_tail_that_nobody_reads_takes_little_memory(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
-    """Ten clients that open the tail of a job that prints 12 MiB and never read; the whole would be 120 MiB."""
+def test_unread_log_tail_uses_bounded_memory(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    """Ten clients open the tail of a job that prints 12 MiB and never read; buffering all of it would take 120 MiB."""
 
     def memory() -> int:
-        """Bytes that the gateway's processes hold, files that are mapped left out."""
+        """Anonymous memory of the gateway's processes, in bytes."""
         printed = stack.execute("gateway", "sh", "-c", "cat /proc/[0-9]*/status", check=False).stdout
         return 1024 * sum(map(int, re.findall(r"RssAnon:\s+(\d+) kB", printed)))
 
     before, most = memory(), 0
     line = "import time\nfor n in range(49152): print(f'{n:0255d}', flush=True); n % 4096 or time.sleep(0.5)"
     job_id = jobs.submit(["python", "-c", line], tmp_path, name="chatty")
-    wait_for(lambda: jobs.logs(job_id), "its first lines", 120)
+    wait_for(lambda: jobs.logs(job_id), "the job's first lines", 120)
     address = f"ws://127.0.0.1:{stack.settings.ray_port}/api/jobs/{job_id}/logs/tail"
     headers = {"Authorization": f"Bearer {stack.secret('ray_token')}"}
     with ExitStack() as all_clients:
         for _ in range(10):
             silent = socket.create_connection(("127.0.0.1", stack.settings.ray_port), 10)
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            # One message at most is taken off the connection.
+            # The client reads at most one message ahead.
             all_clients.enter_context(
                 connect(address, sock=silent, additional_headers=headers, proxy=None, max_queue=1, close_timeout=1)
             )
@@ -263,24 +261,24 @@ def test_a_tail_that_nobody_reads_takes_little_memory(stack: Stack, jobs: Jobs, 
     remove(stack.ray, job_id)
 
 
-def test_a_job_cannot_call_itself_another(stack: Stack, gateway: httpx.Client, waiting: str) -> None:
+def test_job_cannot_impersonate_another_job(stack: Stack, gateway: httpx.Client, waiting: str) -> None:
     job_id = f"liar-{secrets.token_hex(4)}"
     claimed = {"MLPLATFORM_JOB_ID": waiting, "MLPLATFORM_ATTEMPT": "7"}
     entrypoint = "echo I am $MLPLATFORM_JOB_ID, attempt $MLPLATFORM_ATTEMPT"
     body = {"entrypoint": entrypoint, "submission_id": job_id, "runtime_env": {"env_vars": claimed}}
     gateway.post("/api/jobs/", json=body).raise_for_status()
-    wait_for(lambda: gateway.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED", "the job", 120)
-    log = wait_for(lambda: gateway.get(f"/api/jobs/{job_id}/logs").json()["logs"], "its log", 30)
+    wait_for(lambda: gateway.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED", "the end of the job", 120)
+    log = wait_for(lambda: gateway.get(f"/api/jobs/{job_id}/logs").json()["logs"], "the job's log", 30)
     assert f"I am {job_id}, attempt 1\n" in log
     assert gateway.get(f"/api/jobs/{waiting}/logs").json()["logs"] == ""
     remove(gateway, job_id)
 
 
-# --- What a machine makes up ---
+# --- Generated requests ---
 
 
 def operations() -> dict[str, schemathesis.APIOperation]:
-    """Operations of the API description, without its security: every generated request carries the token."""
+    """Operations of the API description, without its security: every generated request has the token."""
     described = yaml.safe_load(DESCRIPTION)
     del described["security"], described["components"]["securitySchemes"]
     schema = schemathesis.openapi.from_dict(described)
@@ -299,7 +297,7 @@ MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGAT
 
 
 def harmless(body: Any) -> Any:
-    """A submission that waits for ever instead of running what was made up; what is invalid stays so."""
+    """Make a generated submission wait indefinitely instead of running; invalid fields stay invalid."""
     if not isinstance(body, dict):
         return body
     changed = dict(body)
@@ -311,12 +309,12 @@ def harmless(body: Any) -> Any:
     return changed
 
 
-def test_the_gateway_serves_its_description(gateway: httpx.Client) -> None:
+def test_gateway_serves_its_openapi_description(gateway: httpx.Client) -> None:
     assert gateway.get("/platform/openapi.yaml").text == DESCRIPTION
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_made_up_requests_are_answered_as_described(
+def test_generated_requests_conform_to_openapi_description(
     stack: Stack, gateway: httpx.Client, waiting: str, label: str
 ) -> None:
     operation = OPERATIONS[label]
@@ -338,11 +336,11 @@ def test_made_up_requests_are_answered_as_described(
     def answered(case: schemathesis.Case, known: bool) -> None:
         if known and "job_id" in (case.path_parameters or {}):
             case.path_parameters["job_id"] = waiting
-            case.query.pop("follow", None)  # or the answer would not end
+            case.query.pop("follow", None)  # a followed log of a waiting job does not end
         if label == "GET /api/v0/logs/file":
             case.query = {**case.query, "filename": f"job-driver-{waiting}.log", "submission_id": waiting}
         if label == "PUT /api/packages/gcs/{name}":
-            case.body = b""  # or it would be kept
+            case.body = b""  # an empty package is rejected instead of stored
         if label == "POST /api/jobs/":
             case.body = harmless(case.body)
         answer = case.call(base_url=str(gateway.base_url), headers=token, timeout=20)

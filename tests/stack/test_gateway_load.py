@@ -1,4 +1,4 @@
-"""Many jobs at once, a long list, and a job that waits for a node which is still to come."""
+"""Many jobs at once, a long job list, and a job that waits for a node to join."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENTS = 8
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000
-# Ended jobs as they are kept: each with an attempt and with what Ray tells of its driver, a kilobyte in the list.
+# Ended jobs as the gateway stores them: each with an attempt and driver information, a kilobyte in the list.
 FILL = f"""
 INSERT INTO jobs (id, "user", entrypoint, runtime_env, job_metadata, entrypoint_request, wait_for_capacity,
     max_restarts_on_loss, max_restarts_on_failure, state, message, losses, failures, stop_requested, created,
@@ -43,7 +43,7 @@ EMPTY = "DELETE FROM jobs WHERE id LIKE 'long-list-%';"
 
 @dataclass
 class Peaks:
-    """The most of its memory limit that each service has used, in per cent."""
+    """Peak memory of each service, in percent of its limit."""
 
     percent: dict[str, float] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class Peaks:
 
 
 def killed_for_memory(stack: Stack, since: float) -> list[str]:
-    """Containers of the stack in which the kernel has killed a process for its memory since a moment."""
+    """Containers of the stack in which the kernel has killed a process for lack of memory since a moment (Unix)."""
     window = ("--since", f"{since:.0f}", "--until", f"{time.time():.0f}")
     names = run("docker", "events", *window, "--filter", "event=oom", "--format", "{{.Actor.Attributes.name}}").stdout
     return [name for name in names.split() if name in map(stack.container, SERVICES)]
@@ -76,7 +76,7 @@ def killed_for_memory(stack: Stack, since: float) -> list[str]:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.soak)])
-def test_many_jobs_at_once_start_in_order_of_arrival(stack: Stack, count: int) -> None:
+def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int) -> None:
     tag = f"load-{time.time():.0f}"
     body = {"entrypoint": "sleep 1", "runtime_env": {}}
     sent: dict[str, tuple[float, float]] = {}
@@ -101,16 +101,17 @@ def test_many_jobs_at_once_start_in_order_of_arrival(stack: Stack, count: int) -
         wait_for(lambda: ENDED.issuperset(statuses()), "the end of all jobs", 60 + 4 * count)
     took = time.monotonic() - begun
     print(
-        f"\n{count} jobs of 1 s from {CLIENTS} clients: taken in {submitted:.1f} s, ended after {took:.0f} s; ", end=""
+        f"\n{count} jobs of 1 s from {CLIENTS} clients: accepted in {submitted:.1f} s, ended after {took:.0f} s; ",
+        end="",
     )
-    print(f"most memory of the limit, in per cent: {peaks.percent}")
+    print(f"peak memory in percent of the limit: {peaks.percent}")
     assert statuses() == ["SUCCEEDED"] * count
 
     began = {}
     for job_id in sent:
         (attempt,) = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
         began[job_id] = datetime.fromisoformat(attempt["created"])
-    # Which of two requests under way at the same time has arrived first, nobody can say from outside.
+    # The order of two concurrent requests is unknown to clients, so compare only requests that did not overlap.
     overtaken = [
         (early, late)
         for early, (_, answered) in sent.items()
@@ -118,7 +119,7 @@ def test_many_jobs_at_once_start_in_order_of_arrival(stack: Stack, count: int) -
         if answered < before and began[early] > began[late]
     ]
     assert not overtaken
-    assert max(peaks.percent.values()) < 90, "each stays below its memory limit"
+    assert max(peaks.percent.values()) < 90, "a service came close to its memory limit"
     assert killed_for_memory(stack, since) == []
 
 
@@ -133,10 +134,10 @@ def long_list(stack: Stack) -> Iterator[None]:
     sql(stack, EMPTY)
 
 
-# A timed bound would fail on a busy machine of CI; the soak runs hold the measured one.
+# The measured bound would fail on a busy CI machine, so only soak runs use it.
 @pytest.mark.usefixtures("long_list")
 @pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.soak)])
-def test_a_long_list_is_quick(stack: Stack, bound: float) -> None:
+def test_listing_many_jobs_is_fast(stack: Stack, bound: float) -> None:
     seconds = []
     with stack.ray as client:
         for _ in range(10):
@@ -151,7 +152,7 @@ def test_a_long_list_is_quick(stack: Stack, bound: float) -> None:
 
 @contextmanager
 def third_worker(stack: Stack) -> Iterator[None]:
-    """A node with two GPUs joins, and goes."""
+    """Add a node with two GPUs, and remove it afterwards."""
     more = ("--file", str(CHECKOUT / "tests/stack/third-worker.yaml"))
     stack.compose(*more, "up", "--detach", "--no-build", "--no-deps", "ray-worker-2")
     try:
@@ -160,7 +161,7 @@ def third_worker(stack: Stack) -> Iterator[None]:
         run("docker", "rm", "--force", "--volumes", stack.container("ray-worker-2"))
 
 
-def test_a_job_waits_for_a_node_only_where_it_says_so(stack: Stack) -> None:
+def test_job_waits_for_capacity_only_on_request(stack: Stack) -> None:
     body = {"entrypoint": "hostname", "entrypoint_num_gpus": 2}
     refused = stack.ray.post("/api/jobs/", json=body)
     assert refused.status_code == 422
@@ -177,7 +178,9 @@ def test_a_job_waits_for_a_node_only_where_it_says_so(stack: Stack) -> None:
     def details() -> dict[str, str]:
         return stack.ray.get(f"/api/jobs/{job_id}").raise_for_status().json()
 
-    waiting = wait_for(lambda: "asks for 2 GPUs" in details()["message"] and details(), "what it waits for", 30)
+    waiting = wait_for(
+        lambda: "asks for 2 GPUs" in details()["message"] and details(), "the request in the job's message", 30
+    )
     assert waiting["status"] == "PENDING"
     assert waiting["message"].startswith("The job waits for a node that can run it.")
     with third_worker(stack):
@@ -188,7 +191,7 @@ def test_a_job_waits_for_a_node_only_where_it_says_so(stack: Stack) -> None:
         wait_for(lambda: details()["status"] in ENDED, "the end of the job", 120)
         print(f"ended {time.monotonic() - joined:.1f} s after")
         assert details()["status"] == "SUCCEEDED"
-        # Its log stays on it: the log shipper of this host mounts the volumes of two workers only.
+        # Its log stays on the node: this host's log shipper mounts the volumes of two workers only.
         (attempt,) = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
         assert attempt["node"] == "ray-worker-2"
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "the third worker gone", 120)
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the third worker to leave", 120)

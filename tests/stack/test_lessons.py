@@ -1,4 +1,4 @@
-"""The lessons of `jobs/` on the stack, submitted as from a laptop."""
+"""The lessons of `jobs/` on the stack, submitted as users submit them from a laptop."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def runs(running: Stack, food11: None, request: pytest.FixtureRequest) -> Iterat
 
 
 @each(LESSONS, share=2, place="stack")
-def test_lesson_keeps_its_promise(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
+def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
     lesson.judge(runs[lesson.name].result(SECONDS))

@@ -1,4 +1,4 @@
-"""Life cycle of a stack: workers leave and rejoin, one half of it, a new start, a restart of the engine."""
+"""Life cycle of a stack: workers leave and rejoin, partial stacks, `down` and `up`, a restart of Docker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from host import Stack, Trained, run, wait_for
 
 
 def still_there(stack: Stack, job_id: str) -> None:
-    """The job's run, its model and its checkpoints, and Ray's memory of the job."""
+    """Assert that the job's run, model, checkpoints and state still exist."""
     runs = stack.runs_of(job_id)
     assert [entry["info"]["status"] for entry in runs] == ["FINISHED"]
     alias = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
@@ -19,16 +19,16 @@ def still_there(stack: Stack, job_id: str) -> None:
     assert stack.ray.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED"
 
 
-def test_stopped_worker_leaves_and_started_worker_rejoins(stack: Stack) -> None:
+def test_worker_leaves_on_stop_and_rejoins_on_start(stack: Stack) -> None:
     wait_for(lambda: len(stack.alive_nodes()) == 3, "a head and two workers")
     run("docker", "stop", stack.container("ray-worker-0"))
     wait_for(lambda: len(stack.alive_nodes()) == 2, "one node fewer")
     run("docker", "start", stack.container("ray-worker-0"))
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "the worker back")
-    wait_for(lambda: not stack.unhealthy(), "every service healthy")
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the worker to be back")
+    wait_for(lambda: not stack.unhealthy(), "every service to be healthy")
 
 
-def test_start_with_passwords_that_the_data_does_not_know_says_what_to_do(stack: Stack) -> None:
+def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
     secret = stack.root / "secrets" / "postgres_password"
     known = secret.read_text()
     try:
@@ -45,9 +45,9 @@ def test_start_with_passwords_that_the_data_does_not_know_says_what_to_do(stack:
     assert "Traceback" not in refused.stderr
 
 
-# Three starts of a stack; that all is there after `down` and `up`, CI sees in test_losses.
+# This starts the stack three times; in CI, test_losses.py tests that data survives `down` and `up`.
 @pytest.mark.soak
-def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: Trained) -> None:
+def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Trained) -> None:
     stack.make("down")
     assert not stack.containers()
 
@@ -67,18 +67,18 @@ def test_data_outlives_down_and_half_a_stack_is_enough(stack: Stack, trained: Tr
     ).stdout
     assert "othing is tracked" in printed, printed[-2000:]
     job_id = printed.split("Job '")[1].split("'")[0]
-    assert stack.objects("ray", f"{job_id}/"), "an untracked job checkpoints all the same"
+    assert stack.objects("ray", f"{job_id}/"), "an untracked job saved no checkpoints"
 
     stack.make("up")
     still_there(stack, trained.id)
 
 
-def test_restart_of_the_engine_brings_everything_back(stack: Stack, trained: Trained) -> None:
+def test_stack_recovers_from_docker_restart(stack: Stack, trained: Trained) -> None:
     started = time.monotonic()
     run(str(stack.root / "tests/stack/engine.sh"), "restart")
-    wait_for(lambda: not stack.unhealthy(), "every service healthy after the engine's restart", 480)
-    print(f"\nhealthy {time.monotonic() - started:.0f} s after the engine was told to restart")
+    wait_for(lambda: not stack.unhealthy(), "every service to be healthy after the restart of Docker", 480)
+    print(f"\nhealthy {time.monotonic() - started:.0f} s after the request to restart Docker")
     wait_for(lambda: len(stack.alive_nodes()) == 3, "the whole cluster")
     still_there(stack, trained.id)
-    # One-shots stay ended, and what they made is there.
+    # One-shots stay ended, and their results still exist.
     stack.s3.head_bucket(Bucket="jobs")

@@ -1,4 +1,4 @@
-"""No job is lost: what takes Ray, its nodes or the gateway away in the middle of a training, and how it goes on."""
+"""No job is lost: trainings continue after failures of Ray, its nodes or the gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RAY = ("ray-head", "ray-worker-0", "ray-worker-1")
 
 
 def attempts(stack: Stack, job_id: str) -> list[dict[str, str]]:
-    """The job's attempts, as the gateway tells them."""
+    """The job's attempts, from the gateway's API."""
     return stack.ray.get(f"/platform/jobs/{job_id}").raise_for_status().json()["attempts"]
 
 
@@ -39,12 +39,12 @@ def driver_node(stack: Stack, job_id: str) -> str:
 
 
 def listed(stack: Stack, job_id: str) -> dict[str, str]:
-    """The one entry of a job in the list of all."""
+    """The only entry of a job in the list of all jobs."""
     (entry,) = [job for job in stack.ray.get("/api/jobs/").json() if job["submission_id"] == job_id]
     return entry
 
 
-def test_training_does_not_stop_for_the_gateway_nor_for_the_head(stack: Stack, jobs: Jobs) -> None:
+def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) -> None:
     steps = 110
     job_id = submit(jobs, steps, 1)
     after_a_checkpoint(jobs, job_id, more=3)
@@ -53,33 +53,33 @@ def test_training_does_not_stop_for_the_gateway_nor_for_the_head(stack: Stack, j
     after_a_checkpoint(jobs, job_id, more=3)
     took = recovery(jobs, job_id, lambda: crash(stack, "ray-head"))
     print(f"head crashed: next step seen after {took:.0f} s")
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "the head back", 300)
+    wait_for(lambda: len(stack.alive_nodes()) == 3, "the head to be back", 300)
     run("docker", "kill", stack.container("ray-head"))
     wait_until(time.monotonic() + OUTAGE_SECONDS)
-    assert listed(stack, job_id)["status"] == "RUNNING", "the list answers without the head"
+    assert listed(stack, job_id)["status"] == "RUNNING", "the list depends on the head"
     run("docker", "start", stack.container("ray-head"))
     nothing_is_lost(stack, jobs, job_id, steps)
-    assert starts(jobs, job_id) == [0], "no worker was restarted"
+    assert starts(jobs, job_id) == [0], "a worker was restarted"
     assert len(attempts(stack, job_id)) == 1
-    assert [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)), "the log is whole"
+    assert [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)), "the log is incomplete"
     whole_again(stack)
 
 
-def test_a_job_whose_driver_dies_goes_on_from_its_last_checkpoint(stack: Stack, jobs: Jobs) -> None:
+def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs) -> None:
     steps = 45
     job_id = submit(jobs, steps, 1)
     follow = ("docker", "exec", stack.container("notebook"), "ray", "job", "logs", "--follow", job_id)
     follower = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     after_a_checkpoint(jobs, job_id, more=4)
     worker = driver_node(stack, job_id)
-    took = recovery(jobs, job_id, lambda: crash(stack, worker), anew=True)
+    took = recovery(jobs, job_id, lambda: crash(stack, worker), workers_restart=True)
     print(f"worker with the driver crashed: {took:.0f} s")
     whole_again(stack)
 
-    # One that sleeps until its successor trains, and then wakes up.
+    # A driver that is suspended until its successor trains, and then resumes.
     after_a_checkpoint(jobs, job_id, more=1)
     sleeper = driver_node(stack, job_id)
-    took = recovery(jobs, job_id, lambda: run("docker", "pause", stack.container(sleeper)), anew=True)
+    took = recovery(jobs, job_id, lambda: run("docker", "pause", stack.container(sleeper)), workers_restart=True)
     print(f"worker with the driver paused: {took:.0f} s")
     run("docker", "unpause", stack.container(sleeper))
     whole_again(stack)
@@ -87,45 +87,47 @@ def test_a_job_whose_driver_dies_goes_on_from_its_last_checkpoint(stack: Stack, 
     after_a_checkpoint(jobs, job_id, more=1)
     removed = driver_node(stack, job_id)
     try:
-        took = recovery(jobs, job_id, lambda: run("docker", "rm", "--force", stack.container(removed)), anew=True)
+        took = recovery(
+            jobs, job_id, lambda: run("docker", "rm", "--force", stack.container(removed)), workers_restart=True
+        )
         print(f"worker with the driver removed: {took:.0f} s")
         nothing_is_lost(stack, jobs, job_id, steps)
     finally:
         stack.make("up")
     resumed = starts(jobs, job_id)
     assert len(resumed) == len(attempts(stack, job_id)) == 4
-    assert resumed == sorted(set(resumed)), "each attempt began where the one before had kept something"
+    assert resumed == sorted(set(resumed)), "an attempt started without its predecessor's checkpoint"
     assert {attempt["outcome"] for attempt in attempts(stack, job_id)[:3]} == {"LOST"}
-    assert {int(report["step"]) for report in reports(jobs, job_id)} == set(range(steps)), "the log is whole"
+    assert {int(report["step"]) for report in reports(jobs, job_id)} == set(range(steps)), "the log is incomplete"
     followed, _ = follower.communicate(timeout=60)
     seen = [report for line in followed.splitlines() if (report := report_in(line))]
-    assert {int(report["step"]) for report in seen} == set(range(steps)), "who followed it saw all attempts"
+    assert {int(report["step"]) for report in seen} == set(range(steps)), "a follower of the log missed an attempt"
 
 
-def test_a_job_outlives_all_of_ray_and_the_stack(stack: Stack, jobs: Jobs) -> None:
+def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> None:
     steps = 36
     job_id = submit(jobs, steps, 1)
     after_a_checkpoint(jobs, job_id, more=4)
-    took = recovery(jobs, job_id, lambda: [crash(stack, service) for service in RAY], anew=True)
+    took = recovery(jobs, job_id, lambda: [crash(stack, service) for service in RAY], workers_restart=True)
     print(f"all of Ray crashed: {took:.0f} s")
     after_a_checkpoint(jobs, job_id, more=1)
     last = step(jobs, job_id)
     stack.make("down")
     stack.make("up")
-    assert step(jobs, job_id) >= last, "the log has outlived the stack"
+    assert step(jobs, job_id) >= last, "the log was lost with the stack"
     nothing_is_lost(stack, jobs, job_id, steps)
     assert len(starts(jobs, job_id)) == len(attempts(stack, job_id)) == 3
     assert listed(stack, job_id)["status"] == "SUCCEEDED"
 
 
-def test_a_failing_script_fails_once_and_a_stopped_job_stays_stopped(stack: Stack, jobs: Jobs) -> None:
+def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> None:
     failing = jobs.submit("echo before; echo why >&2; exit 3", "jobs", name="failing")
     stopped = jobs.submit("sleep 600", "jobs", name="stopped")
     job = jobs.wait(failing, timeout_s=120)
     assert (job.status, len(attempts(stack, failing))) == ("FAILED", 1)
     assert "failed with exit code 3" in job.message
     assert "why" in job.message
-    wait_for(lambda: jobs.get(stopped).status == "RUNNING", "the other job", 120)
+    wait_for(lambda: jobs.get(stopped).status == "RUNNING", "the start of the other job", 120)
     assert jobs.stop(stopped)
     assert jobs.wait(stopped, timeout_s=60).status == "STOPPED"
     for service in RAY:
@@ -136,7 +138,7 @@ def test_a_failing_script_fails_once_and_a_stopped_job_stays_stopped(stack: Stac
     assert len(attempts(stack, stopped)) == 1
 
 
-def test_runs_that_a_killed_job_left_open_get_its_end(stack: Stack, jobs: Jobs) -> None:
+def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
     code = "import mlflow, os; mlflow.start_run(); mlflow.start_run(nested=True); os.kill(os.getpid(), 9)"
     job_id = jobs.submit(["python", "-c", code], "jobs", name="killed")
     assert jobs.wait(job_id, timeout_s=120).status == "FAILED"
@@ -152,8 +154,8 @@ def test_runs_that_a_killed_job_left_open_get_its_end(stack: Stack, jobs: Jobs) 
 
 
 @pytest.mark.soak
-def test_recovery_is_quick(stack: Stack, jobs: Jobs) -> None:
-    """Medians of five on two cores: 45 s where a node is left, 90 s where Ray has to start again."""
+def test_recovery_time_is_bounded(stack: Stack, jobs: Jobs) -> None:
+    """Medians of five on two cores: 45 s if a node is left, 90 s if Ray has to restart."""
     for what, bound in (("driver", 45), ("ray", 90)):
         seconds = []
         for _ in range(5):
@@ -161,7 +163,7 @@ def test_recovery_is_quick(stack: Stack, jobs: Jobs) -> None:
             after_a_checkpoint(jobs, job_id, more=4)
             services = RAY if what == "ray" else (driver_node(stack, job_id),)
             crashed = partial(lambda names: [crash(stack, name) for name in names], services)
-            seconds.append(recovery(jobs, job_id, crashed, anew=True))
+            seconds.append(recovery(jobs, job_id, crashed, workers_restart=True))
             jobs.stop(job_id)
             jobs.wait(job_id, timeout_s=60)
             whole_again(stack)

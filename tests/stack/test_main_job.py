@@ -1,4 +1,4 @@
-"""The main job on the stack: what `make smoke` leaves in MLflow, Postgres, MinIO and Ray."""
+"""The main job on the stack: results of `make smoke` in MLflow, Postgres, MinIO and Ray."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from host import Stack, Trained
 
 @pytest.fixture
 def job_run(stack: Stack, trained: Trained) -> dict:
-    """The job's one run, as MLflow's API gives it."""
+    """The job's only run, as MLflow's API returns it."""
     runs = stack.runs_of(trained.id)
-    assert len(runs) == 1, f"one job is one run, but {trained.id} has {len(runs)}"
+    assert len(runs) == 1, f"job {trained.id} has {len(runs)} runs instead of one"
     return runs[0]
 
 
@@ -20,9 +20,7 @@ def test_job_succeeded_with_its_log(stack: Stack, trained: Trained) -> None:
     assert job["status"] == "SUCCEEDED", job
     assert "Test accuracy: 0.9" in trained.log
     assert "models:/digits@champion" in trained.log
-    assert f"http://127.0.0.1:{stack.settings.mlflow_port}/#/experiments/" in trained.log, (
-        "the run's page, for a browser"
-    )
+    assert f"http://127.0.0.1:{stack.settings.mlflow_port}/#/experiments/" in trained.log, "no link to the run's page"
 
 
 def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_run: dict) -> None:
@@ -36,7 +34,7 @@ def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_r
     assert "confusion_matrix.png" in {file["path"] for file in files}
 
 
-def test_each_epoch_is_one_point(stack: Stack, job_run: dict) -> None:
+def test_each_epoch_logs_one_point(stack: Stack, job_run: dict) -> None:
     answer = stack.mlflow.get(
         "/metrics/get-history", params={"run_id": job_run["info"]["run_id"], "metric_key": "val_accuracy"}
     )
@@ -44,21 +42,21 @@ def test_each_epoch_is_one_point(stack: Stack, job_run: dict) -> None:
     assert len(steps) == len(set(steps)) == 8, steps
 
 
-def test_run_lies_in_postgres(stack: Stack, job_run: dict) -> None:
+def test_run_is_stored_in_postgres(stack: Stack, job_run: dict) -> None:
     query = f"SELECT status FROM runs WHERE run_uuid = '{job_run['info']['run_id']}'"
     found = stack.execute("postgres", "psql", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
     assert found.stdout.strip() == "FINISHED"
 
 
-def test_checkpoints_and_artifacts_lie_in_minio(stack: Stack, trained: Trained, job_run: dict) -> None:
+def test_checkpoints_and_artifacts_are_stored_in_minio(stack: Stack, trained: Trained, job_run: dict) -> None:
     checkpoints = [key for key in stack.objects("ray", f"{trained.id}/") if key.endswith("checkpoint.ckpt")]
     assert checkpoints
     artifacts = stack.objects("mlflow-artifacts")
     assert any(job_run["info"]["run_id"] in key and key.endswith("confusion_matrix.png") for key in artifacts)
-    assert any("/models/" in key for key in artifacts), "the model is an artifact too"
+    assert any("/models/" in key for key in artifacts), "the model is not among the artifacts"
 
 
-def test_model_is_the_champion_and_predicts_as_the_run_says(stack: Stack, job_run: dict) -> None:
+def test_champion_model_reproduces_run_accuracy(stack: Stack, job_run: dict) -> None:
     answer = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
     assert answer.status_code == httpx.codes.OK, answer.text
     check = """
@@ -77,6 +75,6 @@ print("accuracy", (guesses == labels).float().mean().item())
     assert accuracy == pytest.approx(run_accuracy, abs=1e-6)
 
 
-def test_promised_buckets_are_there(stack: Stack) -> None:
+def test_documented_buckets_exist(stack: Stack) -> None:
     for bucket in ("mlflow-artifacts", "ray", "datasets", "jobs"):
         stack.s3.head_bucket(Bucket=bucket)

@@ -1,4 +1,4 @@
-"""Prometheus sees every part of the stack; Grafana's provisioning and dashboards fit it."""
+"""Prometheus scrapes every part of the stack; Grafana's provisioning and dashboards match it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def metrics_of(expression: str) -> list[str]:
     return re.findall(r"\b(?!gpu_)[a-z]+_\w+\b(?!\s*\()", re.sub(labels, "", expression))
 
 
-def test_every_target_is_up(stack: Stack) -> None:
+def test_every_prometheus_target_is_up(stack: Stack) -> None:
     def all_up() -> bool:
         targets = stack.prometheus_targets()
         assert {target["labels"]["job"] for target in targets} == {
@@ -23,13 +23,13 @@ def test_every_target_is_up(stack: Stack) -> None:
         }
         down = [(target["scrapeUrl"], target["lastError"]) for target in targets if target["health"] != "up"]
         assert not down, down
-        # One for each node at least.
+        # At least one per node.
         return sum(target["labels"]["job"] == "ray" for target in targets) >= 3
 
-    wait_for(all_up, "every target up")
+    wait_for(all_up, "every target to be up")
 
 
-def test_alert_rules_load_and_no_alert_is_about_a_missing_metric(stack: Stack) -> None:
+def test_alert_rules_load_and_their_metrics_exist(stack: Stack) -> None:
     rules = stack.execute("prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yml").stdout
     assert "SUCCESS" in rules
     groups = yaml.safe_load((stack.root / "docker/prometheus/alerts.yml").read_text())["groups"]
@@ -38,8 +38,8 @@ def test_alert_rules_load_and_no_alert_is_about_a_missing_metric(stack: Stack) -
             wait_for(lambda metric=metric: stack.prometheus(metric), f"{metric}, which {alert['alert']} watches")
 
 
-def test_grafana_is_given_the_data_source_and_rays_dashboards(stack: Stack) -> None:
-    # Grafana itself has no package; its files and the queries in them are what can be checked.
+def test_grafana_provisioning_has_data_source_and_ray_dashboards(stack: Stack) -> None:
+    # No package contains Grafana, so this checks only its files and the queries in them.
     provisioning = stack.root / "docker/grafana/provisioning"
     source = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
@@ -61,9 +61,9 @@ def test_grafana_is_given_the_data_source_and_rays_dashboards(stack: Stack) -> N
 
     answered = 0
     for expression in expressions:
-        # As Grafana fills its variables in.
+        # Substitute the variables as Grafana does.
         query = re.sub(r"\$\{?(?:__rate_interval|__interval)\}?", "1m", expression)
         query = re.sub(r"=~?\"\$\w+\"", '=~".*"', query)
         query = re.sub(r"\$\{?\w+(?::\w+)?\}?", ".*", query)
-        answered += bool(stack.prometheus(query))  # raises where Prometheus does not understand the query
+        answered += bool(stack.prometheus(query))  # raises if Prometheus rejects the query
     assert answered >= 10, f"only {answered} of {len(expressions)} queries have data"

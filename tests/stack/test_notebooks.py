@@ -1,4 +1,4 @@
-"""JupyterLab as a person uses it: its terminals, and the notebooks of `jobs/notebooks`."""
+"""JupyterLab as users use it: its terminals, and the notebooks of `jobs/notebooks`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NOTEBOOKS = CHECKOUT / "jobs" / "notebooks"
 
 
 def execute(stack: Stack, name: str) -> str:
-    """Run a copy of a notebook in its folder, without a screen, and return it with what the cells gave, as Markdown."""
+    """Run a copy of a notebook in its folder, headless, and return it with the cells' outputs as Markdown."""
     nbconvert = "jupyter nbconvert --to markdown --execute --stdout"
     return stack.execute("notebook", "sh", "-c", f"cd {WORK}/notebooks && {nbconvert} {name}").stdout
 
 
 class Terminal:
-    """A terminal of JupyterLab, as its page talks to it."""
+    """A terminal of JupyterLab, controlled through its websocket as the page does."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -33,24 +33,24 @@ class Terminal:
         self._socket.send(json.dumps(["stdin", keys]))
 
     def shown_until(self, text: str, seconds: float = 60) -> str:
-        """New output, up to a text."""
+        """Return new output up to a text."""
         shown, deadline = "", time.monotonic() + seconds
         while text not in shown:
             assert time.monotonic() < deadline, f"{text!r} is not shown within {seconds:.0f} s:\n{shown}"
-            kind, *said = json.loads(self._socket.recv(timeout=seconds))
-            shown += said[0] if kind == "stdout" else ""
+            kind, *data = json.loads(self._socket.recv(timeout=seconds))
+            shown += data[0] if kind == "stdout" else ""
         return shown
 
     def typed(self, command: str) -> str:
-        """Type a command and return its output, once it has ended."""
-        # In two parts, so that the echo of what is typed does not end it.
+        """Type a command, wait until it ends, and return its output."""
+        # In two parts, so that the echo of the typed command does not match.
         self.press(f"{command}; echo en''ded\r")
         return self.shown_until("ended")
 
 
 @pytest.fixture
 def terminal(stack: Stack) -> Iterator[Terminal]:
-    """A new one."""
+    """A new terminal of JupyterLab."""
     server = f"127.0.0.1:{stack.settings.notebook_port}"
     token = {"Authorization": f"token {stack.secret('notebook_token')}"}
     with httpx.Client(base_url=f"http://{server}", headers=token, trust_env=False) as jupyter:
@@ -60,17 +60,15 @@ def terminal(stack: Stack) -> Iterator[Terminal]:
         jupyter.delete(f"/api/terminals/{name}").raise_for_status()
 
 
-def test_a_terminal_stands_in_the_lessons_and_knows_the_commands(terminal: Terminal) -> None:
+def test_terminal_opens_in_lessons_folder_with_commands(terminal: Terminal) -> None:
     shown = terminal.typed("pwd; ls README.md digits.py; mlplatform jobs >/dev/null && ray --version && echo $SHELL")
     assert WORK in shown
     assert "ray, version" in shown, shown
     assert "/bin/bash" in shown
 
 
-def test_ctrl_c_ends_a_terminals_run_and_the_next_one_starts_cleanly(
-    stack: Stack, food11: None, terminal: Terminal
-) -> None:
-    # Else MLflow imports torch once more, to find out what a model needs.
+def test_ctrl_c_kills_run_and_next_run_finishes(stack: Stack, food11: None, terminal: Terminal) -> None:
+    # Otherwise MLflow imports torch again to infer the model's requirements.
     train = "MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT=1 python food11/tracked.py --size 32 --epochs"
     terminal.press(f"{train} 500\r")
     shown = terminal.shown_until("epoch 1:", 120)
@@ -85,35 +83,35 @@ def test_ctrl_c_ends_a_terminals_run_and_the_next_one_starts_cleanly(
             found = [mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"] for run_id in runs]
             return [run["info"]["status"] for run in found]
 
-        wait_for(lambda: "RUNNING" not in ends(), "both runs have ended", 60)
+        wait_for(lambda: "RUNNING" not in ends(), "the end of both runs", 60)
         assert ends() == ["KILLED", "FINISHED"]
 
 
-def test_tensorboard_of_a_terminal_is_seen_in_the_browser(stack: Stack) -> None:
-    """By JupyterLab's proxy, as the container's other ports are not published."""
+def test_tensorboard_is_reachable_through_jupyter_proxy(stack: Stack) -> None:
+    """JupyterLab's proxy serves it, because the container's other ports are not published."""
     start = "tensorboard --logdir /tmp/curves >/tmp/tensorboard.log 2>&1 & echo $! >/tmp/tensorboard.pid"
     stack.execute("notebook", "sh", "-c", start)
     address = f"http://127.0.0.1:{stack.settings.notebook_port}/proxy/6006/"
     token = {"Authorization": f"token {stack.secret('notebook_token')}"}
     try:
         with httpx.Client(headers=token, trust_env=False, follow_redirects=True) as browser:
-            wait_for(lambda: browser.get(address).is_success, "TensorBoard answers", 60)
+            wait_for(lambda: browser.get(address).is_success, "TensorBoard to answer", 60)
             assert "<title>TensorBoard</title>" in browser.get(address).text
             assert browser.get(f"{address}data/plugins_listing").json()
-        assert httpx.get(address, trust_env=False).status_code in (302, 403), "without the token nobody gets through"
+        assert httpx.get(address, trust_env=False).status_code in (302, 403), "reachable without the token"
     finally:
         stack.execute("notebook", "sh", "-c", "kill $(cat /tmp/tensorboard.pid); rm -r /tmp/tensorboard.*")
 
 
-def test_first_tour_ends_with_predictions_of_the_downloaded_model(stack: Stack) -> None:
+def test_first_tour_predicts_with_downloaded_model(stack: Stack) -> None:
     printed = execute(stack, "first_tour.ipynb")
     assert "SUCCEEDED" in printed
     assert "epoch 3 {'val_accuracy': 0." in printed
-    assert "image/png" in printed or "output_" in printed, "the plot"
+    assert "image/png" in printed or "output_" in printed, "no plot"
     assert "predictions are correct" in printed
     with stack.mlflow as mlflow:
         staged = mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "staging"}).json()
-    assert staged["model_version"]["version"], "promoted"
+    assert staged["model_version"]["version"], "no model was promoted"
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda notebook: notebook.stem)
@@ -122,10 +120,10 @@ def test_notebooks_are_stored_without_outputs(notebook: Path) -> None:
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
 
 
-def test_mlflow_notebook_deploys_the_best_run_that_has_a_model(stack: Stack, food11: None) -> None:
-    """Any lesson's run may be the best: one of a network defined in the lesson, one that logged no model at all."""
+def test_mlflow_notebook_deploys_best_run_with_model(stack: Stack, food11: None) -> None:
+    """Any lesson's run may be the best one, also a run whose network the lesson defines or that logged no model."""
     train = "python lightning_food.py --autolog --devices 1 --epochs 1 --size 32"
-    # Else MLflow imports torch once more, to find out what the model needs.
+    # Otherwise MLflow imports torch again to infer the model's requirements.
     quick = "MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT=1"
     log = stack.execute("notebook", "sh", "-c", f"cd {WORK}/food11 && {quick} {train}").stdout
     best = log.split("Run: ")[1].split()[0]

@@ -1,4 +1,4 @@
-"""Models and data sets on the stack: who is told of a promotion, what comes back, and which account may do it."""
+"""Models and data sets on the stack: promotion webhooks, downloads, and the accounts that may use them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ except mlplatform.PlatformError as refusal:
 
 @pytest.fixture
 def numbers(stack: Stack) -> Iterator[str]:
-    """A folder in the notebook: a file that goes in several parts, and 200 small ones."""
+    """A folder in the notebook: a file large enough for a multipart upload, and 200 small ones."""
     folder = "/tmp/numbers"
     make = (
         f"mkdir -p {folder}/small && head -c 50000000 /dev/urandom >{folder}/large && "
@@ -53,22 +53,22 @@ def numbers(stack: Stack) -> Iterator[str]:
 
 
 @pytest.fixture
-def told(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], list[dict[str, str]]]]:
-    """A program in the notebook's container that MLflow tells of promotions; gives what it has said so far."""
+def promotions(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], list[dict[str, str]]]]:
+    """A webhook receiver in the notebook's container; returns the promotions that it has received so far."""
     secret = tmp_path / "secret"
     secret.write_text("known to both")
     stack.write("notebook", f"{FOLDER}/secret", secret.read_text())
     stack.write("notebook", f"{FOLDER}/receiver.py", (SCRIPTS / "receiver.py").read_text())
-    start = f"echo $$ >pid; exec python receiver.py {PORT} secret deployed >said 2>&1"
+    start = f"echo $$ >pid; exec python receiver.py {PORT} secret deployed >output 2>&1"
     run("docker", "exec", "--detach", "--workdir", FOLDER, stack.container("notebook"), "sh", "-c", start)
 
-    def said() -> list[str]:
-        return stack.execute("notebook", "cat", f"{FOLDER}/said").stdout.splitlines()
+    def output() -> list[str]:
+        return stack.execute("notebook", "cat", f"{FOLDER}/output").stdout.splitlines()
 
     try:
-        wait_for(lambda: any("listening" in line for line in said()), "the receiver listens")
+        wait_for(lambda: any("listening" in line for line in output()), "the receiver to listen")
         added = models(stack, "add-webhook", f"http://notebook:{PORT}/", "--secret-file", str(secret))
-        yield lambda: [json.loads(line) for line in said() if line.startswith("{")]
+        yield lambda: [json.loads(line) for line in output() if line.startswith("{")]
         models(stack, "remove-webhook", added.stdout.split()[0])
         assert models(stack, "webhooks").stdout == ""
     finally:
@@ -76,17 +76,17 @@ def told(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], list[dict[str, s
 
 
 def models(stack: Stack, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """`mlplatform models ...` as the administrator types it on the host, in the checkout."""
+    """Run `mlplatform models ...` as the administrator does on the host, in the checkout."""
     env = {**environment(), "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{stack.settings.mlflow_port}"}
     return run(str(stack.root / ".venv/bin/mlplatform"), "models", *words, cwd=stack.root, env=env, check=check)
 
 
-def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_the_runs_accuracy_again(
-    stack: Stack, trained: Trained, told: Callable[[], list[dict[str, str]]]
+def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
+    stack: Stack, trained: Trained, promotions: Callable[[], list[dict[str, str]]]
 ) -> None:
     described = stack.execute("notebook", "python", "-c", RELEASE).stdout
     assert f"job {trained.id}" in described
-    (message,) = wait_for(told, "the promotion reaches the receiver")
+    (message,) = wait_for(promotions, "the promotion at the receiver")
     assert (message["model"], message["alias"]) == ("released", "champion")
 
     stack.write("notebook", f"{FOLDER}/accuracy.py", (SCRIPTS / "accuracy.py").read_text())
@@ -99,7 +99,7 @@ def test_a_promotion_reaches_a_program_whose_download_and_the_checkpoint_give_th
 
 
 @pytest.mark.usefixtures("trained")
-def test_only_the_administrator_adds_receivers(stack: Stack, tmp_path: Path) -> None:
+def test_only_administrator_may_add_webhooks(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known to both")
     words = ("add-webhook", "http://notebook:1/", "--secret-file", str(tmp_path / "secret"))
     refused = models(stack, *words, "--account", "secrets/mlflow_person", check=False)
@@ -108,18 +108,18 @@ def test_only_the_administrator_adds_receivers(stack: Stack, tmp_path: Path) -> 
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_the_key_of_the_webhooks_secrets_stands_in_no_environment(stack: Stack) -> None:
+def test_webhook_key_is_in_no_environment(stack: Stack) -> None:
     key = stack.secret("mlflow_webhook_key")
     inspected = run("docker", "inspect", stack.container("mlflow")).stdout
     assert key not in inspected
-    # What a process was started with; a key that it sets for itself is not in here.
+    # The environment at the start of each process; a variable that it sets itself is not in here.
     seen = stack.execute("mlflow", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").stdout
     assert "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE=/run/secrets/mlflow_webhook_key" in seen
     assert key not in seen
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_notebook_shows_how_far_a_download_is(stack: Stack) -> None:
+def test_notebook_shows_download_progress(stack: Stack) -> None:
     cell = "import mlplatform\nmlplatform.download('digits@champion', '/tmp/numbers-model')"
     notebook = {
         "cells": [
@@ -137,7 +137,7 @@ def test_a_notebook_shows_how_far_a_download_is(stack: Stack) -> None:
     assert "(100 %)" in printed
 
 
-def test_a_data_set_goes_to_the_bucket_and_comes_back(stack: Stack, numbers: str) -> None:
+def test_data_set_round_trips_through_bucket(stack: Stack, numbers: str) -> None:
     kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0]
     assert stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0] == kept
     assert kept in stack.execute("notebook", "mlplatform", "data", "list").stdout
@@ -146,13 +146,13 @@ def test_a_data_set_goes_to_the_bucket_and_comes_back(stack: Stack, numbers: str
     assert len(stack.objects("datasets", f"numbers/{kept.split('@')[1]}")) == 201
 
 
-def test_a_job_reads_a_data_set_and_its_run_says_which(stack: Stack, numbers: str) -> None:
+def test_job_reads_data_set_and_run_records_it(stack: Stack, numbers: str) -> None:
     kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "numbers").stdout.split()[0]
     stack.write("notebook", "/tmp/numbers-job/job.py", USES_DATA)
     command = "cd /tmp/numbers-job && ray job submit --working-dir . -- python job.py"
     log = stack.execute("notebook", "bash", "-c", command).stdout
     assert "read 7\n from s3://datasets/numbers/" in log, log
-    assert "refused: " in log, "jobs read data sets; people put them"
+    assert "refused: " in log, "a job may write data sets"
     assert "rejects access to" in log
     job_id = next(word.strip("'") for word in log.split() if word.strip("'").startswith("raysubmit_"))
     (job_run,) = stack.runs_of(job_id)
@@ -161,10 +161,10 @@ def test_a_job_reads_a_data_set_and_its_run_says_which(stack: Stack, numbers: st
     assert used["dataset"]["digest"].startswith(kept.split("@")[1])
 
 
-def test_a_put_that_was_killed_shows_nothing(stack: Stack, numbers: str) -> None:
+def test_killed_put_is_invisible_and_repeatable(stack: Stack, numbers: str) -> None:
     start = f"echo $$ >/tmp/numbers.pid; exec mlplatform data put {numbers} killed"
     run("docker", "exec", "--detach", stack.container("notebook"), "sh", "-c", start)
-    wait_for(lambda: stack.objects("datasets", "killed/"), "the first file of the data set is there")
+    wait_for(lambda: stack.objects("datasets", "killed/"), "the first file of the data set")
     stack.execute("notebook", "sh", "-c", "kill -KILL $(cat /tmp/numbers.pid)")
     assert "killed@" not in stack.execute("notebook", "mlplatform", "data", "list").stdout
     kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "killed").stdout.split()[0]

@@ -1,4 +1,4 @@
-"""Addresses, pages and secrets that the stack protects."""
+"""Protection of the stack's addresses, pages and secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 import pytest
 from host import Stack, Trained, run
 
-# Answer without credentials by design: health, login and static pages. Nothing of a job, a run or an object is in them.
+# Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
 OPEN = {
     "gateway": ["/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"],
     "mlflow": ["/health"],
@@ -17,7 +17,7 @@ OPEN = {
     "notebook": ["/api", "/login"],
 }
 
-# Return data or act: every one must be refused without credentials, and with wrong ones.
+# Paths that return data or have effects: all must reject missing and wrong credentials.
 CLOSED = {
     "gateway": [
         ("GET", "/platform/openapi.yaml"),
@@ -107,31 +107,31 @@ def base_url(stack: Stack, service: str) -> str:
 
 @pytest.mark.parametrize("service", CLOSED)
 @pytest.mark.parametrize("credentials", ["none", "wrong token", "wrong password"])
-def test_paths_with_data_or_effect_are_refused(stack: Stack, service: str, credentials: str) -> None:
+def test_protected_paths_require_valid_credentials(stack: Stack, service: str, credentials: str) -> None:
     headers = {"none": {}, "wrong token": {"Authorization": "Bearer wrong"}, "wrong password": {}}[credentials]
     auth = ("admin", "wrong") if credentials == "wrong password" else None
     answers = {}
     with httpx.Client(base_url=base_url(stack, service), headers=headers, auth=auth, timeout=20) as client:
         for method, path in CLOSED[service]:
             answer = client.request(method, path)
-            # JupyterLab sends a browser that asks for a page to its login page; that is a refusal too.
+            # JupyterLab redirects browsers to its login page; that counts as a rejection.
             to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
             answers[f"{method} {path}"] = 401 if to_login else answer.status_code
-    # MinIO calls an Authorization header that is not S3's a bad request.
+    # MinIO answers 400 to an Authorization header that is not S3's.
     allowed = {400, 401, 403} if service == "minio" and credentials != "none" else {401, 403}
     served = {path: status for path, status in answers.items() if status not in allowed}
     assert not served, f"{service} answered {served} to a caller with credentials: {credentials}"
 
 
 @pytest.mark.parametrize("service", OPEN)
-def test_open_paths_are_the_listed_ones(stack: Stack, service: str) -> None:
+def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:
         answer = httpx.get(base_url(stack, service) + path)
         assert answer.status_code == httpx.codes.OK, path
         assert not any(stack.secret(name) in answer.text for name in ("ray_token", "notebook_token"))
 
 
-def test_everything_listens_on_loopback(stack: Stack) -> None:
+def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     published = [
         binding["HostIp"]
         for entry in stack.containers()
@@ -146,7 +146,7 @@ def test_everything_listens_on_loopback(stack: Stack) -> None:
 
 
 def values(stack: Stack) -> dict[str, str]:
-    """Each secret's unguessable part: for files with several lines, what stands behind the last separator of a line."""
+    """Each secret's unguessable part: in files with several lines, the text after the last separator of a line."""
     found = {}
     for file in (stack.root / "secrets").iterdir():
         for line in file.read_text().splitlines():
@@ -155,7 +155,7 @@ def values(stack: Stack) -> dict[str, str]:
             value = re.split(r"\s*[=:]\s*", line)[-1].strip()
             if len(value) >= 30:
                 found[f"{file.name} {value[:3]}..."] = value
-    assert len(found) >= 18, "the secrets are not where this test looks for them"
+    assert len(found) >= 18, "this test looks for the secrets in the wrong place"
     return found
 
 
@@ -174,8 +174,8 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
         everything = "find /tmp/ray/session_2*/logs -type f -exec cat {} +"
         lines = stack.execute(node, "bash", "-c", everything, check=False).stdout.splitlines()
         assert lines, f"nothing could be read on {node}"
-        # A head writes down the headers of a websocket that it refuses. The gateway asks for none that it would refuse;
-        # tests that compare the two doors go to the head directly, which nobody else can.
+        # The head logs the headers of websockets that it rejects. The gateway opens none that the head would reject,
+        # but tests that compare both connect to the head directly, which users cannot.
         direct = [line for line in lines if "WebSocket handshake error" in line and "X-Forwarded-For" not in line]
         places[f"Ray's logs on {node}"] = "\n".join(line for line in lines if line not in direct)
     places["the job's log"] = trained.log
@@ -191,7 +191,7 @@ def test_no_secret_in_images_or_the_checkout(stack: Stack) -> None:
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout
         assert not any(value in history + config for value in values(stack).values())
-        # Site-packages are left out: gigabytes of libraries that no build step of ours writes into.
+        # Skip site-packages: gigabytes of libraries that no build step of ours writes into.
         search = "grep -rFl --exclude-dir=site-packages --file=- /opt /home /etc /root /tmp; true"
         container = ("docker", "run", "--rm", "--interactive", "--network=none", "--user=0", "--entrypoint=sh", image)
         assert run(*container, "-c", search, input=patterns).stdout == ""
@@ -200,7 +200,7 @@ def test_no_secret_in_images_or_the_checkout(stack: Stack) -> None:
     assert oct((stack.root / "secrets").stat().st_mode & 0o777) == "0o700"
 
 
-def test_containers_have_least_rights_and_limits(stack: Stack) -> None:
+def test_containers_have_least_privilege_and_limits(stack: Stack) -> None:
     for entry in stack.containers():
         name, host, config = entry["Name"], entry["HostConfig"], entry["Config"]
         assert "ALL" in (host["CapDrop"] or []), name
@@ -212,7 +212,7 @@ def test_containers_have_least_rights_and_limits(stack: Stack) -> None:
         assert not any("docker.sock" in (mount.get("Source") or "") for mount in entry["Mounts"]), name
 
 
-def test_accounts_may_do_only_what_they_need(stack: Stack) -> None:
+def test_job_account_has_least_privilege(stack: Stack) -> None:
     check = """
 import boto3
 s3 = boto3.client("s3")
@@ -226,6 +226,6 @@ for bucket in ("mlflow-artifacts", "jobs"):
         print(error.response["Error"]["Code"])
 """
     assert stack.execute("ray-worker-0", "python", "-c", check).stdout.split() == ["AccessDenied", "AccessDenied"]
-    # A job has no way to the databases at all.
+    # Jobs cannot reach the databases.
     probe = "import socket; socket.create_connection(('postgres', 5432), 3)"
     assert stack.execute("ray-worker-0", "python", "-c", probe, check=False).returncode != 0

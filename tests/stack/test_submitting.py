@@ -1,4 +1,4 @@
-"""Submissions from a notebook's cell and in the tutorial's form, with nothing set by hand."""
+"""Submissions from a notebook's cell and with the tutorial's command, without manual settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from host import Stack, Trained
 
-# Cells of a notebook that a person could have typed.
+# Cells of a notebook that a user could have typed.
 CELLS = [
     "out = !cd ~/work && ray job submit --working-dir . -- python digits.py --epochs 2\n"
     "print('\\n'.join(out[-5:]))\n"
@@ -34,7 +34,7 @@ print("run", run.info.run_id)
 """
 
 
-def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: Trained) -> None:
+def test_notebook_submits_job_and_reads_metrics(stack: Stack, trained: Trained) -> None:
     notebook = {
         "cells": [
             {"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": cell, "outputs": [], "execution_count": None}
@@ -51,7 +51,7 @@ def test_notebook_submits_waits_and_reads_metrics_back(stack: Stack, trained: Tr
     assert "read back 0." in printed or "read back 1." in printed, printed
 
 
-def test_tutorials_form_runs_on_a_worker_with_its_gpu(stack: Stack) -> None:
+def test_tutorial_command_runs_on_worker_with_gpu(stack: Stack) -> None:
     stack.write("notebook", "/tmp/tutorial/train.py", TRAIN)
     runtime = {"env_vars": {"FOOD11_DATA_DIR": "/mnt/Food-11", "NOTE": "from runtime.json"}}
     stack.write("notebook", "/tmp/tutorial/runtime.json", json.dumps(runtime))
@@ -64,7 +64,7 @@ def test_tutorials_form_runs_on_a_worker_with_its_gpu(stack: Stack) -> None:
     assert "gpus 0 on ray-worker-" in printed, printed
 
 
-def test_plain_script_in_a_notebook_terminal_is_tracked(stack: Stack) -> None:
+def test_plain_script_in_notebook_terminal_is_tracked(stack: Stack) -> None:
     printed = stack.execute("notebook", "python", "-c", PLAIN).stdout
     run_id = printed.split("run ")[1].split()[0]
     info = stack.mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"]["info"]

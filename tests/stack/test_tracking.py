@@ -1,4 +1,4 @@
-"""Plain `ray job submit` from the notebook: one run for two ranks, and runs that know job, user, commit and changes."""
+"""Plain `ray job submit` from the notebook: one run for two ranks, tagged with job, user, commit and changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIT = "git -c user.name=a -c user.email=a@b"
 
 @pytest.fixture(scope="module")
 def folder(running: Stack) -> str:
-    """A repository in the notebook with two scripts, a line of one of which is not committed."""
+    """A repository in the notebook with two scripts and one uncommitted line."""
     for name in ("autologged.py", "plain.py"):
         running.write("notebook", f"{FOLDER}/{name}", (SCRIPTS / name).read_text())
     commands = f"cd {FOLDER} && git init -q && git add . && {GIT} commit -qm one && echo '# changed' >>autologged.py"
@@ -52,13 +52,13 @@ def files(stack: Stack, run: dict[str, Any]) -> set[str]:
     return {file["path"] for file in answer.json()["files"]}
 
 
-def test_two_ranks_leave_one_run_with_all_that_rank_0_logged(stack: Stack, the_run: dict[str, Any]) -> None:
+def test_two_ranks_share_one_run_from_rank_0(stack: Stack, the_run: dict[str, Any]) -> None:
     assert the_run["info"]["status"] == "FINISHED"
     params = {param["key"]: param["value"] for param in the_run["data"]["params"]}
     assert params["epochs"] == "2"
     assert params["lr"] == "0.1"
     metrics = {metric["key"]: metric["value"] for metric in the_run["data"]["metrics"]}
-    assert metrics["after_fit"] == 0.0, "rank 0's"
+    assert metrics["after_fit"] == 0.0, "not the value of rank 0"
     assert "loss" in metrics
     assert {"model_summary.txt", "gpu-info.txt", "params.json", "git.diff"} <= files(stack, the_run)
     versions = stack.mlflow.get(
@@ -67,12 +67,14 @@ def test_two_ranks_leave_one_run_with_all_that_rank_0_logged(stack: Stack, the_r
     assert len(versions) == 1
 
 
-def test_the_other_rank_logged_to_a_folder_of_its_own(ranks: Trained) -> None:
-    assert ranks.log.count("rank 0 of 2 has logged to http://mlflow:8000") == 1, "what a worker prints, once"
+def test_other_rank_logs_to_temporary_folder(ranks: Trained) -> None:
+    assert ranks.log.count("rank 0 of 2 has logged to http://mlflow:8000") == 1, (
+        "a worker's line was printed more than once"
+    )
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in ranks.log
 
 
-def test_ranks_that_lightning_starts_by_itself_share_one_run(stack: Stack, folder: str) -> None:
+def test_lightning_ddp_ranks_share_one_run(stack: Stack, folder: str) -> None:
     printed = stack.execute("notebook", "env", "MLPLATFORM_JOB_ID=own-ddp", "python", f"{folder}/autologged.py").stdout
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in printed
     (run,) = stack.runs_of("own-ddp")
@@ -83,19 +85,19 @@ def test_ranks_that_lightning_starts_by_itself_share_one_run(stack: Stack, folde
     )
 
 
-def test_the_run_says_who_submitted_what(stack: Stack, folder: str, the_run: dict[str, Any]) -> None:
-    said = tags(the_run)
-    assert said["mlflow.user"] == stack.execute("notebook", "id", "-un").stdout.strip()
-    assert said["mlplatform.entrypoint"] == "python autologged.py --train"
-    assert said["mlplatform.image"].startswith("mlplatform-ray:")
+def test_run_records_user_entrypoint_and_commit(stack: Stack, folder: str, the_run: dict[str, Any]) -> None:
+    run_tags = tags(the_run)
+    assert run_tags["mlflow.user"] == stack.execute("notebook", "id", "-un").stdout.strip()
+    assert run_tags["mlplatform.entrypoint"] == "python autologged.py --train"
+    assert run_tags["mlplatform.image"].startswith("mlplatform-ray:")
     head = stack.execute("notebook", "git", "-C", folder, "rev-parse", "HEAD").stdout.strip()
-    assert said["mlflow.source.git.commit"] == head
+    assert run_tags["mlflow.source.git.commit"] == head
     download = "import mlflow, sys; print(mlflow.artifacts.load_text(sys.argv[1]))"
     uri = f"{the_run['info']['artifact_uri']}/git.diff"
     assert "+# changed" in stack.execute("notebook", "python", "-c", download, uri).stdout
 
 
-def test_runs_of_a_script_that_knows_nothing_of_the_platform_carry_its_job(stack: Stack, folder: str) -> None:
+def test_runs_of_plain_script_are_tagged_with_job(stack: Stack, folder: str) -> None:
     job = submit(stack, folder, "python plain.py")
     started = re.findall(r"(?:driver|task)'s run (\w+)", job.log)
     runs = stack.runs_of(job.id)
@@ -106,8 +108,8 @@ def test_runs_of_a_script_that_knows_nothing_of_the_platform_carry_its_job(stack
         assert tags(run)["mlplatform.attempt"] == "1"
 
 
-def test_the_platforms_account_is_sent_to_no_other_server(stack: Stack) -> None:
-    """A server of the notebook's own writes down what MLflow's client sends it."""
+def test_platform_account_is_not_sent_to_other_servers(stack: Stack) -> None:
+    """Another tracking server, in the notebook, records the credentials that MLflow's client sends."""
     program = """
 import http.server, threading, mlflow
 class Listener(http.server.BaseHTTPRequestHandler):

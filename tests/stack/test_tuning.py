@@ -1,4 +1,4 @@
-"""The lesson on tuning on the stack: eight trials as child runs, some stopped early, the best model registered."""
+"""The tuning lesson on the stack: eight trials as child runs, some stopped early, the best model registered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIALS = 8
 
 @pytest.fixture(scope="module")
 def tuned(running: Stack) -> Trained:
-    """The lesson, submitted from the notebook by our own command."""
+    """The lesson's job, submitted from the notebook with `mlplatform submit`."""
     command = f"cd ~/work && mlplatform submit tune_digits.py -- --trials {TRIALS}"
     printed = running.execute("notebook", "bash", "-c", command).stdout
     found = re.search(r"\b(tune[_-]digits-\d{8}-\d{6}-\w+)", printed)
@@ -29,7 +29,7 @@ def tuned(running: Stack) -> Trained:
 
 @pytest.fixture
 def parent(stack: Stack, tuned: Trained) -> dict:
-    """The job's own run, as MLflow's API gives it."""
+    """The job's own run, as MLflow's API returns it."""
     (run,) = [run for run in stack.runs_of(tuned.id) if tags(run).get("mlplatform.role") == "job"]
     return run
 
@@ -49,7 +49,7 @@ def metrics(run: dict) -> dict[str, float]:
     return {metric["key"]: metric["value"] for metric in run["data"].get("metrics", [])}
 
 
-def test_each_trial_is_a_child_with_its_parameters_and_metrics(parent: dict, children: list[dict]) -> None:
+def test_each_trial_is_child_run_with_parameters_and_metrics(parent: dict, children: list[dict]) -> None:
     assert parent["info"]["status"] == "FINISHED"
     assert len(children) == TRIALS
     for run in children:
@@ -59,7 +59,7 @@ def test_each_trial_is_a_child_with_its_parameters_and_metrics(parent: dict, chi
     assert "val_accuracy" not in metrics(parent)
 
 
-def test_poor_trials_were_stopped_early_and_have_fewer_points(stack: Stack, children: list[dict]) -> None:
+def test_early_stopped_trials_have_fewer_points(stack: Stack, children: list[dict]) -> None:
     ends = Counter(tags(run)["mlplatform.trial_end"] for run in children)
     assert set(ends) == {"completed", "early-stopped"}, ends
     for run in children:
@@ -71,7 +71,7 @@ def test_poor_trials_were_stopped_early_and_have_fewer_points(stack: Stack, chil
         assert (len(steps) < 12) == (tags(run)["mlplatform.trial_end"] == "early-stopped")
 
 
-def test_the_best_trials_model_is_registered(stack: Stack, tuned: Trained, children: list[dict]) -> None:
+def test_model_of_best_trial_is_registered(stack: Stack, tuned: Trained, children: list[dict]) -> None:
     answer = stack.mlflow.get("/registered-models/alias", params={"name": "digits-tuned", "alias": "champion"})
     version = answer.json()["model_version"]
     best = max(metrics(run)["val_accuracy"] for run in children)
@@ -81,7 +81,7 @@ def test_the_best_trials_model_is_registered(stack: Stack, tuned: Trained, child
     assert "models:/digits-tuned@champion" in tuned.log
 
 
-def test_checkpoints_lie_in_the_trials_folders(stack: Stack, tuned: Trained, children: list[dict]) -> None:
+def test_checkpoints_are_stored_in_trial_folders(stack: Stack, tuned: Trained, children: list[dict]) -> None:
     keys = stack.objects("ray", f"{tuned.id}/tune/")
     for run in children:
         trial_id = tags(run)["mlplatform.trial_id"]
@@ -89,37 +89,37 @@ def test_checkpoints_lie_in_the_trials_folders(stack: Stack, tuned: Trained, chi
 
 
 @pytest.mark.soak
-def test_a_search_that_crashed_half_way_runs_no_finished_trial_again(stack: Stack) -> None:
+def test_resumed_search_skips_finished_trials(stack: Stack) -> None:
     folder = f"/shared/{uuid.uuid4().hex}"
     stack.execute("notebook", "mkdir", folder)
     with Jobs(client_settings(stack.root)) as jobs:
         job_id = jobs.submit(["python", "search.py", folder], SCRIPTS, name="search", max_restarts_on_failure=1)
-        # The best two trials wait for a file; one of the others raises, five run to an end.
-        before = wait_for(lambda: ended_trials(stack, job_id, TRIALS - 2), "all but two trials have ended", 180)
+        # The best two trials wait for a file; of the others, one raises and five finish.
+        before = wait_for(lambda: ended_trials(stack, job_id, TRIALS - 2), "the end of all but two trials", 180)
         kill_driver(stack, job_id, folder)
         stack.execute("notebook", "touch", f"{folder}/gate")
         assert jobs.wait(job_id, 240).status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
     starts = stack.execute("notebook", "cat", f"{folder}/starts").stdout.splitlines()
     started = Counter(line.split()[0] for line in starts)
     after = ended_trials(stack, job_id, TRIALS)
-    assert after, "eight children, all ended"
+    assert after, "not all eight trials have ended"
     assert all(started[trial] == 1 for trial in before), f"a finished trial ran again: {starts}"
     continued = set(after) - set(before)
     assert len(continued) == 2
     assert all(started[trial] == 2 for trial in continued), starts
-    assert all(after[trial] == before[trial] for trial in before), "each trial keeps its run"
+    assert all(after[trial] == before[trial] for trial in before), "a trial has another run after the restart"
     stack.execute("notebook", "rm", "-r", folder)
 
 
 def ended_trials(stack: Stack, job_id: str, count: int) -> dict[str, str] | None:
-    """The run of each trial that has ended, by the trial's id, once there are so many of them."""
+    """The run of each ended trial, by trial id, once exactly `count` trials have ended."""
     runs = [run for run in stack.runs_of(job_id) if "mlplatform.trial_id" in tags(run)]
     ended = [run for run in runs if run["info"]["status"] != "RUNNING"]
     return {tags(run)["mlplatform.trial_id"]: run["info"]["run_id"] for run in ended} if len(ended) == count else None
 
 
 def kill_driver(stack: Stack, job_id: str, folder: str) -> None:
-    """SIGKILL to the entry point, in the container of its node; it wrote its process id into the folder."""
+    """Send SIGKILL to the entry point in its node's container; it wrote its process id into the folder."""
     node = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
     host = next(found["hostname"] for found in stack.alive_nodes() if found["raylet"]["nodeId"] == node)
     pid = stack.execute(host, "cat", f"{folder}/driver").stdout

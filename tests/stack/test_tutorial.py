@@ -1,4 +1,4 @@
-"""`make tutorial`, on a repository of ours whose branches make the calls of the tutorial's."""
+"""`make tutorial` on a local repository whose branches make the same calls as the tutorial's."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(TUTORIAL / "branches" / script, folder / "train.py")
         run(*git, "add", "train.py")
         run(*git, "commit", "--quiet", "--allow-empty", "--message", branch)
-    # Whatever is left lying about in the checkout is not what runs.
+    # Uncommitted changes in the checkout must not run.
     (folder / "train.py").write_text("raise SystemExit('changed')\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Model cache of a machine that reaches the hub, copied by `make cache`; the weights are random."""
+    """A model cache with random weights, as a machine with access to the hub has it, copied by `make cache`."""
     import torch
     from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
@@ -67,7 +67,7 @@ def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "branch", ["main", *(pytest.param(branch, marks=pytest.mark.soak) for branch in SCRIPTS if branch != "main")]
 )
-def test_a_branch_runs_unmodified_by_the_tutorials_commands(stack: Stack, repository: Path, branch: str) -> None:
+def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
     code, printed = typed(stack, repository, branch)
     print(printed[-2000:])
     assert code == 0, printed[-4000:]
@@ -76,7 +76,7 @@ def test_a_branch_runs_unmodified_by_the_tutorials_commands(stack: Stack, reposi
         assert ("Resuming from ray/" in printed) != ("with the job's driver" in printed)
 
 
-def test_a_checkout_that_lacks_branches_is_refused(stack: Stack, tmp_path: Path) -> None:
+def test_checkout_without_branches_is_rejected(stack: Stack, tmp_path: Path) -> None:
     run("git", "-C", str(tmp_path), "init", "--quiet")
     code, printed = typed(stack, tmp_path, "ray", "tune")
     assert code != 0

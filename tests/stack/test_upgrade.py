@@ -15,7 +15,7 @@ PSQL = ("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--username=p
 
 @pytest.fixture
 def old_database(stack: Stack) -> Iterator[str]:
-    """A database beside the gateway's own, with the dump of 0.1.0."""
+    """A separate database with the dump of 0.1.0."""
     remove = f"--command=DROP DATABASE IF EXISTS {DATABASE}"
     stack.execute("postgres", *PSQL, remove)
     stack.execute("postgres", *PSQL, f"--command=CREATE DATABASE {DATABASE} OWNER gateway")
@@ -34,13 +34,13 @@ def upgraded(stack: Stack, database: str) -> list[dict[str, Any]]:
 
 
 def schema(stack: Stack, database: str) -> list[str]:
-    """The statements that make a database's tables; the keys of `\\restrict` are random."""
+    """The DDL statements of a database, without `\\restrict`, whose keys are random."""
     dump = stack.execute("postgres", "pg_dump", "--schema-only", "--username=postgres", database).stdout
     return [line for line in dump.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
 
 
-def test_every_job_of_0_1_0_reads_as_before(stack: Stack, old_database: str) -> None:
+def test_upgrade_preserves_every_job_of_0_1_0(stack: Stack, old_database: str) -> None:
     expected = json.loads((FIXTURES / "0.1.0" / "jobs.json").read_text())
     assert upgraded(stack, old_database) == expected
-    assert upgraded(stack, old_database) == expected, "a second upgrade changes something"
+    assert upgraded(stack, old_database) == expected, "a second upgrade changed something"
     assert schema(stack, old_database) == schema(stack, "gateway")

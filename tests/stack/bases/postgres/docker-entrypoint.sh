@@ -22,7 +22,7 @@ setting() {
   unset "$file"
 }
 
-# It listens on its socket only, so nobody reaches the server before the init scripts have finished.
+# It listens on its socket only, so that no client connects before the init scripts have finished.
 temporary_server() {
   PGUSER=$POSTGRES_USER pg_ctl --pgdata "$PGDATA" --wait --options "-c listen_addresses=''" "$@" >/dev/null
 }

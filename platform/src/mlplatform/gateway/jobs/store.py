@@ -96,7 +96,7 @@ class JobStore:
     def list(self, session: Session) -> Sequence[tuple[Row[Any], Row[Any] | None]]:
         """Return columns of all jobs, each with those of its last attempt, in the order of arrival.
 
-        Loading whole objects of thousands of jobs takes several times as long (`test_a_long_list_is_quick`).
+        Loading whole objects of thousands of jobs takes several times as long (`test_listing_many_jobs_is_fast`).
         """
         jobs = session.execute(select(*_LISTED_OF_JOBS).order_by(JobRow.sequence)).all()
         attempts = session.execute(select(*_LISTED_OF_ATTEMPTS).order_by(AttemptRow.number))
