@@ -14,26 +14,26 @@ from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.settings.job import settings as process_settings
 
-# Their assertions show what was compared, as those of test files do.
+# Rewritten assertions show the compared values, as in test files.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Let child processes receive Ctrl-C, which a shell ignores for tests that it runs in the background."""
+    """Let child processes receive Ctrl-C; shells disable it for background commands, such as these tests."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Restore the environment after each test; the platform and its jobs, started by a later one, would inherit it.
+    """Restore the environment after each test, because processes that later tests start would inherit changes.
 
     MLflow's `set_registry_uri` and `set_experiment` set variables for child processes and never remove them;
-    `set_experiment` also keeps the experiment's ID for this process, whichever server is asked next.
+    `set_experiment` also keeps the experiment's ID for this process, even for another server.
     """
     before = dict(os.environ)
     yield
-    # Not emptied first: threads of a module's fixture, such as those that run the lessons, read it meanwhile.
+    # Not emptied first: threads of a module's fixture, such as those that run the lessons, may be reading it.
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
@@ -52,7 +52,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
 
 @pytest.fixture(scope="session")
 def reached(local: LocalPlatform) -> Settings:
-    """The settings that reach the platform."""
+    """Settings of clients of the platform."""
     found = local.status()
     assert found
     return found
@@ -60,7 +60,7 @@ def reached(local: LocalPlatform) -> Settings:
 
 @pytest.fixture
 def environment(reached: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """This process uses the platform as a notebook does: by its environment alone."""
+    """Configure this process for the platform as a notebook is: by environment variables only."""
     import mlflow
 
     for variable, value in reached.environment().items():
@@ -74,7 +74,7 @@ def environment(reached: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture(scope="session")
 def digits(local: LocalPlatform, reached: Settings) -> Killed:
-    """The main job, submitted as on the stack; a worker gets SIGKILL after some epochs."""
+    """The main job, submitted as on the stack; one worker is killed with SIGKILL after some epochs."""
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="digits")
         seen: list[str] = []

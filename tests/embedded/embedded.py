@@ -1,4 +1,4 @@
-"""Helpers of the tests of the embedded platform."""
+"""Helpers for tests of the embedded platform."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Result = TypeVar("Result")
 
 
 def wait_for(condition: Callable[[], Result | None], what: str, seconds: float = 120) -> Result:
-    """Poll until a condition gives something; fail with its name when it takes too long."""
+    """Poll a condition and return its first true value; fail and name it on timeout."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        assert time.monotonic() < deadline, f"timed out after {seconds:.0f} s waiting for {what}"
         time.sleep(0.1)
     return found
 
 
 def processes(local: LocalPlatform) -> list[psutil.Process]:
-    """Every process of a running platform."""
+    """All processes of a running platform."""
     instance = Home(local.home).load()
     return local_processes.members(instance.id, instance.processes) if instance else []
 
 
 def command(process: psutil.Process) -> str:
-    """Its command line; empty once it has ended."""
+    """A process's command line; empty once it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
@@ -47,7 +47,7 @@ def command(process: psutil.Process) -> str:
 
 @dataclass
 class Killed:
-    """The main job, one of whose workers was killed in the middle of its training."""
+    """The main job after one of its workers was killed during training."""
 
     job_id: str
     status: str

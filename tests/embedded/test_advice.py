@@ -1,4 +1,4 @@
-"""Whose clients get nothing from their hub is told how to fill the cache, once; who fails otherwise is not."""
+"""Advice on filling the model cache: printed once when a hub is unreachable, and never for other failures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,9 @@ def _lack_weights(folder: Path, port: int) -> None:
 
 
 @pytest.mark.parametrize("lack", [_lack_file, _lack_snapshot, _lack_tokenizer, _lack_weights])
-def test_a_hub_that_cannot_be_reached(lack: Callable[[Path, int], None], tmp_path: Path, closed_port: int) -> None:
+def test_unreachable_hub_error_gets_cache_advice(
+    lack: Callable[[Path, int], None], tmp_path: Path, closed_port: int
+) -> None:
     with pytest.raises(Exception) as failure:  # noqa: PT011 - each client has its own
         lack(tmp_path, closed_port)
     assert advice.advice_for(failure.value) == advice.ADVICE
@@ -40,26 +42,26 @@ def test_a_hub_that_cannot_be_reached(lack: Callable[[Path, int], None], tmp_pat
     assert "make cache" in advice.ADVICE
 
 
-def test_what_came_from_a_worker_as_text() -> None:
+def test_error_text_from_worker_gets_advice_once() -> None:
     text = "ray.train.WorkerGroupError: rank 1:\nhuggingface_hub.errors.OfflineModeIsEnabled: Cannot reach it"
     assert advice.advice_for(RuntimeError(text)) == advice.ADVICE
     assert advice.advice_in(f"{text}\n{advice.ADVICE}") is None
 
 
-def test_another_failure(closed_port: int) -> None:
+def test_other_connection_errors_get_no_advice(closed_port: int) -> None:
     from urllib.request import urlopen
 
-    with pytest.raises(OSError) as failure:  # noqa: PT011 - as any other server that is away
+    with pytest.raises(OSError) as failure:  # noqa: PT011 - any other unavailable server
         urlopen(f"http://127.0.0.1:{closed_port}")
     assert advice.advice_for(failure.value) is None
 
 
-def test_a_job_that_fails_for_it_says_so(
+def test_job_failing_on_hub_prints_advice_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import mlflow
 
-    monkeypatch.chdir(tmp_path)  # where the artifacts of such a run go
+    monkeypatch.chdir(tmp_path)  # the run's artifacts go there
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     try:
         with pytest.raises(FileNotFoundError), run.job_run():

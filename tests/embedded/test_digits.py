@@ -1,4 +1,4 @@
-"""The main job on real Ray and MLflow; one of its workers is killed in the middle (see conftest)."""
+"""The main job on real Ray and MLflow; one of its workers is killed during training (see conftest)."""
 
 import math
 from pathlib import Path
@@ -25,16 +25,16 @@ def history(run_id: str, key: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in MlflowClient().get_metric_history(run_id, key)]
 
 
-def test_it_survives_the_loss_of_a_worker(digits: Killed) -> None:
+def test_main_job_survives_worker_loss(digits: Killed) -> None:
     assert digits.status == "SUCCEEDED", "\n".join(digits.log[-30:])
     assert 0 < digits.reports_before < EPOCHS
     epochs = [int(report["epoch"]) for report in digits.reports]
     replayed = epochs[digits.reports_before :]
-    assert 0 not in replayed, f"it began anew instead of at its last checkpoint: {epochs}"
+    assert 0 not in replayed, f"it started over instead of resuming from its last checkpoint: {epochs}"
     assert sorted(set(epochs)) == list(range(EPOCHS))
 
 
-def test_its_run_is_finished_and_says_what_it_was(digits: Killed) -> None:
+def test_main_job_run_is_finished_and_tagged(digits: Killed) -> None:
     from mlflow import MlflowClient
 
     run = server.find_run(digits.job_id)
@@ -49,12 +49,12 @@ def test_its_run_is_finished_and_says_what_it_was(digits: Killed) -> None:
     assert run.data.tags["mlplatform.entrypoint"] == f"python digits.py --epochs={EPOCHS}"
     assert any(key.startswith("system/cpu") for key in run.data.metrics)
     files = {file.path for file in MlflowClient().list_artifacts(run.info.run_id)}
-    # The diff is there where the checkout has changes that are not committed.
+    # The diff exists only if the checkout has uncommitted changes.
     assert files - {"git.diff"} == {"confusion_matrix.png", "gpu-info.txt"}
 
 
 @pytest.mark.parametrize("key", ["train_loss", "val_loss", "val_accuracy", "epoch"])
-def test_each_reported_metric_has_one_point_a_step(digits: Killed, key: str) -> None:
+def test_each_reported_metric_has_one_point_per_step(digits: Killed, key: str) -> None:
     run = server.find_run(digits.job_id)
     assert run
     points = history(run.info.run_id, key)
@@ -66,7 +66,7 @@ def test_each_reported_metric_has_one_point_a_step(digits: Killed, key: str) -> 
     assert dict(points) == pytest.approx(first_reports)
 
 
-def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Killed, tmp_path: Path) -> None:
+def test_main_job_champion_reproduces_run_accuracy(digits: Killed, tmp_path: Path) -> None:
     import mlflow
     import torch
     from sklearn.datasets import load_digits
@@ -87,16 +87,16 @@ def test_its_model_is_the_champion_and_gives_the_runs_accuracy_again(digits: Kil
     assert accuracy >= 0.95
 
 
-def test_its_checkpoints_lie_under_its_id(digits: Killed, reached: Settings) -> None:
+def test_checkpoints_are_stored_under_job_id(digits: Killed, reached: Settings) -> None:
     files = objects.list_files(f"{reached.storage}/{digits.job_id}/fit")
     assert any(file.endswith("checkpoint.ckpt") for file in files), files
     assert not any(".probe-" in file for file in objects.list_files(reached.storage))
 
 
-def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits: Killed, reached: Settings) -> None:
+def test_second_attempt_continues_run_without_duplicates(digits: Killed, reached: Settings) -> None:
     from mlflow import MlflowClient
 
-    # Fewer epochs than the main job's, so that this model stays behind the champion.
+    # Fewer epochs than the main job's, so that this model is worse than the champion.
     epochs = 4
     with Jobs(reached) as jobs:
         job_id = jobs.submit(
@@ -118,12 +118,12 @@ def test_a_second_attempt_goes_on_in_the_same_run_and_adds_nothing_twice(digits:
     assert len(MlflowClient().search_model_versions(f"run_id = '{run.info.run_id}'")) == 1
 
 
-def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
+def test_best_run_of_experiment_is_found(digits: Killed) -> None:
     assert models.best_run("digits", "test_accuracy").data.tags["mlplatform.job_id"] == digits.job_id
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "expected"),
     [
         (lambda: models.best_run("none", "f1"), "no experiment 'none'; there are: .*digits"),
         (lambda: models.best_run("digits", "f1"), "has a metric 'f1'"),
@@ -136,18 +136,18 @@ def test_the_best_run_of_its_experiment_is_found(digits: Killed) -> None:
     ],
 )
 @pytest.mark.usefixtures("digits")
-def test_what_the_registry_does_not_have_is_named(
-    call: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_missing_registry_entries_are_named(
+    call: object, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert callable(call)
-    with pytest.raises(RegistryError, match=said) as error:
+    with pytest.raises(RegistryError, match=expected) as error:
         call()
     assert "\n" not in str(error.value)
     assert "half-made" not in [name for name, _, _ in models.models()]
 
 
-def test_a_worse_model_is_not_promoted(digits: Killed) -> None:
+def test_champion_is_not_replaced_by_worse_model(digits: Killed) -> None:
     import mlflow
 
     champion = lookup.version_of("digits", "champion")

@@ -1,4 +1,4 @@
-"""Jobs of the embedded platform outlive its gateway and its Ray, and are refused as on the stack."""
+"""Jobs of the embedded platform survive crashes of its gateway and of Ray; infeasible ones are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 
 EPOCHS = 60
-"""So many that the training goes on for longer than a gateway takes to start on a busy machine."""
+"""Enough for the training to outlast the start of a gateway on a busy machine."""
 
 KILL_GATEWAY_AFTER, KILL_RAY_AFTER = 4, 12
 
@@ -29,14 +29,14 @@ HEAD = ("gcs_server", "raylet/raylet", "ray/dashboard/dashboard.py", "ray.script
 
 @dataclass
 class Survivor:
-    """A training during which the gateway was killed, and then all of Ray's head."""
+    """A training during which the gateway was killed, and then the whole Ray head."""
 
     job_id: str
     status: str
     attempts: list[Attempt]
     log: list[str]
     killed: dict[str, int]
-    """Process ids of what was killed, by name."""
+    """Process ids of the killed processes, by name."""
 
 
 def kill_gateway(local: LocalPlatform) -> int:
@@ -72,40 +72,40 @@ def survivor(local: LocalPlatform, reached: Settings) -> Survivor:
                 killed["gateway"] = kill_gateway(local)
             if reports == KILL_RAY_AFTER and "ray" not in killed:
                 killed["ray"] = kill_ray(local)
-        # The stored log: one that is followed over a crash of the gateway may repeat or skip lines of parallel sources.
+        # Use the stored log: one that is followed across a crash may repeat or skip lines of parallel sources.
         stored = jobs.logs(job_id).splitlines()
         return Survivor(job_id, jobs.get(job_id).status, list(jobs.attempts(job_id)), stored, killed)
 
 
-def test_a_training_goes_on_after_its_gateway_and_its_ray_were_killed(survivor: Survivor) -> None:
+def test_training_succeeds_after_gateway_and_ray_crash(survivor: Survivor) -> None:
     assert set(survivor.killed) == {"gateway", "ray"}
     assert survivor.status == "SUCCEEDED", survivor.log[-30:]
-    # The death of the gateway cost no attempt.
+    # The gateway's crash did not cost an attempt.
     assert [attempt.outcome for attempt in survivor.attempts] == ["LOST", "SUCCEEDED"]
     assert any("Attempt 2 continues from its last checkpoint; attempt 1 was lost" in line for line in survivor.log)
 
 
-def test_it_continued_from_its_last_checkpoint(survivor: Survivor) -> None:
+def test_restarted_training_resumed_from_checkpoint(survivor: Survivor) -> None:
     epochs = [int(report["epoch"]) for line in survivor.log if (report := report_in(line))]
     assert sorted(set(epochs)) == list(range(EPOCHS))
-    # While Ray was down, a report more than those that were read may have been made, or its checkpoint not yet kept.
+    # Before the crash, another report may have been made, or the last one's checkpoint not yet stored.
     repeated = len(epochs) - EPOCHS
     assert repeated <= 2, epochs
 
 
-def test_it_has_one_run_and_its_log_was_kept_whole(survivor: Survivor, reached: Settings) -> None:
+def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, reached: Settings) -> None:
     client = MlflowClient(reached.tracking_uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     wanted = f"tags.`{TAG_JOB}` = '{survivor.job_id}' and tags.`{TAG_ROLE}` = 'job'"
     (run,) = client.search_runs(experiments, wanted)
     assert run.info.status == "FINISHED"
-    # Lines of both attempts, from the first to the last.
+    # Both attempts, from the first line to the last.
     assert sum("Running entrypoint" in line for line in survivor.log) == 2
     assert any(line.startswith("Test accuracy") for line in survivor.log)
 
 
-def test_what_was_killed_runs_again(local: LocalPlatform, survivor: Survivor) -> None:
-    assert wait_for(local.status, "the platform answers")
+def test_killed_processes_are_restarted(local: LocalPlatform, survivor: Survivor) -> None:
+    assert wait_for(local.status, "the platform to answer")
     instance = Home(local.home).load()
     assert instance
     running = {process.pid for process in processes(local)}
@@ -122,7 +122,7 @@ def ray_job_submit(reached: Settings, *words: str) -> subprocess.CompletedProces
     return subprocess.run(submit, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
-def test_ray_job_submit_works_as_on_the_stack(reached: Settings, tmp_path: Path) -> None:
+def test_ray_job_submit_works_with_embedded_platform(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
     done = ray_job_submit(
         reached, "--submission-id=by-ray", f"--working-dir={tmp_path}", "--", "python", "hello.py", "you"
@@ -134,7 +134,7 @@ def test_ray_job_submit_works_as_on_the_stack(reached: Settings, tmp_path: Path)
         assert "hello you" in jobs.logs("by-ray")
 
 
-def test_ray_job_submit_is_told_what_fits(reached: Settings) -> None:
+def test_ray_job_submit_error_names_feasible_shape(reached: Settings) -> None:
     done = ray_job_submit(reached, "--submission-id=too-much", "--entrypoint-num-gpus=4", "--", "true")
     assert done.returncode != 0
     assert "The entry point asks for 4 GPUs; no node has a GPU (" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Runs know which job, commit and changes made them, however the job was submitted."""
+"""Runs record their job, commit and uncommitted changes, however the job was submitted."""
 
 import os
 import re
@@ -22,7 +22,7 @@ TRACKED = "import mlplatform\nwith mlplatform.job_run(experiment='identity'):\n 
 
 @pytest.fixture
 def dirty(tmp_path: Path) -> tuple[Path, str]:
-    """A repository with a change, a new file and one that git ignores; and its commit."""
+    """A repository with a change, an untracked file and an ignored one; and its commit."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for name, text in (("plain.py", "one"), (".gitignore", "*.pt\n")):
@@ -38,9 +38,7 @@ def dirty(tmp_path: Path) -> tuple[Path, str]:
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_plain_ray_job_submit_leaves_runs_with_job_user_and_commit(
-    dirty: tuple[Path, str], reached: Settings
-) -> None:
+def test_plain_ray_submission_tags_job_user_and_commit(dirty: tuple[Path, str], reached: Settings) -> None:
     from mlflow import MlflowClient
 
     folder, commit = dirty
@@ -75,13 +73,13 @@ def test_a_plain_ray_job_submit_leaves_runs_with_job_user_and_commit(
         assert tags["mlflow.user"] == "ada"
         assert tags["mlflow.source.git.commit"] == commit
         assert contract.TAG_ROLE not in tags
-    assert server.find_run(job_id) is None, "what user code starts is not the job's own run"
+    assert server.find_run(job_id) is None, "a run that user code starts became the job's own run"
     with Jobs(reached) as jobs:
         assert jobs.get(job_id).user == "ada"
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_run_keeps_the_commit_and_what_was_not_committed(dirty: tuple[Path, str], reached: Settings) -> None:
+def test_run_records_commit_and_uncommitted_changes(dirty: tuple[Path, str], reached: Settings) -> None:
     from mlflow import artifacts
 
     folder, commit = dirty
@@ -101,7 +99,7 @@ def test_a_run_keeps_the_commit_and_what_was_not_committed(dirty: tuple[Path, st
     assert "GPU" in artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt")
 
 
-def test_a_jobs_own_tracking_server_wins(environment: Settings, tmp_path: Path) -> None:
+def test_tracking_server_of_job_takes_precedence(environment: Settings, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path / 'own.db'}"
     in_environment = {"MLFLOW_TRACKING_URI": own, "MLPLATFORM_JOB_ID": "elsewhere"}
     for number, (program, env) in enumerate(
@@ -123,11 +121,11 @@ def test_a_jobs_own_tracking_server_wins(environment: Settings, tmp_path: Path) 
     assert server.find_run("elsewhere") is None
     run = server.find_run("elsewhere", own)
     assert run
-    assert run.info.status == "FINISHED", "and the second has rejoined the first's"
+    assert run.info.status == "FINISHED", "the second process did not rejoin the first one's run"
 
 
 @pytest.mark.usefixtures("environment")
-def test_each_node_sends_its_system_metrics_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_node_logs_named_system_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     import mlflow

@@ -1,4 +1,4 @@
-"""Runs that processes open, rejoin and end, with nothing but their environment."""
+"""Runs that processes open, rejoin and end, configured by their environment only."""
 
 import os
 import re
@@ -72,11 +72,11 @@ def start(program: str, job_id: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=-1, stderr=-1, text=True)
 
 
-def test_signals_end_a_run_killed(environment: Settings) -> None:
+def test_signal_ends_run_as_killed(environment: Settings) -> None:
     running = {number: start(HANGS, f"ended-by-{number}") for number in (signal.SIGTERM, signal.SIGINT)}
     for process in running.values():
         assert process.stdout
-        wait_for(lambda process=process: process.stdout.readline(), "the run is open")
+        wait_for(lambda process=process: process.stdout.readline(), "the open run")
     for number, process in running.items():
         process.send_signal(number)
     for number, process in running.items():
@@ -87,13 +87,13 @@ def test_signals_end_a_run_killed(environment: Settings) -> None:
         assert run.info.status == "KILLED"
 
 
-def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
+def test_failed_run_has_traceback_and_next_attempt_rejoins() -> None:
     from mlflow import MlflowClient, artifacts
 
     failed = start(FAILS, "retried")
-    _, said = failed.communicate(timeout=60)
+    _, output = failed.communicate(timeout=60)
     assert failed.returncode == 1
-    assert "the data is missing" in said
+    assert "the data is missing" in output
     first = server.find_run("retried")
     assert first
     assert first.info.status == "FAILED"
@@ -103,7 +103,9 @@ def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
     second = server.find_run("retried")
     assert second
     assert second.info.run_id == first.info.run_id
-    assert second.info.experiment_id == first.info.experiment_id, "a run stays where its first attempt opened it"
+    assert second.info.experiment_id == first.info.experiment_id, (
+        "the second attempt moved the run to another experiment"
+    )
     assert second.info.status == "FINISHED"
     assert second.data.tags["mlplatform.attempt"] == "2"
     assert second.data.params == {"lr": "1", "depth": "3"}
@@ -111,19 +113,19 @@ def test_a_failure_keeps_its_traceback_and_the_next_attempt_its_run() -> None:
     assert len(MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'retried'")) == 1
 
 
-def test_run_config_alone_opens_the_jobs_run_and_ends_it_as_the_program_ends() -> None:
+def test_run_config_opens_and_ends_job_run() -> None:
     from mlflow import artifacts
 
     failed = start(FAILS_AFTER_RUN_CONFIG, "without-job-run")
-    _, said = failed.communicate(timeout=60)
-    assert said.count("ValueError: the data is missing") == 1
+    _, output = failed.communicate(timeout=60)
+    assert output.count("ValueError: the data is missing") == 1
     run = server.find_run("without-job-run")
     assert run
     assert run.info.status == "FAILED"
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
 
 
-def test_points_of_a_training_stay_in_the_run_that_the_script_had_opened_around_it_at_first() -> None:
+def test_training_points_go_to_enclosing_run() -> None:
     from mlflow import MlflowClient
 
     for attempt, end in (("1", 9), ("2", 0)):
@@ -136,17 +138,17 @@ def test_points_of_a_training_stay_in_the_run_that_the_script_had_opened_around_
     assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
 
 
-def test_a_process_that_rejoins_a_held_run_does_not_end_it() -> None:
+def test_rejoining_process_does_not_end_held_run() -> None:
     program = f"FINISHES = {SUCCEEDS!r}\nFAILS = {FAILS!r}\n{HELD}"
-    said, errors = start(program, "held").communicate(timeout=120)
-    assert re.findall(r"status (\w+)", said) == ["RUNNING", "FAILED"], errors
+    output, errors = start(program, "held").communicate(timeout=120)
+    assert re.findall(r"status (\w+)", output) == ["RUNNING", "FAILED"], errors
     run = server.find_run("held")
     assert run
-    assert run.info.status == "FINISHED", "who holds it has the last word"
+    assert run.info.status == "FINISHED", "the process that holds the run did not set its final status"
     assert run.data.params == {"lr": "1", "depth": "3"}
 
 
-def test_the_earlier_of_two_parent_runs_is_the_jobs() -> None:
+def test_earliest_parent_run_is_the_job_run() -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient()
@@ -158,18 +160,18 @@ def test_the_earlier_of_two_parent_runs_is_the_jobs() -> None:
     assert found.info.run_id == earlier.info.run_id != later.info.run_id
 
 
-def test_an_mlflow_that_is_unavailable_at_the_end_does_not_hide_why_the_job_failed(closed_address: str) -> None:
+def test_mlflow_outage_does_not_hide_job_error(closed_address: str) -> None:
     failed = start(LOSES_MLFLOW.format(address=closed_address), "lost", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
-    _, said = failed.communicate(timeout=60)
+    _, output = failed.communicate(timeout=60)
     assert failed.returncode == 1
-    assert said.strip().endswith("ValueError: the data is missing")
+    assert output.strip().endswith("ValueError: the data is missing")
 
 
-def test_a_wrong_address_fails_within_seconds(closed_address: str) -> None:
+def test_wrong_tracking_address_fails_within_seconds(closed_address: str) -> None:
     done = start(SUCCEEDS, "unreachable", MLFLOW_TRACKING_URI=closed_address)
-    _, said = done.communicate(timeout=30)
+    _, output = done.communicate(timeout=30)
     assert done.returncode == 1
-    assert f"UnreachableError: MLflow at {closed_address} (MLFLOW_TRACKING_URI) does not answer" in said
+    assert f"UnreachableError: MLflow at {closed_address} (MLFLOW_TRACKING_URI) does not answer" in output
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ def closed_address() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_points_arrive_once_in_order_whatever_is_sent_again(environment: Settings, tmp_path: Path) -> None:
+def test_resent_points_arrive_once_and_in_order(environment: Settings, tmp_path: Path) -> None:
     import mlflow
 
     with mlflow.start_run() as run:
@@ -199,9 +201,9 @@ def test_points_arrive_once_in_order_whatever_is_sent_again(environment: Setting
     assert mlflow.MlflowClient().get_run(run.info.run_id).data.metrics["accuracy"] == 0.9
 
 
-def test_handing_over_does_not_wait_for_a_silent_server(closed_address: str) -> None:
+def test_queueing_metrics_does_not_block_on_server(closed_address: str) -> None:
     writer = MetricWriter("0" * 32, closed_address)
     for step in range(1000):
         writer.put([Point("loss", 1.0, step, step)])
-    assert len(writer.pending()) == 1000, "what is handed over is kept until the server answers"
+    assert len(writer.pending()) == 1000, "queued points were dropped before the server answered"
     writer.close(timeout_s=0.1)

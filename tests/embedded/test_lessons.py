@@ -1,4 +1,4 @@
-"""The lessons of `jobs/` that need no container, on the embedded platform."""
+"""The lessons of `jobs/` that do not need containers, on the embedded platform."""
 
 from __future__ import annotations
 

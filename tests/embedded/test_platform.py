@@ -1,4 +1,4 @@
-"""The embedded platform itself: who can reach it, what it refuses, and that it goes without a trace."""
+"""The embedded platform itself: ports, rejected requests, and a shutdown without leftovers."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from mlplatform.settings.job import Settings
 
 
 def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
-    """Addresses on which any of the processes accepts connections."""
+    """Addresses on which the processes accept connections."""
     found = set()
     for process in members:
         with suppress(psutil.NoSuchProcess):
@@ -41,7 +41,7 @@ def test_every_port_is_on_loopback(local: LocalPlatform, reached: Settings) -> N
         assert (LOOPBACK, httpx.URL(known).port) in addresses
 
 
-def test_up_again_changes_nothing(local: LocalPlatform, reached: Settings) -> None:
+def test_up_is_idempotent(local: LocalPlatform, reached: Settings) -> None:
     before = {process.pid for process in processes(local)}
     assert local.up() == reached
     instance = Home(local.home).load()
@@ -49,7 +49,7 @@ def test_up_again_changes_nothing(local: LocalPlatform, reached: Settings) -> No
     assert before & {process.pid for process in processes(local)} >= {process.pid for process in instance.processes}
 
 
-def test_no_secret_is_on_a_command_line_or_in_an_environment(local: LocalPlatform, reached: Settings) -> None:
+def test_secrets_are_not_in_command_lines_or_environments(local: LocalPlatform, reached: Settings) -> None:
     assert reached.ray_auth_token_path
     token = reached.ray_auth_token_path.read_text()
     for process in processes(local):
@@ -59,7 +59,7 @@ def test_no_secret_is_on_a_command_line_or_in_an_environment(local: LocalPlatfor
 
 
 @pytest.mark.parametrize("token", [None, "0" * 64])
-def test_ray_refuses_whoever_lacks_the_token(token: str | None, reached: Settings, tmp_path: Path) -> None:
+def test_ray_rejects_requests_without_token(token: str | None, reached: Settings, tmp_path: Path) -> None:
     path = None
     if token:
         path = tmp_path / "token"
@@ -69,18 +69,18 @@ def test_ray_refuses_whoever_lacks_the_token(token: str | None, reached: Setting
         jobs.submit("id", JOBS)
 
 
-def test_an_unknown_job_is_named(reached: Settings) -> None:
+def test_unknown_job_error_names_id(reached: Settings) -> None:
     with Jobs(reached) as jobs:
         for call in (jobs.get, jobs.logs, jobs.stop, jobs.wait):
             with pytest.raises(JobError, match="There is no job 'none'"):
                 call("none")
 
 
-def test_a_job_is_stopped_listed_and_known_by_its_user(reached: Settings, tmp_path: Path) -> None:
+def test_stopped_job_is_listed_with_user(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "hang.py").write_text("import signal\nprint('hanging', flush=True)\nsignal.pause()\n")
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python hang.py", tmp_path, name="hang")
-        wait_for(lambda: "hanging" in jobs.logs(job_id), "the job runs")
+        wait_for(lambda: "hanging" in jobs.logs(job_id), "the start of the job")
         assert jobs.stop(job_id)
         job = jobs.wait(job_id, timeout_s=60)
         assert job.status == "STOPPED"
@@ -89,7 +89,7 @@ def test_a_job_is_stopped_listed_and_known_by_its_user(reached: Settings, tmp_pa
         assert jobs.stop(job_id) is False
 
 
-def test_a_failing_job_makes_the_command_fail_and_shows_why(reached: Settings, tmp_path: Path) -> None:
+def test_submit_exits_nonzero_and_shows_job_error(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("raise SystemExit('the data is missing')\n")
     command = [sys.executable, "-m", "mlplatform", "submit", str(tmp_path / "fail.py")]
     env = {**os.environ, **reached.environment()}
@@ -102,7 +102,7 @@ def test_a_failing_job_makes_the_command_fail_and_shows_why(reached: Settings, t
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo in a folder of its own, beside the tests' platform."""
+    """The demo in its own folder, at the same time as the tests' platform."""
     command = [sys.executable, "-m", "mlplatform", "local", "demo", str(JOBS / "digits.py")]
     env = {**os.environ, "MLPLATFORM_HOME": str(tmp_path / "home")}
     process = subprocess.Popen(command, env=env, stdout=-1, stderr=subprocess.STDOUT, text=True)
@@ -112,18 +112,18 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     LocalPlatform(tmp_path / "home").down()
 
 
-def test_ctrl_c_leaves_no_process_and_no_port(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_processes_or_ports(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     assert demo.stdout
-    wait_for(lambda: "Submitted" in demo.stdout.readline(), "the demo has submitted its job")
+    wait_for(lambda: "Submitted" in demo.stdout.readline(), "the demo to submit its job")
     members = processes(LocalPlatform(tmp_path / "home"))
     ports = {port for _, port in listening(members)}
     assert len(members) > 5
     assert ports
     demo.send_signal(signal.SIGINT)
-    said, _ = demo.communicate(timeout=60)
-    assert demo.returncode == 130, said
+    output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130, output
     assert not [process for process in members if is_running(process)]
     left = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert not ports & left
     assert not (tmp_path / "home" / "state.json").exists()
-    assert "Traceback" not in said
+    assert "Traceback" not in output

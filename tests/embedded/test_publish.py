@@ -1,4 +1,4 @@
-"""Publishing a model with a real MLflow: once per run, also after an interrupted upload."""
+"""Publishing a model with a real MLflow: once per run, even after an interrupted upload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlplatform.settings.job import Settings
 
 
 class Scaled:
-    """Model of one number, and the count of its uploads."""
+    """A model with one parameter that counts its uploads."""
 
     def __init__(self, factor: float) -> None:
         self.factor, self.uploads = factor, 0
@@ -39,7 +39,7 @@ def published(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyP
         mlflow.end_run()
 
 
-def test_a_second_attempt_publishes_the_same_version_without_another_upload(
+def test_second_attempt_reuses_published_version(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     import mlflow
@@ -56,7 +56,7 @@ def test_a_second_attempt_publishes_the_same_version_without_another_upload(
     assert capsys.readouterr().out.count("Model: scaled version 1, alias champion (models:/scaled@champion)") == 2
 
 
-def test_the_model_of_an_ended_run_is_logged_to_that_run() -> None:
+def test_model_of_ended_run_is_logged_to_it() -> None:
     import mlflow
 
     with mlflow.start_run() as ended:
@@ -70,7 +70,7 @@ def test_the_model_of_an_ended_run_is_logged_to_that_run() -> None:
     assert mlflow.get_run(ended.info.run_id).info.status == "FINISHED"
 
 
-def test_a_model_whose_upload_was_interrupted_is_logged_again() -> None:
+def test_interrupted_model_upload_is_repeated() -> None:
     import mlflow
 
     model = Scaled(2.0)
@@ -93,7 +93,7 @@ def test_other_models_of_the_run_are_not_published() -> None:
     assert mlflow.pytorch.load_model("models:/scaled-own-name@champion").weight.item() == 2.0
 
 
-def test_a_worse_model_is_registered_but_not_promoted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worse_model_is_registered_but_not_promoted(capsys: pytest.CaptureFixture[str]) -> None:
     import mlflow
 
     versions = []

@@ -1,4 +1,4 @@
-"""Several ranks inside `job_run`: one run, whoever has started them, and nothing of the other ranks is left."""
+"""Several ranks inside `job_run`: one run, whatever launched them, and no leftovers of the other ranks."""
 
 import os
 import subprocess
@@ -35,11 +35,11 @@ def the_run_of(job_id: str) -> Any:
     return run
 
 
-def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Settings) -> None:
+def test_ray_train_ranks_share_the_drivers_run(reached: Settings) -> None:
     from mlflow import MlflowClient, artifacts
 
     with Jobs(reached) as jobs:
-        # Else MLflow imports torch once more for each rank, to find out what the logged model needs.
+        # Otherwise MLflow imports torch again for each rank to infer the logged model's requirements.
         env = {"MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT": "1"}
         job_id = jobs.submit(
             ["python", "autologged.py", "--train", "--held", "--logger"], SCRIPTS, name="ranks", env=env
@@ -51,7 +51,7 @@ def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Setti
     client = MlflowClient()
     assert run.data.params["lr"] == "0.1"
     assert run.data.params["layers_0_"] == "3"
-    assert run.data.params["epochs"] == "2", "autologged"
+    assert run.data.params["epochs"] == "2", "the model was not autologged"
     assert len(run.data.params["text"]) == 6000
     assert artifacts.load_dict(f"{run.info.artifact_uri}/params.json")["text"] == "x" * 10_000
     assert [point.step for point in client.get_metric_history(run.info.run_id, "loss")] == [0, 1]
@@ -62,16 +62,18 @@ def test_ranks_of_ray_train_share_the_run_that_their_driver_holds(reached: Setti
     models = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
     assert [model.name for model in models] == ["model"]
     assert len(client.search_model_versions(f"run_id = '{run.info.run_id}'")) == 1
-    assert "after the fit the run is RUNNING" in log, "what rank 0 and Lightning's logger leave does not end the run"
+    assert "after the fit the run is RUNNING" in log, "rank 0 or Lightning's logger ended the run"
     assert run.info.status == "FINISHED"
     assert contract.TAG_HOLDER not in run.data.tags
     assert run.data.tags["mlplatform.entrypoint"] == "python autologged.py --train --held --logger"
-    assert log.count(f"rank 0 of 2 has logged to {reached.tracking_uri}") == 1, "what a worker prints, once"
+    assert log.count(f"rank 0 of 2 has logged to {reached.tracking_uri}") == 1, (
+        "a worker's line was printed more than once"
+    )
     assert "rank 1 of 2 has logged to file:///" in log
     assert "Parameter 'text' has 10000 characters, of which MLflow stores 6000" in log
 
 
-def test_ranks_of_torchrun_share_one_run_and_a_failed_one_is_seen(tmp_path: Path, reached: Settings) -> None:
+def test_torchrun_ranks_share_run_and_failure_is_recorded(tmp_path: Path, reached: Settings) -> None:
     from mlflow import artifacts
 
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node=2"]
@@ -85,21 +87,19 @@ def test_ranks_of_torchrun_share_one_run_and_a_failed_one_is_seen(tmp_path: Path
         timeout=120,
         start_new_session=True,
     )
-    said = done.stdout
+    output = done.stdout
     assert done.returncode != 0
-    assert f"rank 0 has logged to {reached.tracking_uri}" in said, said[-3000:]
-    assert "rank 1 has logged to file:///" in said
+    assert f"rank 0 has logged to {reached.tracking_uri}" in output, output[-3000:]
+    assert "rank 1 has logged to file:///" in output
     run = the_run_of("torchrun")
-    assert run.info.status == "FAILED", "though rank 0 was ended by a signal"
+    assert run.info.status == "FAILED", "rank 0's signal hid the failure of rank 1"
     assert run.data.params == {"lr": "0.1"}
     assert run.data.metrics == {"rank": 0.0}
     assert "rank 1 has lost its data" in artifacts.load_text(f"{run.info.artifact_uri}/traceback-rank-1.txt")
-    assert not list(tmp_path.glob("mlplatform-rank-*")), "what the other rank logged is removed"
+    assert not list(tmp_path.glob("mlplatform-rank-*")), "data of the other rank was left"
 
 
-def test_a_scratch_run_accepts_every_call_and_leaves_the_process_as_it_was(
-    environment: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scratch_run_accepts_calls_and_restores_process(environment: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     mlflow.set_experiment("before")

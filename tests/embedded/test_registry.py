@@ -1,4 +1,4 @@
-"""Models with a real MLflow: checksums, what made a model, and a promotion that reaches a program."""
+"""Models with a real MLflow: checksums, lineage and promotion webhooks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def connected(environment: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Two versions of a small model by two jobs that used a data set: run ids."""
+    """Run ids of two jobs that used a data set and registered two versions of a small model."""
     folder = tmp_path_factory.mktemp("petals")
     (folder / "iris.csv").write_text("5.1,3.5,1.4,0.2\n")
     env = {**os.environ, **reached.environment(), "MLPLATFORM_GIT_COMMIT": "c0ffee"}
@@ -73,7 +73,7 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
-    """Output of a process, line by line, so that waiting for a line can have a bound."""
+    """Output of a process, line by line, so that waiting for a line can time out."""
     found: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -87,15 +87,15 @@ def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
-    """A program that MLflow tells of promotions; each call gives the next thing that it says."""
+    """A webhook receiver for promotions; each call returns its next line of output."""
     (tmp_path / "secret").write_text("shared by both\n")
     command = [sys.executable, str(SCRIPTS / "receiver.py"), "0", "secret", str(tmp_path / "deployed")]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    said = lines_of(process)
+    lines = lines_of(process)
     try:
-        port = said.get(timeout=60).split()[-1]
+        port = lines.get(timeout=60).split()[-1]
         hook = webhooks.add(f"http://127.0.0.1:{port}/", "shared by both", name="deployment")
-        yield lambda: json.loads(said.get(timeout=60))
+        yield lambda: json.loads(lines.get(timeout=60))
         webhooks.remove(hook.id)
     finally:
         process.kill()
@@ -113,16 +113,20 @@ def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     (trained,) = MlflowClient().search_model_versions(f"run_id = '{run.info.run_id}'")
     released = models.register(trained.source, "released")
     models.promote("released", released.version, "champion", metric="test_accuracy")
-    told = receiver()
-    assert (told["model"], told["alias"], told["version"]) == ("released", "champion", str(released.version))
+    promotion = receiver()
+    assert (promotion["model"], promotion["alias"], promotion["version"]) == (
+        "released",
+        "champion",
+        str(released.version),
+    )
 
     checkpoints = f"{reached.storage}/{digits.job_id}/fit"
-    command = [sys.executable, str(SCRIPTS / "accuracy.py"), str(JOBS), told["folder"], checkpoints]
+    command = [sys.executable, str(SCRIPTS / "accuracy.py"), str(JOBS), promotion["folder"], checkpoints]
     again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     assert again == pytest.approx({"model": run.data.metrics["test_accuracy"], "checkpoint": again["model"]})
 
 
-def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
+def test_unsigned_webhook_delivery_is_rejected(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
     (hook,) = webhooks.webhooks()
     other = webhooks.add(hook.url, "another secret", name="stranger")
     try:
@@ -137,21 +141,21 @@ def test_what_is_not_signed_is_not_believed(receiver: Callable[[], dict[str, str
     assert [known.id for known in webhooks.webhooks()] == [hook.id]
 
 
-def test_a_model_comes_with_the_job_the_code_and_the_data_that_made_it(petals: tuple[str, str]) -> None:
+def test_lineage_names_job_commit_and_data(petals: tuple[str, str]) -> None:
     models.promote("petals", 1, "first")
     data = datasets.find("petals")
-    told = lineage.describe("petals@first")
-    assert told["version"] == "1"
-    assert told["job"] == "petals-1"
-    assert told["commit"] == "c0ffee"
-    assert told["data"] == f"petals@{data.digest}"
-    assert told["run"].endswith(petals[0])
-    assert "first" in told["aliases"]
+    origin = lineage.describe("petals@first")
+    assert origin["version"] == "1"
+    assert origin["job"] == "petals-1"
+    assert origin["commit"] == "c0ffee"
+    assert origin["data"] == f"petals@{data.digest}"
+    assert origin["run"].endswith(petals[0])
+    assert "first" in origin["aliases"]
     (used,) = server.find_run("petals-1").inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("petals", data.digest)
 
 
-def test_a_download_holds_its_checksums_and_a_second_one_moves_nothing(petals: tuple[str, str], tmp_path: Path) -> None:
+def test_repeated_download_transfers_nothing(petals: tuple[str, str], tmp_path: Path) -> None:
     folder = models.download("petals/1", tmp_path / "model")
     subprocess.run(["sha256sum", "--check", "--strict", checksums.FILE], cwd=folder, check=True, capture_output=True)
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
@@ -162,9 +166,7 @@ def test_a_download_holds_its_checksums_and_a_second_one_moves_nothing(petals: t
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
 
 
-def test_an_earlier_download_is_replaced_and_a_folder_of_ones_own_is_not(
-    petals: tuple[str, str], tmp_path: Path
-) -> None:
+def test_download_replaces_only_earlier_downloads(petals: tuple[str, str], tmp_path: Path) -> None:
     folder = models.download("petals/1", tmp_path / "model")
     (folder / "weights").write_bytes(b"edited")
     models.download("petals/2", folder)
@@ -177,9 +179,7 @@ def test_an_earlier_download_is_replaced_and_a_folder_of_ones_own_is_not(
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["notes"]
 
 
-def test_a_file_that_was_damaged_in_the_storage_is_refused_and_leaves_nothing(
-    petals: tuple[str, str], reached: Settings, tmp_path: Path
-) -> None:
+def test_download_rejects_corrupt_stored_file(petals: tuple[str, str], reached: Settings, tmp_path: Path) -> None:
     (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/weights")
     whole = stored.read_bytes()
     stored.write_bytes(b"1" + whole[1:])
@@ -192,9 +192,7 @@ def test_a_file_that_was_damaged_in_the_storage_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checksums_that_were_changed_with_the_files_are_seen(
-    petals: tuple[str, str], reached: Settings, tmp_path: Path
-) -> None:
+def test_download_detects_tampered_checksums(petals: tuple[str, str], reached: Settings, tmp_path: Path) -> None:
     (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/{checksums.FILE}")
     whole = stored.read_text()
     stored.write_text(whole.replace(whole[:8], "00000000"))
@@ -206,7 +204,7 @@ def test_checksums_that_were_changed_with_the_files_are_seen(
 
 
 @pytest.mark.usefixtures("petals")
-def test_an_unknown_alias_is_answered_with_those_that_exist(tmp_path: Path) -> None:
+def test_unknown_alias_error_lists_existing_aliases(tmp_path: Path) -> None:
     models.promote("petals", 1, "first")
     with pytest.raises(
         RegistryError, match=r"^Model 'petals' has no alias 'best'; it has: .*first = version 1"
@@ -221,7 +219,7 @@ def test_an_unknown_alias_is_answered_with_those_that_exist(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("petals")
-def test_the_guard_compares_with_the_present_champion() -> None:
+def test_promotion_compares_with_current_champion() -> None:
     models.promote("petals", 1, "guarded", metric="loss", mode="min")
     with pytest.raises(RegistryError, match=r"its loss of 0.7000 is worse than the 0.5000 of version 1"):
         models.promote("petals", 2, "guarded", metric="loss", mode="min")
@@ -230,13 +228,13 @@ def test_the_guard_compares_with_the_present_champion() -> None:
 
 
 @pytest.mark.usefixtures("petals")
-def test_whether_a_lower_loss_is_better_has_to_be_said() -> None:
+def test_promotion_by_loss_requires_direction() -> None:
     for compare in (lambda: models.promote("petals", 1, metric="loss"), lambda: models.best_run("petals", "loss")):
         with pytest.raises(RegistryError, match="whether lower or higher is better for metric 'loss'; pass --mode min"):
             compare()
 
 
-def test_a_champion_that_lacks_the_metric_is_not_replaced_unseen(petals: tuple[str, str]) -> None:
+def test_champion_without_metric_is_not_replaced(petals: tuple[str, str]) -> None:
     import mlflow
 
     models.promote("petals", 1, "unmeasured")
@@ -246,7 +244,7 @@ def test_a_champion_that_lacks_the_metric_is_not_replaced_unseen(petals: tuple[s
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, str], value: float) -> None:
+def test_model_with_nan_metric_is_not_promoted(petals: tuple[str, str], value: float) -> None:
     import mlflow
 
     mlflow.MlflowClient().log_metric(petals[1], "f1", value)
@@ -254,7 +252,7 @@ def test_a_model_whose_metric_is_no_number_is_not_promoted(petals: tuple[str, st
         models.promote("petals", 2, "guarded-by-f1", metric="f1")
 
 
-def test_a_model_that_was_registered_past_us_is_fetched_unchecked(
+def test_model_registered_elsewhere_downloads_unchecked(
     petals: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import mlflow
@@ -267,9 +265,9 @@ def test_a_model_that_was_registered_past_us_is_fetched_unchecked(
     assert "was registered without checksums" in capsys.readouterr().err
 
 
-def test_the_command_line_shows_promotes_and_downloads(petals: tuple[str, str], tmp_path: Path) -> None:
+def test_cli_shows_promotes_and_downloads_models(petals: tuple[str, str], tmp_path: Path) -> None:
     def run(*words: str) -> str:
-        """In this process, because each of its own takes 4 s to import MLflow."""
+        """Run the command in this process; a new one would take 4 s to import MLflow."""
         return CliRunner().invoke(app, ["models", *words], catch_exceptions=False).output
 
     assert run("promote", "petals/2", "--alias", "spoken") == "petals@spoken is version 2.\n"
@@ -279,4 +277,4 @@ def test_the_command_line_shows_promotes_and_downloads(petals: tuple[str, str], 
     command = [sys.executable, "-m", "mlplatform", "models", "download", "petals@spoken", str(tmp_path / "model")]
     fetched = subprocess.run(command, capture_output=True, text=True, check=True)
     assert fetched.stdout.strip() == str(tmp_path / "model")
-    assert fetched.stderr == "", "a bar is for terminals"
+    assert fetched.stderr == "", "a progress bar was printed without a terminal"

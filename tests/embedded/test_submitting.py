@@ -1,4 +1,4 @@
-"""Submitting to a real Ray: what a job is given, what is refused, and how soon its reports are seen."""
+"""Submitting to a real Ray: a job's options, rejected requests, and the delay of its reports."""
 
 from __future__ import annotations
 
@@ -49,17 +49,15 @@ def printed(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def test_a_job_file_and_options_reach_the_job_and_a_failed_attempt_is_repeated(
-    reached: Settings, tmp_path: Path
-) -> None:
+def test_job_file_and_options_apply_and_failure_restarts(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PRINT_SETTINGS)
     (tmp_path / "job.toml").write_text(
         'cpus = 0.5\nmax_restarts_on_failure = 3\nexperiment = "food"\nnote = "first"\n'
         '[env]\nSEED = "1"\n[workers]\ncount = 2\n'
     )
     job = submit(reached, str(tmp_path / "train.py"), "--note", "it's the second", "--", "--name", "two words")
-    output, said = job.communicate(timeout=120)
-    assert job.returncode == 0, said
+    output, error = job.communicate(timeout=120)
+    assert job.returncode == 0, error
     attempts = printed(output)
     assert [attempt.pop("attempt") for attempt in attempts] == [1, 2]
     assert all(
@@ -75,21 +73,21 @@ def test_a_job_file_and_options_reach_the_job_and_a_failed_attempt_is_repeated(
     assert "attempt 1 failed: exit code 1." in output
 
 
-def test_what_no_node_has_is_refused_and_nothing_is_listed(reached: Settings, tmp_path: Path) -> None:
+def test_infeasible_job_is_rejected_and_not_listed(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     with Jobs(reached) as jobs:
         before = jobs.list()
         job = submit(reached, str(tmp_path / "train.py"), "--gpus", "4")
-        _, said = job.communicate(timeout=60)
+        _, error = job.communicate(timeout=60)
         assert job.returncode == 1
-        assert "The entry point asks for 4 GPUs; no node has a GPU (" in said
-        assert len(said.strip().splitlines()) == 1
+        assert "The entry point asks for 4 GPUs; no node has a GPU (" in error
+        assert len(error.strip().splitlines()) == 1
         with pytest.raises(CapacityError, match=r"asks for 99 workers with 1 CPU each; all nodes together hold \d"):
             jobs.submit("true", tmp_path, workers=WorkerGroup(99))
         assert jobs.list() == before
 
 
-def test_what_is_in_use_is_waited_for_and_its_user_named(reached: Settings, tmp_path: Path) -> None:
+def test_waiting_job_names_users_of_busy_resources(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "hang.py").write_text("import signal\nsignal.pause()\n")
     everything = Resources(cpus=max(4, os.cpu_count() or 1))
     with Jobs(reached) as jobs:
@@ -100,28 +98,32 @@ def test_what_is_in_use_is_waited_for_and_its_user_named(reached: Settings, tmp_
             return str(wait) if wait and holder in wait.users else None
 
         try:
-            # Ray tells what is in use a few seconds late.
-            wait_for(lambda: "waits for 3 CPUs; in use by " in (waits() or ""), "Ray tells what is in use", seconds=60)
+            # Ray reports used resources with a delay of a few seconds.
+            wait_for(
+                lambda: "waits for 3 CPUs; in use by " in (waits() or ""),
+                "Ray to report the used resources",
+                seconds=60,
+            )
             assert jobs.check_capacity(Resources(cpus=0.5)) is None
         finally:
             jobs.stop(holder)
             jobs.wait(holder, timeout_s=60)
-        wait_for(lambda: jobs.check_capacity(everything) is None, "Ray tells what is free", seconds=60)
+        wait_for(lambda: jobs.check_capacity(everything) is None, "Ray to report the free resources", seconds=60)
 
 
-def test_reports_are_seen_while_the_job_runs(reached: Settings, tmp_path: Path) -> None:
+def test_reports_arrive_while_job_runs(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(REPORT_SLOWLY)
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python slow.py", tmp_path, name="reports")
         seen = [(report["step"], time.time() - report["printed"]) for report in jobs.reports(job_id)]
         assert [step for step, _ in seen] == list(range(8))
-        # The job takes as long as eight reports; had they come with its end, the first would be nearly 5 s old.
+        # The job lasts as long as eight reports; had they arrived at its end, the first would be nearly 5 s old.
         late = sorted(delay for _, delay in seen)
         print("delays of reports:", ", ".join(f"{delay:.2f}" for delay in late))
         assert late[len(late) // 2] < 1.5, seen
 
 
-def test_a_long_log_is_followed_without_losing_or_repeating_a_line(reached: Settings, tmp_path: Path) -> None:
+def test_following_long_log_has_each_line_once(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(
         "import time\nfor number in range(60_000):\n    print('line', number)\n"
         "    if number % 2_000 == 0: time.sleep(0.1)\nprint('no end', end='')\n"
@@ -132,7 +134,7 @@ def test_a_long_log_is_followed_without_losing_or_repeating_a_line(reached: Sett
     assert lines == [*(f"line {number}" for number in range(60_000)), "no end"]
 
 
-def test_control_c_detaches_and_says_how_to_go_on(reached: Settings, tmp_path: Path) -> None:
+def test_ctrl_c_detaches_and_prints_next_commands(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "hang.py").write_text("import signal\nprint('hanging', flush=True)\nsignal.pause()\n")
     job = submit(reached, str(tmp_path / "hang.py"))
     assert job.stdout
@@ -143,12 +145,12 @@ def test_control_c_detaches_and_says_how_to_go_on(reached: Settings, tmp_path: P
                 if "hanging" in line:
                     break
             job.send_signal(signal.SIGINT)
-            _, said = job.communicate(timeout=30)
+            _, error = job.communicate(timeout=30)
             assert job.returncode == 130
-            assert f"mlplatform logs -f {job_id}" in said
-            assert f"mlplatform stop {job_id}" in said
-            # The log may be ahead of the state, which the gateway asks Ray for once in a while.
-            wait_for(lambda: jobs.get(job_id).status == "RUNNING", "the job runs on", 10)
+            assert f"mlplatform logs -f {job_id}" in error
+            assert f"mlplatform stop {job_id}" in error
+            # The log may be ahead of the state, which the gateway polls from Ray at intervals.
+            wait_for(lambda: jobs.get(job_id).status == "RUNNING", "the job to be running still", 10)
         finally:
             job.kill()
             jobs.stop(job_id)

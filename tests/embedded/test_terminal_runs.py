@@ -1,4 +1,4 @@
-"""A lesson started in a terminal, as in JupyterLab: without Ray, stopped by Ctrl-C, started again."""
+"""A lesson started in a terminal, as in JupyterLab: without Ray, stopped with Ctrl-C, started again."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def terminal(environment: Settings, tmp_path: Path) -> dict[str, str]:
 
 
 def run_in(log: str) -> Run:
-    """The run that the lesson says it writes to."""
+    """The run that the lesson printed."""
     name = re.search(r"^Run: .* \((\w+)\)$", log, re.MULTILINE)
     assert name, log[-3000:]
     return mlflow.get_run(name[1])
 
 
-def test_after_ctrl_c_the_next_run_starts_cleanly(terminal: dict[str, str], tmp_path: Path) -> None:
+def test_next_run_starts_cleanly_after_ctrl_c(terminal: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "first.log"
     with log.open("w") as output:
-        # More epochs than the test has time for: it is Ctrl-C that ends it.
+        # More epochs than the test has time for, so that only Ctrl-C ends it.
         endless = [*COMMAND, "--head-epochs=100000"]
         first = subprocess.Popen(endless, cwd=FOLDER, env=terminal, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -48,12 +48,12 @@ def test_after_ctrl_c_the_next_run_starts_cleanly(terminal: dict[str, str], tmp_
         assert first.wait(60) != 0
     finally:
         first.kill()
-    said = log.read_text()
-    assert "Stopped: its run is KILLED" in said
-    assert "Traceback" not in said
-    stopped = run_in(said)
+    shown = log.read_text()
+    assert "Stopped: its run is KILLED" in shown
+    assert "Traceback" not in shown
+    stopped = run_in(shown)
     assert stopped.info.status == "KILLED"
-    assert stopped.data.metrics["val_loss"] > 0, "what was measured is kept"
+    assert stopped.data.metrics["val_loss"] > 0, "metrics logged before Ctrl-C are missing"
 
     short = [*COMMAND, "--head-epochs=1", "--epochs=0"]
     second = subprocess.run(
@@ -65,4 +65,4 @@ def test_after_ctrl_c_the_next_run_starts_cleanly(terminal: dict[str, str], tmp_
     assert clean.info.status == "FINISHED"
     assert "test_accuracy" in clean.data.metrics
     assert "mlplatform.job_id" not in clean.data.tags
-    assert mlflow.get_run(stopped.info.run_id).info.status == "KILLED", "the second left the first as it was"
+    assert mlflow.get_run(stopped.info.run_id).info.status == "KILLED", "the second run changed the first one"

@@ -1,4 +1,4 @@
-"""`run_config` on a real Ray: a training of two fits, one of whose workers is killed between two checkpoints."""
+"""`run_config` on a real Ray: a training with two fits; a worker is killed between two checkpoints."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from mlplatform.tracking import server
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 STEPS = 10
 KILL_AFTER_REPORTS = 5
-"""Two after the checkpoint of the third step, one before that of the sixth."""
+"""Two steps after the checkpoint of the third step, one before that of the sixth."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,46 +57,44 @@ def read_back(log: list[str], name: str) -> list[dict[str, Any]]:
     return json.loads(next(line for line in log if marker in line).partition(marker)[2])
 
 
-def test_it_resumed_from_its_last_checkpoint(trained: tuple[str, list[str]]) -> None:
+def test_training_resumed_from_last_checkpoint(trained: tuple[str, list[str]]) -> None:
     reports = [report for line in trained[1] if (report := report_in(line))]
     starts = list(dict.fromkeys((report["run"], report["start"]) for report in reports))
-    assert len(starts) == 3, f"the first fit, its restart, and the second fit: {starts}"
+    assert len(starts) == 3, f"expected the first fit, its restart and the second fit, got: {starts}"
     (_, resumed_at) = starts[1]
     assert starts == [("first", 0), ("first", resumed_at), ("second", 0)]
     assert resumed_at in (3, 6)
 
 
 @pytest.mark.parametrize("prefix", ["", "second/"])
-def test_each_metric_has_one_point_a_step_though_steps_were_replayed(
-    trained: tuple[str, list[str]], prefix: str
-) -> None:
+def test_replayed_steps_have_one_point_per_metric(trained: tuple[str, list[str]], prefix: str) -> None:
     expected = [(step, pytest.approx(1 / (step + 1))) for step in range(STEPS)]
     assert points(trained[0], f"{prefix}loss") == expected
 
 
-def test_a_metric_of_both_ranks_is_aggregated(trained: tuple[str, list[str]]) -> None:
+def test_metric_of_both_ranks_is_aggregated(trained: tuple[str, list[str]]) -> None:
     assert points(trained[0], "rank") == [(step, 0.5) for step in range(STEPS)]
 
 
-def test_a_name_that_mlflow_refuses_is_mended_and_said(trained: tuple[str, list[str]]) -> None:
+def test_invalid_metric_name_is_replaced_with_notice(trained: tuple[str, list[str]]) -> None:
     assert points(trained[0], "loss_top_") == [(step, float(step)) for step in range(STEPS)]
     assert any("'loss[top]' is logged as 'loss_top_'" in line for line in trained[1])
 
 
-def test_a_value_that_is_no_number_is_kept(trained: tuple[str, list[str]]) -> None:
+def test_nan_metric_value_is_kept(trained: tuple[str, list[str]]) -> None:
     assert len(points(trained[0], "nothing")) == STEPS
     assert all(math.isnan(report["nothing"]) for report in read_back(trained[1], "first"))
 
 
-def test_numbers_of_numpy_within_a_metric_are_kept(trained: tuple[str, list[str]]) -> None:
+def test_nested_numpy_values_are_kept(trained: tuple[str, list[str]]) -> None:
     found = read_back(trained[1], "first")
     assert [report["nested"] for report in found] == [
         {"loss": pytest.approx(1 / (step + 1)), "of": [step]} for step in range(STEPS)
     ]
 
 
-def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: LocalPlatform, reached: Settings) -> None:
-    """Ray writes NaN, by which these are kept, as null, which it could not compare any more."""
+def test_checkpoints_without_score_allow_restart(local: LocalPlatform, reached: Settings) -> None:
+    """Ray stores NaN, the score of these checkpoints, as null, which it cannot compare after a restart."""
     with Jobs(reached) as jobs:
         job_id = jobs.submit(
             ["python", "steps.py", "--steps=7", "--workers=1", "--pause=0.4", "--metric=nothing"],
@@ -117,7 +115,7 @@ def test_checkpoints_without_a_score_do_not_stop_the_next_attempt(local: LocalPl
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_all_reports_are_read_back_in_one_call(trained: tuple[str, list[str]], name: str) -> None:
+def test_history_returns_all_reports(trained: tuple[str, list[str]], name: str) -> None:
     found = read_back(trained[1], name)
     assert [report["step"] for report in found] == list(range(STEPS))
     assert [report["training_iteration"] for report in found] == list(range(1, STEPS + 1))
@@ -127,7 +125,7 @@ def test_all_reports_are_read_back_in_one_call(trained: tuple[str, list[str]], n
     assert all("checkpoint" in report for report in found[2::3])
 
 
-def test_the_detailed_fields_count_from_the_restore(trained: tuple[str, list[str]]) -> None:
+def test_detailed_history_counts_from_restore(trained: tuple[str, list[str]]) -> None:
     reports = [report for line in trained[1] if (report := report_in(line)) and report["run"] == "first"]
     since = [report["iterations_since_restore"] for report in reports]
     again = since.index(1, 1)
@@ -135,20 +133,20 @@ def test_the_detailed_fields_count_from_the_restore(trained: tuple[str, list[str
     assert reports[again]["step"] == reports[again]["start"] > 0
 
 
-def test_metrics_of_numpy_are_said_to_be_converted_once_a_worker(trained: tuple[str, list[str]]) -> None:
-    said = [line for line in trained[1] if "'loss' is reported as a Python value, not as float32" in line]
-    assert 1 <= len(said) <= 6
+def test_numpy_conversion_is_logged_once_per_worker(trained: tuple[str, list[str]]) -> None:
+    warnings = [line for line in trained[1] if "'loss' is reported as a Python value, not as float32" in line]
+    assert 1 <= len(warnings) <= 6
 
 
 def test_each_fit_has_its_own_checkpoints(trained: tuple[str, list[str]], reached: Settings) -> None:
     for name in ("first", "second"):
         files = objects.list_files(f"{reached.storage}/{trained[0]}/{name}")
         kept = {Path(file).parent.name for file in files if file.endswith("state.json")}
-        assert len(kept) == 2, "two are kept"
+        assert len(kept) == 2, "not exactly two checkpoints were kept"
 
 
 @pytest.mark.parametrize("how", ["--bare", "--numbered"], ids=["run_config alone", "job_run"])
-def test_a_training_that_is_stopped_leaves_its_run_killed(reached: Settings, how: str) -> None:
+def test_stopped_training_leaves_run_killed(reached: Settings, how: str) -> None:
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "steps.py", "--steps=1000", "--workers=1", how], SCRIPTS, name="stopped")
         next(line for line in jobs.follow(job_id) if report_in(line))

@@ -1,4 +1,4 @@
-"""Searches on a real Ray and MLflow: crashed half-way and resumed, stopped, and with several workers a trial."""
+"""Searches on a real Ray and MLflow: crashed and resumed, stopped, and with several workers per trial."""
 
 import json
 from collections import defaultdict
@@ -31,7 +31,7 @@ def connected(environment: Settings) -> Settings:
 
 
 def children(job_id: str) -> dict[str, Run]:
-    """The runs of a job's trials, by the trial's id."""
+    """Runs of a job's trials, by trial id."""
     from mlflow import MlflowClient
 
     parent = server.find_run(job_id)
@@ -50,12 +50,12 @@ def points(run: Run, key: str) -> list[tuple[int, float]]:
 
 
 def is_gated(run: Run) -> bool:
-    # A run is there a moment before its parameters.
+    # A run exists a moment before its parameters do.
     return run.data.params.get("quality") == "0.9"
 
 
 def half_way(job_id: str) -> dict[str, Run] | None:
-    """The trials' runs, once all but the two that wait have ended, and these have reported."""
+    """The trials' runs, once the two waiting trials have reported and all others have ended."""
     runs = children(job_id)
     gated = [run for run in runs.values() if is_gated(run)]
     others = [run for run in runs.values() if not is_gated(run)]
@@ -65,13 +65,13 @@ def half_way(job_id: str) -> dict[str, Run] | None:
 
 
 def has_ended(jobs: Jobs, job_id: str) -> str | None:
-    """The end of a job's log, once it has ended."""
+    """The end of a job's log, once the job has ended."""
     return jobs.logs(job_id)[-4000:] if jobs.get(job_id).status in ENDED else None
 
 
 @dataclass
 class Resumed:
-    """A search whose driver got SIGKILL half-way, and which the gateway restarted; `log` is that of attempt 2."""
+    """A search whose driver was killed half-way and restarted by the gateway; `log` is that of attempt 2."""
 
     job_id: str
     before: dict[str, Run]
@@ -91,7 +91,7 @@ def jobs(local: LocalPlatform, reached: Settings) -> Iterator[Jobs]:
 
 @pytest.fixture(scope="module")
 def module_environment(reached: Settings) -> Iterator[None]:
-    """The same as `environment`, for a fixture of the module that reads MLflow too."""
+    """Module-scoped `environment`, for a fixture that also reads MLflow."""
     import mlflow
 
     mlflow.set_tracking_uri(reached.tracking_uri)
@@ -103,11 +103,11 @@ def module_environment(reached: Settings) -> Iterator[None]:
 def resumed(jobs: Jobs, module_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     folder = tmp_path_factory.mktemp("search")
     job_id = jobs.submit(["python", "search.py", str(folder)], SCRIPTS, name="search", max_restarts_on_failure=1)
-    before = wait_for(lambda: half_way(job_id) or has_ended(jobs, job_id), "all but two trials have ended")
+    before = wait_for(lambda: half_way(job_id) or has_ended(jobs, job_id), "the end of all but two trials")
     assert isinstance(before, dict), before
     psutil.Process(int((folder / "driver").read_text())).kill()
-    # Not before its trials have ended with it: one of them would pass the gate.
-    wait_for(lambda: jobs.attempts(job_id)[0].outcome == "FAILED", "the first attempt has failed")
+    # Open the gate only after its trials have ended, or one of them would pass it.
+    wait_for(lambda: jobs.attempts(job_id)[0].outcome == "FAILED", "the failure of the first attempt")
     (folder / "gate").touch()
     ended = jobs.wait(job_id, 180)
     _, _, log = jobs.logs(job_id).partition("attempt 1 failed")
@@ -130,7 +130,7 @@ def test_each_trial_is_a_child_run_with_its_parameters_and_metrics(resumed: Resu
         assert (quality > 0) == bool(values)
 
 
-def test_early_stopped_is_told_from_completed_and_failed(resumed: Resumed) -> None:
+def test_trial_end_tag_distinguishes_outcomes(resumed: Resumed) -> None:
     from mlflow import artifacts
 
     ends = defaultdict(list)
@@ -147,14 +147,14 @@ def test_early_stopped_is_told_from_completed_and_failed(resumed: Resumed) -> No
     assert "ValueError: this quality cannot be trained" in text
 
 
-def test_no_finished_trial_ran_again(resumed: Resumed) -> None:
+def test_finished_trials_did_not_run_again(resumed: Resumed) -> None:
     ended = [trial_id for trial_id, run in resumed.before.items() if run.info.status != "RUNNING"]
     assert {trial_id: resumed.starts[trial_id] for trial_id in ended} == {trial_id: [0] for trial_id in ended}
     for trial_id in ended:
         assert resumed.after[trial_id].info.end_time == resumed.before[trial_id].info.end_time
 
 
-def test_an_unfinished_trial_continued_in_its_run_from_its_checkpoint(resumed: Resumed) -> None:
+def test_unfinished_trials_resumed_in_their_runs(resumed: Resumed) -> None:
     waiting = {trial_id: run for trial_id, run in resumed.before.items() if is_gated(run)}
     assert len(waiting) == 2
     for trial_id, run in waiting.items():
@@ -166,7 +166,7 @@ def test_an_unfinished_trial_continued_in_its_run_from_its_checkpoint(resumed: R
         assert [step for step, _ in points(after, "accuracy")] == list(range(EPOCHS))
 
 
-def test_the_best_trial_is_known(resumed: Resumed) -> None:
+def test_best_trial_is_returned(resumed: Resumed) -> None:
     line = next(line for line in resumed.log.splitlines() if line.startswith("best: "))
     best = json.loads(line.removeprefix("best: "))
     run = next(run for run in resumed.after.values() if run.info.run_id == best["run"])
@@ -174,7 +174,7 @@ def test_the_best_trial_is_known(resumed: Resumed) -> None:
     assert best["config"]["quality"] == 0.9
 
 
-def test_each_report_is_a_line_of_the_log(resumed: Resumed) -> None:
+def test_each_trial_report_is_one_log_line(resumed: Resumed) -> None:
     reports = [report for line in resumed.log.splitlines() if (report := report_in(line))]
     last = [report for report in reports if report["epoch"] == EPOCHS - 1]
     assert {report["trial"] for report in last} == {
@@ -183,16 +183,16 @@ def test_each_report_is_a_line_of_the_log(resumed: Resumed) -> None:
     assert all(report["run"] == "qualities" and report["step"] == EPOCHS - 1 for report in last)
 
 
-def test_the_parent_is_one_run_without_the_trials_metrics(resumed: Resumed) -> None:
+def test_parent_run_has_no_trial_metrics(resumed: Resumed) -> None:
     parent = server.find_run(resumed.job_id)
     assert parent
     assert parent.info.status == "FINISHED"
     assert "accuracy" not in parent.data.metrics
 
 
-def test_trials_of_a_stopped_job_are_killed(jobs: Jobs, tmp_path: Path) -> None:
+def test_stopping_job_ends_trial_runs_as_killed(jobs: Jobs, tmp_path: Path) -> None:
     job_id = jobs.submit(["python", "search.py", str(tmp_path), "--qualities=0.9"], SCRIPTS, name="search-stopped")
-    wait_for(lambda: any(is_gated(run) for run in children(job_id).values()), "the trial runs")
+    wait_for(lambda: any(is_gated(run) for run in children(job_id).values()), "the start of the trial")
     jobs.stop(job_id)
     jobs.wait(job_id, 60)
     (run,) = children(job_id).values()
@@ -200,7 +200,7 @@ def test_trials_of_a_stopped_job_are_killed(jobs: Jobs, tmp_path: Path) -> None:
     assert run.data.tags["mlplatform.trial_end"] == "stopped"
 
 
-def test_a_trial_on_several_workers_reports_to_its_own_run(jobs: Jobs, reached: Settings, tmp_path: Path) -> None:
+def test_multi_worker_trial_reports_to_its_run(jobs: Jobs, reached: Settings, tmp_path: Path) -> None:
     job_id = jobs.submit(["python", "search.py", str(tmp_path), "--workers"], SCRIPTS, name="search-workers")
     ended = jobs.wait(job_id, 120)
     assert ended.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
@@ -214,7 +214,7 @@ def test_a_trial_on_several_workers_reports_to_its_own_run(jobs: Jobs, reached: 
     assert sorted(json.loads(state.read_text())["next"] for state in kept) == [2, 3]
 
 
-def test_a_trials_run_is_the_same_whatever_is_delivered_again(environment: Settings) -> None:
+def test_redelivered_events_do_not_change_trial_run(environment: Settings) -> None:
     import mlflow
 
     with mlflow.start_run() as parent:

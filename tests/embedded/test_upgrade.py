@@ -1,4 +1,4 @@
-"""The embedded platform of the present code in the home of version 0.1.0, with a search that was interrupted there."""
+"""The embedded platform in a home of version 0.1.0 that contains an interrupted search."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "0.1.0"
 JOB = "search-0.1.0"
 EPOCHS = 5
 RECORDED_HOME = "/srv/ann/" + "0" * 141
-"""Home of the platform that the search was recorded on; its path is part of what Ray Tune has pickled."""
+"""Home of the platform on which the search was recorded; Ray Tune's pickles contain this path."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Run:
     ended: int | None
     tags: dict[str, str]
     points: list[tuple[int, float]]
-    """Step and value of each point of `accuracy`."""
+    """Steps and values of the points of `accuracy`."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The search before and after it was continued; trials by their quality."""
+    """The search before and after it was resumed; trials by their quality."""
 
     storage: Path
     log: str
@@ -46,9 +46,9 @@ class Restored:
 def recorded_home(home: Path) -> None:
     """Copy the home of 0.1.0, as if it had been recorded in this folder.
 
-    Ray Tune 2.60 restores a search from another folder, but writes its new trials to the recorded one. So the path is
-    replaced in the files, in plain text and in the hexadecimal text of pickles. A pickle holds the length of each
-    string, so both paths have the same length.
+    Ray Tune 2.60 restores a search from another folder, but writes its new trials to the recorded one. So this replaces
+    the path in the files, both in plain text and in hexadecimal pickles. A pickle contains the length of each string,
+    so both paths have the same length.
     """
     assert len(str(home)) == len(RECORDED_HOME)
     shutil.copytree(FIXTURES / "home", home)
@@ -104,11 +104,11 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
 
 
 def accuracies(quality: float) -> list[tuple[int, float]]:
-    """The points of a trial that reports each epoch once."""
+    """Points of a trial that reports once per epoch."""
     return [(epoch, pytest.approx(quality * (1 - 0.5 ** (epoch + 1)))) for epoch in range(EPOCHS)]
 
 
-def test_the_recorded_search_is_half_way(restored: Restored) -> None:
+def test_recorded_search_is_half_finished(restored: Restored) -> None:
     assert {quality: run.status for quality, run in restored.before.items()} == {
         0.5: "FINISHED",
         -1.0: "FAILED",
@@ -117,22 +117,22 @@ def test_the_recorded_search_is_half_way(restored: Restored) -> None:
     assert [step for step, _ in restored.before[0.8].points] == [0, 1]
 
 
-def test_its_job_has_one_run(restored: Restored) -> None:
+def test_restored_job_finishes_its_original_run(restored: Restored) -> None:
     assert (restored.job.id, restored.job.status) == (restored.parent, "FINISHED")
 
 
 @pytest.mark.parametrize("quality", [0.5, -1.0])
-def test_a_trial_that_had_ended_is_not_repeated(restored: Restored, quality: float) -> None:
+def test_ended_trial_is_not_repeated(restored: Restored, quality: float) -> None:
     assert restored.after[quality] == restored.before[quality]
 
 
-def test_an_unfinished_trial_continues_in_its_run_from_its_checkpoint(restored: Restored) -> None:
+def test_unfinished_trial_resumes_in_its_run(restored: Restored) -> None:
     run = restored.after[0.8]
     assert (run.id, run.status) == (restored.before[0.8].id, "FINISHED")
     assert run.points == accuracies(0.8)
 
 
-def test_the_remaining_trials_run_as_children_of_the_same_job(restored: Restored) -> None:
+def test_remaining_trials_become_children_of_same_job(restored: Restored) -> None:
     assert set(restored.after) == {0.5, -1.0, 0.8, 0.1, 2.0}
     assert restored.after[2.0].points == accuracies(2.0)
     ends = {quality: restored.after[quality].tags["mlplatform.trial_end"] for quality in (0.1, 2.0)}
@@ -144,6 +144,6 @@ def test_the_remaining_trials_run_as_children_of_the_same_job(restored: Restored
         assert len(kept) == min(2, len(restored.after[quality].points))
 
 
-def test_the_best_of_old_and_new_trials_is_known(restored: Restored) -> None:
+def test_best_of_old_and_new_trials_is_returned(restored: Restored) -> None:
     line = next(line for line in restored.log.splitlines() if line.startswith("best: "))
     assert json.loads(line.removeprefix("best: ")) == {"run": restored.after[2.0].id, "config": {"quality": 2.0}}

@@ -1,4 +1,4 @@
-"""Private names of MLflow that the package uses: an upgrade that changes one of them fails here, within seconds."""
+"""Private names of MLflow that the package uses: if an upgrade changes one, these tests fail within seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlplatform.compat import mlflow as compat
 
 @pytest.fixture(autouse=True)
 def file_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow MLflow's file store, which unlike a database is ready at once."""
+    """Allow MLflow's file store, which needs no set-up time, unlike a database."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
 
@@ -26,7 +26,7 @@ def parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def test_the_limit_of_a_parameter_is_known() -> None:
+def test_parameter_length_limit_is_known() -> None:
     from mlflow.utils.validation import _validate_length_limit
 
     limit = compat.max_param_characters()
@@ -39,16 +39,16 @@ def test_active_runs_can_be_forgotten(tmp_path: Path) -> None:
 
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     try:
-        # The default experiment, whichever one another test has set.
+        # Use the default experiment, in case another test has set one.
         run = mlflow.start_run(experiment_id="0")
         compat.forget_active_runs()
         assert mlflow.active_run() is None
-        assert mlflow.get_run(run.info.run_id).info.status == "RUNNING", "it is forgotten and not ended"
+        assert mlflow.get_run(run.info.run_id).info.status == "RUNNING", "the run was ended instead of forgotten"
     finally:
         mlflow.set_tracking_uri(None)
 
 
-def test_addresses_are_restored(tmp_path: Path) -> None:
+def test_tracking_and_registry_uris_are_restored(tmp_path: Path) -> None:
     import mlflow
     from mlflow.tracking import fluent
     from mlflow.tracking._model_registry import utils
@@ -82,12 +82,12 @@ def test_system_metrics_are_sampled_and_averaged(tmp_path: Path, monkeypatch: py
     sampler.sample()
     sampler.sample()
     step, values = sampler.point()
-    assert step == 7, "it continues after the run's last step"
+    assert step == 7, "steps do not continue after the run's last step"
     assert "system/node-1/cpu_utilization_percentage" in values
-    assert sampler.point() == (8, {}), "samples belong to one point"
+    assert sampler.point() == (8, {}), "samples were not averaged into one point"
 
 
-def test_latest_metrics_have_steps() -> None:
+def test_latest_metrics_include_their_steps() -> None:
     from mlflow.entities import Metric, Run, RunData, RunInfo
 
     data = RunData(metrics=[Metric("loss", 0.5, 1, 3)])  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ def test_every_artifact_repository_downloads_single_files(tmp_path: Path) -> Non
     assert (tmp_path / "fetched").read_text() == "1"
 
 
-def test_a_hook_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_hook_runs_on_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.utils.import_hooks import register_post_import_hook
 
     (tmp_path / "imported_later.py").touch()
@@ -122,7 +122,7 @@ def test_a_hook_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert seen == ["imported_later"]
 
 
-def test_pytorchs_flavor_still_has_formats() -> None:
+def test_pytorch_flavor_has_serialization_formats() -> None:
     import mlflow
 
     # Read as text: importing mlflow.pytorch loads torch.
@@ -132,7 +132,7 @@ def test_pytorchs_flavor_still_has_formats() -> None:
         assert source.count("serialization_format") > 2
 
 
-def test_a_model_is_pickled_unless_its_caller_says_how_to_write_it() -> None:
+def test_model_is_pickled_by_default() -> None:
     def save_model(model, input_example=None, export_model=False, serialization_format=None, **others):  # type: ignore
         return serialization_format
 
@@ -146,7 +146,7 @@ def test_a_model_is_pickled_unless_its_caller_says_how_to_write_it() -> None:
     assert save("model", serialization_format="pt2") == "pt2"
 
 
-def test_an_mlflow_without_formats_is_left_as_it_is() -> None:
+def test_mlflow_without_formats_is_not_patched() -> None:
     older = ModuleType("mlflow.pytorch")
     older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
     compat.set_pickle_default(older)

@@ -1,4 +1,4 @@
-"""Private names of the MLflow server that the package replaces or calls: a renamed one would open or shut a path."""
+"""Private names of the MLflow server that the package replaces or calls: a renamed one would expose or block a path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("flask_wtf")
 from mlplatform.compat import mlflow_server
 
 
-def test_server_info_offers_no_transfers_past_the_server() -> None:
+def test_server_info_offers_no_direct_transfers() -> None:
     from mlflow.server import handlers, server_info_api
 
     assert handlers.build_server_info_payload is server_info_api.build_server_info_payload
@@ -41,7 +41,7 @@ def test_validators_are_chosen_by_path_and_method() -> None:
         assert not inspect.signature(function).parameters
 
 
-def test_accounts_have_a_store_and_a_configuration() -> None:
+def test_account_store_and_configuration_exist() -> None:
     from mlflow.server import auth
 
     assert {"database_uri", "admin_username", "authorization_function"} <= set(auth.auth_config._fields)

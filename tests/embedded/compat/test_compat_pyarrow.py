@@ -1,4 +1,4 @@
-"""Names, signatures and error texts of pyarrow that are not part of its documented API."""
+"""Names, signatures and error texts of pyarrow outside its documented API."""
 
 import inspect
 from collections.abc import Callable
@@ -21,18 +21,18 @@ def files_at(address: str) -> S3FileSystem:
     ("status", "code", "outage"),
     [(503, "ServiceUnavailable", True), (403, "AccessDenied", False), (403, "SignatureDoesNotMatch", False)],
 )
-def test_an_error_of_a_server_is_told_from_a_refusal(
+def test_server_errors_are_distinguished_from_rejections(
     status: int, code: str, outage: bool, serve: Callable[..., str]
 ) -> None:
     address = serve(lambda method, path: (status, REFUSAL.format(code=code)))
     files = files_at(address)
-    # It begins with a POST, whose answer has a body with the code.
+    # A multipart upload starts with a POST, whose response body contains the error code.
     with pytest.raises(OSError, match="AWS Error") as error:
         files.open_output_stream("ray/file")
     assert is_outage(error.value) is outage
 
 
-def test_a_server_that_does_not_answer_is_an_outage(closed_port: int) -> None:
+def test_unreachable_server_is_an_outage(closed_port: int) -> None:
     address = f"http://127.0.0.1:{closed_port}"
     files = files_at(address)
     with pytest.raises(OSError, match="AWS Error NETWORK_CONNECTION") as error:
@@ -40,11 +40,11 @@ def test_a_server_that_does_not_answer_is_an_outage(closed_port: int) -> None:
     assert is_outage(error.value)
 
 
-def test_an_error_of_a_folder_is_not_an_outage() -> None:
+def test_local_folder_error_is_not_an_outage() -> None:
     assert not is_outage(FileNotFoundError("no such file"))
 
 
-def test_every_method_of_a_handler_is_implemented() -> None:
+def test_filesystem_handler_implements_every_method() -> None:
     for name in FileSystemHandler.__abstractmethods__:
         given, ours = (inspect.signature(getattr(kind, name)) for kind in (FileSystemHandler, RetryingHandler))
         assert len(ours.parameters) == len(given.parameters), name

@@ -1,4 +1,4 @@
-"""Names and signatures of Ray that are private or for developers; a failure here names what an upgrade has changed."""
+"""Private and developer APIs of Ray that the package uses; a failing test names what an upgrade has changed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def parameters(function: Any) -> list[str]:
         ("ray.train._checkpoint._METADATA_FILE_NAME", layout.METADATA),
     ],
 )
-def test_a_constant_has_the_value_that_is_copied_here(name: str, value: str) -> None:
+def test_copied_constants_equal_rays(name: str, value: str) -> None:
     module, _, constant = name.rpartition(".")
     assert getattr(import_module(module), constant) == value
 
 
-def test_hooks_of_the_command_line_get_what_they_read() -> None:
+def test_cli_hooks_receive_the_arguments_they_read() -> None:
     from ray._private.parameter import RayParams
     from ray.dashboard.modules.job import cli
     from ray.job_submission import JobSubmissionClient
@@ -51,7 +51,7 @@ def test_hooks_of_the_command_line_get_what_they_read() -> None:
     assert {"entrypoint", "working_dir", "runtime_env", "runtime_env_json"} <= set(parameters(cli.submit.callback))
 
 
-def test_a_submission_gets_metadata_and_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.job_submission import JobSubmissionClient
 
     sent: list[Any] = []
@@ -66,19 +66,19 @@ def test_a_submission_gets_metadata_and_keeps_its_own(monkeypatch: pytest.Monkey
     ]
 
 
-def test_dashboards_of_grafana_are_generated(tmp_path: Path) -> None:
+def test_grafana_dashboards_are_generated(tmp_path: Path) -> None:
     files = ray_commands.write_dashboards(tmp_path)
     assert [file.stem for file in files] == ["ray-core", "ray-train", "ray-data", "ray-serve", "ray-serve-deployment"]
     assert all(json.loads(file.read_text())["panels"] for file in files)
 
 
-def test_this_process_is_described_without_a_connection() -> None:
+def test_process_is_described_without_ray_connection() -> None:
     assert ray_core.is_worker() is False
     assert ray_core.job_metadata() == {}
     assert ray_core.train_ranks() is None
 
 
-def test_a_worker_is_described_by_the_names_that_are_read() -> None:
+def test_worker_description_has_expected_fields() -> None:
     import ray
     from ray._private.worker import Worker
     from ray._raylet import CoreWorker
@@ -95,9 +95,7 @@ def test_a_worker_is_described_by_the_names_that_are_read() -> None:
     assert hasattr(TrainContext, "get_local_rank")
 
 
-def test_a_question_that_fails_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_ray_query_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     changed = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "ray", changed)
     ray_core._report.cache_clear()
@@ -107,7 +105,7 @@ def test_a_question_that_fails_is_logged_once(
     assert caplog.text.count("could not report the job's metadata (AttributeError(") == 1
 
 
-def test_train_calls_the_hooks_that_are_overridden() -> None:
+def test_train_callback_hooks_exist() -> None:
     from mlplatform.compat import ray_train
     from mlplatform.training.reports import Reports
     from mlplatform.training.workers import WorkerSetup
@@ -128,7 +126,7 @@ def test_train_calls_the_hooks_that_are_overridden() -> None:
     assert inspect.iscoroutinefunction(ray_train.ControllerCallback.before_controller_shutdown)
 
 
-def test_train_has_the_context_that_is_changed() -> None:
+def test_train_context_has_patched_attributes() -> None:
     from ray.train.v2._internal.execution.context import TrainContext
     from ray.train.v2._internal.execution.storage import StorageContext
 
@@ -140,7 +138,7 @@ def test_train_has_the_context_that_is_changed() -> None:
     assert StorageContext.make_default_checkpoint_dir_name().startswith(layout.FOLDER_PREFIX)
 
 
-def test_train_writes_the_keys_that_are_read() -> None:
+def test_train_checkpoint_state_has_expected_keys() -> None:
     from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
 
     state = set(checkpoint_manager._CheckpointManagerState.model_fields)
@@ -148,7 +146,7 @@ def test_train_writes_the_keys_that_are_read() -> None:
     assert {layout.FOLDER, layout.METRICS} <= set(checkpoint_manager._TrainingResultState.model_fields)
 
 
-def test_the_functions_for_reports_that_reach_nothing_exist() -> None:
+def test_ineffective_report_functions_exist() -> None:
     from ray import tune
     from ray.air import session
     from ray.train._internal import session as train_session
@@ -158,7 +156,7 @@ def test_the_functions_for_reports_that_reach_nothing_exist() -> None:
     assert tune.report is trainable_fn_utils.report
 
 
-def test_tune_has_the_queue_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_session_has_report_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.tune.integration import ray_train as integration
 
     from mlplatform.compat import ray_tune
@@ -170,7 +168,7 @@ def test_tune_has_the_queue_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ray_tune.report_queue(integration.TuneReportCallback()) is queue
 
 
-def test_tune_writes_the_files_that_are_looked_for(tmp_path: Path) -> None:
+def test_tune_snapshot_files_have_expected_names(tmp_path: Path) -> None:
     from ray.tune.execution.experiment_state import _find_newest_experiment_checkpoint
     from ray.tune.execution.tune_controller import TuneController
     from ray.tune.impl.tuner_internal import _TUNER_PKL
@@ -183,7 +181,7 @@ def test_tune_writes_the_files_that_are_looked_for(tmp_path: Path) -> None:
     assert not ray_tune.is_begun({_TUNER_PKL})
 
 
-def test_schedulers_have_the_attributes_that_are_read() -> None:
+def test_tune_schedulers_have_expected_attributes() -> None:
     from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, MedianStoppingRule
 
     from mlplatform.compat import ray_tune

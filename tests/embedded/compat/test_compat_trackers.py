@@ -1,4 +1,4 @@
-"""Private names of W&B's and Comet's clients that the package uses."""
+"""Private names of the W&B and Comet clients that the package uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-def test_wandb_tells_whether_a_server_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_reports_whether_server_has_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     from wandb.sdk import wandb_setup
     from wandb.sdk.lib import urls, wbauth
@@ -26,7 +26,7 @@ def test_wandb_tells_whether_a_server_has_a_key(tmp_path: Path, monkeypatch: pyt
     assert not wandb.has_stored_key(None)
 
 
-def test_comet_tells_whether_it_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_reports_whether_key_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("comet_ml")
     from mlplatform.compat import comet
 

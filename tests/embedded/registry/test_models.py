@@ -1,4 +1,4 @@
-"""Lists of registered models, in the pages of MLflow's client."""
+"""Lists of registered models that span several pages of MLflow's client."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 class Pages:
-    """A registry with more models than its server gives at once."""
+    """A registry with more models than the server returns per page."""
 
     def __init__(self, names: list[str], size: int) -> None:
         self.names, self.size = names, size
@@ -30,7 +30,7 @@ class Pages:
         return []
 
 
-def test_every_model_is_listed_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_on_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"model-{number}" for number in range(5)]
     for module in (lookup, models):
         monkeypatch.setattr(module, "client", lambda: Pages(names, 2))

@@ -1,4 +1,4 @@
-"""A job's replaced attempt writes no report, no metric and no end of its run; in a real folder and a real SQLite."""
+"""A replaced attempt writes no reports, metrics or run status; tested with a real folder and a real SQLite."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def steps(run: Any, key: str = "loss") -> list[int]:
     return [point.step for point in client.get_metric_history(run_id, key)]
 
 
-def test_a_woken_attempt_overwrites_no_reports(
+def test_resumed_stale_attempt_overwrites_no_reports(
     tmp_path: Path, replace: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "storage" / "steps"
@@ -61,7 +61,9 @@ def test_a_woken_attempt_overwrites_no_reports(
     assert history() == [first]
 
 
-def test_a_woken_attempt_adds_no_metrics(become: Become, replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
+def test_resumed_stale_attempt_adds_no_metrics(
+    become: Become, replace: Callable[[], None], run: Any, tmp_path: Path
+) -> None:
     address = f"sqlite:///{tmp_path}/mlflow.db"
     first = RunSink(run[1], address)
     first.open()
@@ -80,9 +82,7 @@ def test_a_woken_attempt_adds_no_metrics(become: Become, replace: Callable[[], N
     assert run[0].get_metric_history(run[1], "loss")[1].value == 0.5
 
 
-def test_what_waits_for_a_replaced_attempt_is_dropped_without_delay(
-    replace: Callable[[], None], run: Any, tmp_path: Path
-) -> None:
+def test_pending_metrics_of_replaced_attempt_are_dropped(replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
     replace()
     writer = MetricWriter(run[1], f"sqlite:///{tmp_path}/mlflow.db")
     writer.log({"loss": 1.0}, 0)
@@ -95,7 +95,7 @@ def test_what_waits_for_a_replaced_attempt_is_dropped_without_delay(
     assert steps(run) == []
 
 
-def test_a_woken_attempt_touches_no_trial(replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
+def test_resumed_stale_attempt_changes_no_trial(replace: Callable[[], None], run: Any, tmp_path: Path) -> None:
     parent = run[1]
     trials = TrialRuns(parent, "tune", f"sqlite:///{tmp_path}/mlflow.db")
     trials.open()
@@ -111,7 +111,7 @@ def test_a_woken_attempt_touches_no_trial(replace: Callable[[], None], run: Any,
 
 @pytest.fixture
 def tracked(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """MLflow's client, of the SQLite that this process tracks in."""
+    """MLflow's client for the SQLite database that this process tracks to."""
     import mlflow
 
     address = f"sqlite:///{tmp_path}/mlflow.db"
@@ -122,7 +122,7 @@ def tracked(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     mlflow.set_tracking_uri(None)
 
 
-def test_a_woken_attempt_leaves_the_run_to_its_successor(tracked: Any) -> None:
+def test_resumed_stale_attempt_leaves_run_to_successor(tracked: Any) -> None:
     import mlflow
 
     before: list[Any] = []
@@ -130,7 +130,7 @@ def test_a_woken_attempt_leaves_the_run_to_its_successor(tracked: Any) -> None:
     def wake_up_and_fail() -> None:
         with tracking_run.job_run() as run:
             assert run
-            # What its successor does to the run.
+            # The successor's changes to the run.
             tracked.set_tag(run.info.run_id, contract.TAG_ATTEMPT, "2")
             before.append(tracked.get_run(run.info.run_id))
             raise ValueError("woken up")
@@ -140,10 +140,10 @@ def test_a_woken_attempt_leaves_the_run_to_its_successor(tracked: Any) -> None:
     after = tracked.get_run(before[0].info.run_id)
     assert (after.info.status, after.info.end_time) == ("RUNNING", None)
     assert after.data.tags == before[0].data.tags
-    assert mlflow.active_run() is None, "MLflow would end it when the process exits"
+    assert mlflow.active_run() is None, "the run is still active, so MLflow would end it when the process exits"
 
 
-def test_a_replaced_attempt_does_not_rejoin_the_run(tracked: Any, become: Become, replace: Callable[[], None]) -> None:
+def test_replaced_attempt_cannot_rejoin_run(tracked: Any, become: Become, replace: Callable[[], None]) -> None:
     replace()
     become(2)
     with tracking_run.job_run() as run:

@@ -1,4 +1,4 @@
-"""Metric names and refusals, compared with MLflow's own validation and errors."""
+"""Metric names and rejections, compared with MLflow's own validation and errors."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         ("x" * 249 + "/y", "x" * 249),
     ],
 )
-def test_a_name_that_mlflow_refuses_becomes_the_nearest_that_it_takes(asked: str, given: str) -> None:
+def test_invalid_metric_name_becomes_nearest_valid_name(asked: str, given: str) -> None:
     from mlflow.utils.validation import _validate_metric
 
     assert valid_name(asked) == given
@@ -42,9 +42,7 @@ def test_a_name_that_mlflow_refuses_becomes_the_nearest_that_it_takes(asked: str
 
 
 @pytest.mark.parametrize(("code", "final"), [("INVALID_PARAMETER_VALUE", True), ("TEMPORARILY_UNAVAILABLE", False)])
-def test_what_a_database_refuses_for_good_is_not_sent_again(
-    code: str, final: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permanently_rejected_points_are_not_resent(code: str, final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient, MlflowException
     from mlflow.protos import databricks_pb2
 

@@ -1,4 +1,4 @@
-"""Plugins that MLflow loads from the package: tags of every run of a job, and which key each server gets."""
+"""Plugins that MLflow loads from the package: tags on every run of a job, and credentials per server."""
 
 import subprocess
 import sys
@@ -17,11 +17,11 @@ OWN = "http://mlflow:800"
 ACCOUNT = {"Authorization": "Basic of-the-platform"}
 
 
-def test_a_process_outside_of_jobs_is_left_alone() -> None:
+def test_process_outside_jobs_gets_no_tags() -> None:
     assert JobContext().in_context() is False
 
 
-def test_a_process_of_a_job_tags_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_process_tags_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in (("JOB_ID", "digits-7"), ("ATTEMPT", "2"), ("IMAGE", "ray:1"), ("USER", "ada")):
         monkeypatch.setenv(f"MLPLATFORM_{variable}", value)
     monkeypatch.setenv("MLPLATFORM_GIT_COMMIT", "abc")
@@ -37,7 +37,7 @@ def test_a_process_of_a_job_tags_its_runs(monkeypatch: pytest.MonkeyPatch) -> No
     }
 
 
-def test_invalid_settings_cost_the_tags_and_not_the_run_and_are_logged_once(
+def test_invalid_settings_drop_tags_and_log_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(plugin, "_reported", set())
@@ -47,7 +47,7 @@ def test_invalid_settings_cost_the_tags_and_not_the_run_and_are_logged_once(
     assert caplog.text.count("Runs are not tagged with their job: MLPLATFORM_ATTEMPT='none'") == 1
 
 
-def test_it_loads_nothing_heavy() -> None:
+def test_plugin_imports_nothing_heavy() -> None:
     program = (
         "import sys, mlflow; from mlplatform.tracking.plugin import JobContext; JobContext().tags(); "
         "print({'ray', 'torch', 'mlflow.pytorch'} & set(sys.modules))"
@@ -62,7 +62,7 @@ def test_mlflow_finds_both_plugins() -> None:
     assert key.load() is JobsOwnKey
 
 
-def test_log_model_pickles_as_the_tutorial_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorials_log_model_call_pickles_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
     import torch
 
@@ -77,7 +77,7 @@ def test_log_model_pickles_as_the_tutorial_writes_it(tmp_path: Path, monkeypatch
 
 
 def sent(url: str) -> str | None:
-    """The key of a request for which MLflow has chosen the account of its credentials file."""
+    """The Authorization header of a request for which MLflow chose the account of its credentials file."""
     prepared: PreparedRequest = Request("GET", f"{url}/api", headers=ACCOUNT, auth=JobsOwnKey().get_auth()).prepare()
     return prepared.headers.get("Authorization")
 
@@ -88,20 +88,20 @@ def platform(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("platform")
-def test_the_platforms_account_goes_to_the_platform_alone() -> None:
+def test_platform_account_is_sent_to_platform_only() -> None:
     assert sent(OWN) == ACCOUNT["Authorization"]
     assert sent("http://elsewhere:8000") is None
     assert sent(f"{OWN}0") is None
 
 
 @pytest.mark.usefixtures("platform")
-def test_a_jobs_own_token_wins_over_the_credentials_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_of_job_overrides_credentials_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "mine")
     assert sent(OWN) == sent("http://elsewhere:8000") == "Bearer mine"
 
 
 @pytest.mark.usefixtures("platform")
-def test_a_jobs_own_account_goes_wherever_it_sends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_of_job_is_sent_to_any_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hers")
     assert sent("http://elsewhere:8000") == ACCOUNT["Authorization"]

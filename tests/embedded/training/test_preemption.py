@@ -1,4 +1,4 @@
-"""A notice in the middle of an epoch, to a real Lightning training; what a Ray group would tell it is given here."""
+"""Preemption notices during an epoch of a real Lightning training; a stand-in plays the Ray worker group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTICE_AT = 11
 
 
 class Line(pl.LightningModule):
-    """Notes which batches of an epoch it sees."""
+    """A model that records the batches that it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Line(pl.LightningModule):
 
 
 class Group:
-    """Ray Train as one worker sees it: the notices that it gets and the reports that it makes."""
+    """Ray Train as one worker sees it: delivers notices and records reports."""
 
-    def __init__(self, notice_from: int = NOTICE_AT, batches_a_second: int = 1) -> None:
+    def __init__(self, notice_from: int = NOTICE_AT, batches_per_second: int = 1) -> None:
         self.asked: list[int] = []
         self.reports: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.model = Line()
         self._notice_from = notice_from
-        self._batches_a_second = batches_a_second
+        self._batches_per_second = batches_per_second
 
     def get_preemption_info(self) -> object | None:
         self.asked.append(len(self.model.seen))
@@ -56,7 +56,7 @@ class Group:
 
     def broadcast_from_rank_zero(self, mine: int) -> int:
         assert mine >= 1
-        return self._batches_a_second
+        return self._batches_per_second
 
     def report(self, metrics: dict[str, Any], checkpoint: ray.train.Checkpoint) -> None:
         self.reports.append((metrics, torch.load(Path(checkpoint.path) / "checkpoint.ckpt", weights_only=False)))
@@ -81,15 +81,15 @@ def trained(group: Group, monkeypatch: pytest.MonkeyPatch, resume: Path | None =
     return trainer
 
 
-def test_a_notice_is_answered_by_one_checkpoint_in_the_middle_of_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preemption_notice_triggers_one_mid_epoch_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
     trained(group, monkeypatch)
     ((metrics, checkpoint),) = group.reports
     assert (metrics["epoch"], metrics["step"], checkpoint["global_step"]) == (1, NOTICE_AT, NOTICE_AT)
-    assert math.isnan(metrics["val_loss"]), "what this epoch gives is not known yet"
+    assert math.isnan(metrics["val_loss"]), "the validation loss of an unfinished epoch is not NaN"
 
 
-def test_the_epoch_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resumed_epoch_continues_at_next_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stopped = Group()
     trained(stopped, monkeypatch)
     torch.save(stopped.reports[0][1], tmp_path / "checkpoint.ckpt")
@@ -99,13 +99,13 @@ def test_the_epoch_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert trainer.global_step == 3 * BATCHES
 
 
-def test_all_ranks_ask_as_often_as_rank_0_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Group(notice_from=1000, batches_a_second=5)
+def test_all_ranks_poll_at_rank_0_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(notice_from=1000, batches_per_second=5)
     trained(group, monkeypatch)
-    assert group.asked == [1, 6, 11, 17, 22], "not at 16 and 24, which end an epoch"
+    assert group.asked == [1, 6, 11, 17, 22], "polled at batches other than expected; 16 and 24 end an epoch"
 
 
-def test_a_checkpoint_holds_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_contains_complete_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(notice_from=3)
     trained(group, monkeypatch, accumulate_grad_batches=2)
     assert [(metrics["step"], checkpoint["global_step"]) for metrics, checkpoint in group.reports] == [(2, 2)]

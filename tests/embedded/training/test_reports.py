@@ -37,7 +37,7 @@ def reports(storage_folder: Any) -> Iterator[Reports]:
     uri = f"{storage_folder}/job/fit"
     reports = Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=None)
     yield reports
-    # Its thread reads the settings, which the next test changes.
+    # Stop its thread, which reads settings that the next test changes.
     reports._close()
 
 
@@ -48,7 +48,7 @@ def reports(storage_folder: Any) -> Iterator[Reports]:
         *[({"step": None, "epoch": 2}, 2), ({"epoch": float("nan")}, 7), ({"step": "third"}, 7)],
     ],
 )
-def test_a_report_is_plotted_at_its_step_else_epoch_else_count(values: dict[str, float], step: int) -> None:
+def test_report_is_plotted_at_step_epoch_or_count(values: dict[str, float], step: int) -> None:
     assert step_of(values, reports=7) == step
 
 
@@ -58,21 +58,21 @@ def test_only_numbers_are_plotted() -> None:
 
 
 @pytest.mark.parametrize(("how", "loss"), [("rank0", 1.0), ("mean", 2.0), ("max", 3.0)])
-def test_ranks_are_aggregated_as_asked(how: Any, loss: float) -> None:
+def test_rank_metrics_are_aggregated_as_configured(how: Any, loss: float) -> None:
     ranks = [{"loss": 1.0, "epoch": 4, "name": "a"}, {"loss": 3.0, "epoch": 4, "name": "b"}]
     assert aggregated(ranks, how) == {"loss": loss, "epoch": 4, "name": "a"}
 
 
-def test_a_metric_that_rank_0_does_not_report_is_aggregated_too() -> None:
+def test_metric_missing_on_rank_0_is_aggregated() -> None:
     assert aggregated([{"loss": 1.0}, {"loss": 2.0, "seen": 5}], "mean") == {"loss": 1.5, "seen": 5.0}
 
 
-def test_each_report_is_one_line_of_the_log(reports: Reports, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_report_is_one_log_line(reports: Reports, capsys: pytest.CaptureFixture[str]) -> None:
     reports.after_report(NO_CHECKPOINT, [{"loss": 0.5}, {"loss": 9.0}])
     reports.after_report(NO_CHECKPOINT, [{"loss": 0.25}, {"loss": 9.0}])
     lines = [line.partition("mlplatform report ")[2] for line in capsys.readouterr().out.splitlines()]
-    said = [json.loads(line) for line in lines]
-    assert [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in said] == [
+    parsed = [json.loads(line) for line in lines]
+    assert [(line["run"], line["loss"], line["step"], line["training_iteration"]) for line in parsed] == [
         ("fit", 0.5, 0, 1),
         ("fit", 0.25, 1, 2),
     ]
@@ -83,14 +83,14 @@ def allowed_by_the_stack() -> str:
     return str(base["services"]["ray"]["environment"]["RAY_DEDUP_LOGS_ALLOW_REGEX"])
 
 
-def test_reports_of_two_trainings_that_differ_in_numbers_alone_are_all_shown(tmp_path: Path) -> None:
+def test_similar_report_lines_are_not_deduplicated(tmp_path: Path) -> None:
     from ray._private import ray_constants, ray_logging
 
     instance = Instance("1", "http://127.0.0.1:1", "http://127.0.0.1:2", "/tmp/ray")
     embedded = common_environment(Home(tmp_path), instance)
     allowed = embedded["RAY_DEDUP_LOGS_ALLOW_REGEX"]
     assert allowed == allowed_by_the_stack()
-    assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's own default stays"
+    assert ray_constants.TESTING_NEVER_DEDUP_TOKEN in allowed, "Ray's default is missing"
 
     deduplicator = ray_logging.LogDeduplicator(5, allowed, None)
     lines = [f'{REPORT} {{"run": "fit", "loss": 0.{pid}}}' for pid in (1, 2, 3)]
@@ -99,14 +99,14 @@ def test_reports_of_two_trainings_that_differ_in_numbers_alone_are_all_shown(tmp
     assert shown == lines
 
 
-def test_all_reports_can_be_read_back_without_a_checkpoint(reports: Reports, storage_folder: Any) -> None:
+def test_history_contains_reports_without_checkpoint(reports: Reports, storage_folder: Any) -> None:
     for loss in (0.5, 0.25):
         reports.after_report(NO_CHECKPOINT, [{"loss": loss, "note": "text stays"}])
     reports._close()
     assert [(line["loss"], line["note"]) for line in history("fit")] == [(0.5, "text stays"), (0.25, "text stays")]
 
 
-def test_the_detailed_fields_tell_each_rank_and_the_last_report(storage_folder: Any) -> None:
+def test_detailed_history_has_ranks_and_last_report(storage_folder: Any) -> None:
     import asyncio
 
     uri = f"{storage_folder}/job/fit"
@@ -128,7 +128,7 @@ def test_the_detailed_fields_tell_each_rank_and_the_last_report(storage_folder: 
     assert last["done"] is True
 
 
-def test_a_replayed_report_stands_once_in_the_history(reports: Reports, storage_folder: Any) -> None:
+def test_history_contains_replayed_report_once(reports: Reports, storage_folder: Any) -> None:
     for losses in ((0.5, 0.4), (0.3, 0.2, 0.1)):
         reports.before_worker_group_start(None)
         for loss in losses:
@@ -137,18 +137,20 @@ def test_a_replayed_report_stands_once_in_the_history(reports: Reports, storage_
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.1]
 
 
-def test_every_report_of_an_epoch_is_in_the_history_and_a_step_that_comes_again_is_said_once(
+def test_repeated_step_keeps_history_and_warns_once(
     reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for epoch, loss in ((0, 0.5), (0, 0.4), (1, 0.3), (1, 0.2)):
         reports.after_report(NO_CHECKPOINT, [{"epoch": epoch, "loss": loss}])
     reports._close()
     assert [line["loss"] for line in history("fit")] == [0.5, 0.4, 0.3, 0.2]
-    (said,) = [record.message for record in caplog.records]
-    assert said.startswith("loss is reported for step 0 after step 0, and MLflow keeps only the first value of a step")
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith(
+        "loss is reported for step 0 after step 0, and MLflow keeps only the first value of a step"
+    )
 
 
-def test_two_reports_of_a_step_with_other_metrics_are_fine(
+def test_reports_of_different_metrics_may_share_step(
     reports: Reports, storage_folder: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for epoch in range(2):
@@ -157,18 +159,18 @@ def test_two_reports_of_a_step_with_other_metrics_are_fine(
     assert not caplog.records
 
 
-def test_what_json_does_not_know_is_kept_as_text(reports: Reports, storage_folder: Any) -> None:
+def test_non_json_values_are_stored_as_text(reports: Reports, storage_folder: Any) -> None:
     reports.after_report(NO_CHECKPOINT, [{"loss": 0.5, "where": Path("/data")}])
     reports._close()
     assert [line["where"] for line in history("fit")] == ["/data"]
 
 
-def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_attempt(storage_folder: Any) -> None:
+def test_checkpoint_hands_unsent_points_to_next_attempt(storage_folder: Any) -> None:
     from ray.train import Checkpoint
 
     def new() -> tuple[Reports, MetricWriter]:
         uri = f"{storage_folder}/job/fit"
-        # Nothing listens there, as during an outage of MLflow.
+        # Nothing listens on this port, as during an outage of MLflow.
         metrics = MetricWriter("run", "http://127.0.0.1:1")
         return Reports("fit", uri, history=Outbox(HistorySink(uri)), metrics=metrics), metrics
 
@@ -182,19 +184,17 @@ def test_what_has_not_arrived_goes_with_the_checkpoint_and_is_sent_by_the_next_a
 
     again, rest = new()
     again._send_again(checkpoint.get_metadata()["mlplatform.unsent"])
-    assert rest.pending() == metrics.pending()[:2], "the same points with the same stamps; what follows is replayed"
+    assert rest.pending() == metrics.pending()[:2], "the points or their timestamps differ"
     for each in (reports, again):
         each._close(timeout_s=0.1)
 
 
-def test_a_report_that_cannot_be_tracked_does_not_end_the_training(
-    reports: Reports, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tracking_error_does_not_end_training(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
     reports.after_report(NO_CHECKPOINT, [])
     assert "the training continues" in caplog.text
 
 
-def test_metrics_of_numpy_and_torch_become_python_values() -> None:
+def test_numpy_and_torch_metrics_become_python_values() -> None:
     metrics = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array([1, 2]), "d": 1.5, "e": "text"}
     values = plain(metrics)
     assert values == {"a": 0.5, "b": 3, "c": [1, 2], "d": 1.5, "e": "text"}

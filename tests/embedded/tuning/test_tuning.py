@@ -28,16 +28,16 @@ RESULT = {
 }
 
 
-def test_what_ray_fills_in_is_not_the_trials_own_report() -> None:
+def test_fields_added_by_ray_are_not_reported() -> None:
     assert reported(RESULT) == {"loss": 0.5, "val/accuracy": 0.75, "note": "warm"}
 
 
 @pytest.mark.parametrize(("own", "step"), [({"step": 40, "epoch": 2}, 40), ({"epoch": 2}, 2), ({}, 3)])
-def test_a_trials_report_is_plotted_at_its_step_else_epoch_else_count(own: dict[str, int], step: int) -> None:
+def test_trial_report_is_plotted_at_step_epoch_or_count(own: dict[str, int], step: int) -> None:
     assert _step({**RESULT, **own}) == step
 
 
-def test_a_report_that_comes_again_from_a_snapshot_has_the_time_of_its_own() -> None:
+def test_restored_report_keeps_its_timestamp() -> None:
     points = _points(RESULT)
     assert {(point.key, point.value, point.step, point.timestamp) for point in points} == {
         ("loss", 0.5, 3, 1_000_000),
@@ -57,31 +57,31 @@ def test_a_report_that_comes_again_from_a_snapshot_has_the_time_of_its_own() -> 
         ({"done": True, "training_iteration": 16}, {}, ("training_iteration", 100), True),
     ],
 )
-def test_a_trial_that_has_run_its_course_was_not_stopped_early(
+def test_completed_trial_is_not_early_stopped(
     result: dict[str, Any], criteria: dict[str, float], length: tuple[str, int] | None, cut: bool
 ) -> None:
     assert was_cut(result, criteria, length) is cut
 
 
-def test_the_length_of_a_trial_is_the_schedulers_if_it_ends_trials_at_one() -> None:
+def test_trial_length_comes_from_scheduler() -> None:
     assert schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
     assert schedule_length(ASHAScheduler(max_t=50, stop_last_trials=False)) is None
     assert schedule_length(FIFOScheduler()) is None
 
 
-def test_a_callback_travels_with_the_search_without_its_trials() -> None:
+def test_pickled_callback_excludes_trials() -> None:
     callback = TrialCallback("search", "run", ("epoch", 5))
     callback._open.add("abc_00000")
     restored = pickle.loads(pickle.dumps(callback))  # noqa: S301 - our own bytes
     assert (restored._name, restored._parent, restored.length, restored._open) == ("search", "run", ("epoch", 5), set())
 
 
-def test_what_goes_wrong_in_tracking_does_not_end_the_search(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracking_error_does_not_end_search(caplog: pytest.LogCaptureFixture) -> None:
     TrialCallback("search", None).on_trial_start(iteration=0, trials=[], trial=None)
     assert "the search continues" in caplog.text
 
 
-def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
+def test_search_without_snapshot_starts_over(tmp_path: Any) -> None:
     from pyarrow.fs import LocalFileSystem
 
     folder = tmp_path / "search"
@@ -94,7 +94,7 @@ def test_a_search_without_a_snapshot_begins_anew(tmp_path: Any) -> None:
 
 
 class AbsentOnce:
-    """An MLflow with one run; it is unavailable the first time that parameters are sent."""
+    """An MLflow with one run that is unavailable when parameters are first sent."""
 
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
@@ -107,7 +107,7 @@ class AbsentOnce:
         self.params.update({param.key: param.value for param in params})
 
     def set_tag(self, *_: Any) -> None:
-        """The tags do not matter here."""
+        """Ignore tags."""
 
 
 def trial_runs(client: AbsentOnce, monkeypatch: pytest.MonkeyPatch) -> TrialRuns:
@@ -121,7 +121,7 @@ def trial_runs(client: AbsentOnce, monkeypatch: pytest.MonkeyPatch) -> TrialRuns
     return runs
 
 
-def test_a_trial_gets_its_parameters_though_mlflow_was_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_parameters_are_sent_after_brief_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     client = AbsentOnce(ConnectionError("away"))
     runs = trial_runs(client, monkeypatch)
     start = [lambda runs: runs.start("a", "a", {"lr": 0.1})]
@@ -131,7 +131,7 @@ def test_a_trial_gets_its_parameters_though_mlflow_was_away_for_a_moment(monkeyp
     assert client.params == {"lr": "0.1"}
 
 
-def test_parameters_that_mlflow_refuses_cost_a_trial_no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_parameters_do_not_lose_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowException
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
@@ -148,6 +148,6 @@ def test_parameters_that_mlflow_refuses_cost_a_trial_no_reports(monkeypatch: pyt
         ("mlplatform.retrying", "RetryingHandler"),
     ],
 )
-def test_a_search_of_version_0_1_0_finds_the_names_in_its_pickle(module: str, name: str) -> None:
+def test_pickled_names_of_0_1_0_still_exist(module: str, name: str) -> None:
     found = pickle.loads(f"c{module}\n{name}\n.".encode())  # noqa: S301 - one name, as `tuner.pkl` holds it
     assert found.__name__ == name

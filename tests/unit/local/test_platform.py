@@ -63,7 +63,7 @@ def test_a_damaged_state_is_named(home: Path) -> None:
         LocalPlatform(home).status()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="MLPLATFORM_HOME"):
         LocalPlatform(tmp_path / "file" / "home").up()

@@ -58,7 +58,7 @@ def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
     assert objects.list_files(str(tmp_path / "new")) == []
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/below cannot be written .*MLPLATFORM_STORAGE"):
         objects.check_writable(str(tmp_path / "file" / "below"))

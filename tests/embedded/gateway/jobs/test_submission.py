@@ -1,4 +1,4 @@
-"""Submissions and job details, against the models of the Ray that is installed."""
+"""Submissions and job details, compared with the models of the installed Ray."""
 
 import dataclasses
 import json
@@ -52,19 +52,19 @@ def refused(**fields: Any) -> str:
 # --- Ray's request ---
 
 
-def test_the_fields_are_those_of_rays_request() -> None:
+def test_submission_fields_equal_rays() -> None:
     theirs = {field.name for field in dataclasses.fields(JobSubmitRequest)}
     assert set(Submission.model_fields) == theirs == set(WHOLE)
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(JobSubmitRequest), ids=lambda field: str(field.name))
-def test_every_field_of_rays_request_is_taken_over(field: Any) -> None:
+def test_every_field_of_rays_request_is_parsed(field: Any) -> None:
     body = {"entrypoint": WHOLE["entrypoint"], field.name: WHOLE[field.name]}
     request = dataclasses.asdict(JobSubmitRequest(**body))
     assert getattr(Submission.parse(json.dumps(request).encode()), field.name) == WHOLE[field.name]
 
 
-def test_an_optional_field_of_a_newer_ray_is_dropped_while_it_is_none() -> None:
+def test_unknown_field_with_null_value_is_ignored() -> None:
     assert parsed(entrypoint_new=None, runtime_env=None, metadata=None).runtime_env == {}
 
 
@@ -101,7 +101,7 @@ def test_an_optional_field_of_a_newer_ray_is_dropped_while_it_is_none() -> None:
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_a_bad_field_is_named_with_its_value_in_one_sentence(fields: dict[str, Any], start: str) -> None:
+def test_invalid_field_error_names_field_and_value(fields: dict[str, Any], start: str) -> None:
     message = refused(**fields)
     assert start in message
     assert len(message.splitlines()) == 1
@@ -112,13 +112,13 @@ def test_a_bad_field_is_named_with_its_value_in_one_sentence(fields: dict[str, A
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe", b'{"entrypoint": "\\ud800"}', b"[" * 10_000]
 )
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+def test_body_must_be_json_object(body: bytes) -> None:
     message = refusal(body)
     assert message.startswith("The body is not valid: ")
     assert len(message.splitlines()) == 1
 
 
-# --- Zero characters ---
+# --- NUL characters ---
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
         b'{"entrypoint": "a\0"}',
     ],
 )
-def test_a_zero_character_is_refused_wherever_it_is(body: bytes) -> None:
+def test_nul_character_is_rejected_everywhere(body: bytes) -> None:
     assert refusal(body) == "The submission holds a zero character (\\u0000); leave it out."
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "\\x00"])
-def test_text_that_only_looks_like_one_is_kept(text: str) -> None:
+def test_escaped_nul_text_is_accepted(text: str) -> None:
     assert parsed(entrypoint=text).entrypoint == text
 
 
@@ -159,7 +159,7 @@ def test_text_that_only_looks_like_one_is_kept(text: str) -> None:
         "a" * 128,
     ],
 )
-def test_an_id_is_kept_as_it_was_asked_for(field: str, job_id: str) -> None:
+def test_valid_requested_id_is_kept(field: str, job_id: str) -> None:
     assert parsed(**{field: job_id}).job().id == job_id
 
 
@@ -171,27 +171,27 @@ def test_an_id_is_kept_as_it_was_asked_for(field: str, job_id: str) -> None:
         *("a b", "a\n", "a\r", "a\t", "ä", "a?b", "a#b", "a'b", "a" * 129),
     ],
 )
-def test_an_id_that_is_no_plain_name_is_refused(field: str, job_id: str) -> None:
+def test_invalid_id_is_rejected(field: str, job_id: str) -> None:
     assert f"{field}={job_id!r}"[:100] in refused(**{field: job_id})
 
 
 @pytest.mark.parametrize("job_id", ["a--1-0a1b2c", "a--12-ffffff", "a--1-0a1b2c--2-0a1b2c"])
-def test_an_id_that_ends_like_an_attempts_is_refused(job_id: str) -> None:
+def test_id_with_attempt_suffix_is_rejected(job_id: str) -> None:
     assert "are reserved for the platform" in refused(submission_id=job_id)
     assert "are reserved for the platform" in refused(job_id=job_id)
 
 
-def test_an_id_is_made_in_rays_form_and_is_new_each_time() -> None:
+def test_generated_ids_are_unique_and_in_rays_format() -> None:
     ids = {parsed().job().id for _ in range(100)}
     assert len(ids) == 100
     assert all(re.fullmatch("raysubmit_[A-Za-z0-9]{16}", job_id) for job_id in ids)
     assert not any(ATTEMPT_ID.search(job_id) for job_id in ids)
 
 
-# --- What the metadata says ---
+# --- Metadata ---
 
 
-def test_a_job_without_words_to_the_platform_gets_the_defaults() -> None:
+def test_job_without_platform_metadata_gets_defaults() -> None:
     job = parsed(metadata={"note": "x"}).job()
     assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (3, 0)
     assert (job.user, job.wait_for_capacity, job.workers) == ("", False, None)
@@ -200,9 +200,9 @@ def test_a_job_without_words_to_the_platform_gets_the_defaults() -> None:
     assert abs((datetime.now(UTC) - job.created).total_seconds()) < 60
 
 
-def test_metadata_tells_the_platform_what_to_do() -> None:
-    said = {"user": "ann", "max_restarts_on_loss": "0", "max_restarts_on_failure": "2", "wait_for_capacity": "true"}
-    job = parsed(metadata={**said, "workers": "2", "worker_cpus": "0.5", "worker_gpus": "1"}).job()
+def test_metadata_sets_job_options() -> None:
+    options = {"user": "ann", "max_restarts_on_loss": "0", "max_restarts_on_failure": "2", "wait_for_capacity": "true"}
+    job = parsed(metadata={**options, "workers": "2", "worker_cpus": "0.5", "worker_gpus": "1"}).job()
     assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (0, 2)
     assert (job.user, job.wait_for_capacity) == ("ann", True)
     assert group_of(job.workers) == WorkerGroup(2, 0.5, 1)
@@ -217,7 +217,7 @@ def test_metadata_tells_the_platform_what_to_do() -> None:
         ({"max_restarts_on_loss": "1"}, (1, 0), []),
     ],
 )
-def test_former_keys_are_accepted_with_a_notice(
+def test_renamed_metadata_keys_are_accepted_with_notice(
     metadata: dict[str, str], limits: tuple[int, int], renamed: list[str]
 ) -> None:
     job = parsed(metadata=metadata).job()
@@ -229,30 +229,30 @@ def test_former_keys_are_accepted_with_a_notice(
         assert f"is now called {new!r}; the old name is accepted until 1.0." in notice
 
 
-def test_a_group_of_workers_takes_a_cpu_each_and_no_group_is_none() -> None:
+def test_worker_group_defaults_to_one_cpu_each() -> None:
     assert group_of(parsed(metadata={"workers": "3"}).job().workers) == WorkerGroup(3, 1, 0)
     assert group_of(parsed(metadata={"worker_gpus": "3"}).job().workers) is None
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("option", "value"),
     [
         *((key, value) for key in RESTARTS for value in ("-1", "1001", "many", "1.5", "")),
         *(("workers", value) for value in ("0", "-1", "two", "10001")),
-        *((knob, value) for knob in ("worker_cpus", "worker_gpus") for value in ("-1", "nan", "inf", "1e999", "x")),
+        *((option, value) for option in ("worker_cpus", "worker_gpus") for value in ("-1", "nan", "inf", "1e999", "x")),
         ("wait_for_capacity", "perhaps"),
     ],
 )
-def test_a_bad_word_to_the_platform_is_refused(knob: str, value: str) -> None:
-    message = refused(metadata={knob: value})
-    assert message.startswith(f"{knob}='{value}' is not valid: ")
+def test_invalid_job_option_is_rejected(option: str, value: str) -> None:
+    message = refused(metadata={option: value})
+    assert message.startswith(f"{option}='{value}' is not valid: ")
     assert len(message.splitlines()) == 1
 
 
-# --- What is reserved ---
+# --- Reserved resources ---
 
 
-def test_an_entry_holds_only_what_was_given() -> None:
+def test_entrypoint_request_contains_only_given_fields() -> None:
     assert parsed().entrypoint_request() == {}
     assert parsed(entrypoint_num_cpus=0, entrypoint_memory=None).entrypoint_request() == {"entrypoint_num_cpus": 0}
     assert parsed(**WHOLE).entrypoint_request() == {
@@ -270,7 +270,7 @@ def test_an_entry_holds_only_what_was_given() -> None:
         ({"entrypoint_memory": 5, "entrypoint_resources": {"a": 1}}, {"a": 1, "memory": 5}),
     ],
 )
-def test_an_entry_reserves_what_it_says(fields: dict[str, Any], amounts: dict[str, float]) -> None:
+def test_entrypoint_request_reserves_its_resources(fields: dict[str, Any], amounts: dict[str, float]) -> None:
     entry = parsed(**fields).entrypoint_request()
     before = json.dumps(entry)
     reserved = resources_of(entry)
@@ -290,7 +290,7 @@ def attempt(number: int, ray_job_id: str) -> AttemptRow:
 
 @pytest.mark.parametrize("attempts", [0, 1, 2])
 @pytest.mark.parametrize("state", State)
-def test_details_are_rays(state: State, attempts: int) -> None:
+def test_job_details_have_rays_fields(state: State, attempts: int) -> None:
     job = parsed(**WHOLE).job()
     job.state, job.attempts = state, [attempt(n, f"0{n}000000") for n in range(1, attempts + 1)]
     if state.final:
@@ -304,7 +304,7 @@ def test_details_are_rays(state: State, attempts: int) -> None:
     )
 
 
-def test_times_are_milliseconds_since_1970() -> None:
+def test_times_are_unix_milliseconds() -> None:
     job = parsed().job()
     job.created, job.ended = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
     assert (job_details(job)["start_time"], job_details(job)["end_time"]) == (1000, 60_000)
@@ -314,13 +314,13 @@ def test_times_are_milliseconds_since_1970() -> None:
     "runtime_env",
     [{}, {"env_vars": {}}, {"env_vars": {"A": "secret", "B": ""}, "pip": ["x"]}, {"env_vars": None}, {"env_vars": "A"}],
 )
-def test_secrets_are_hidden_as_ray_hides_them(runtime_env: dict[str, Any]) -> None:
+def test_secrets_are_redacted_like_rays(runtime_env: dict[str, Any]) -> None:
     before = json.dumps(runtime_env)
     assert redacted(runtime_env) == redact_runtime_env(runtime_env)
     assert json.dumps(runtime_env) == before
 
 
-def test_details_hide_secrets_only_where_asked() -> None:
+def test_details_redact_secrets_only_on_request() -> None:
     job = parsed(runtime_env={"env_vars": {"A": "secret"}}).job()
     assert job_details(job)["runtime_env"] == {"env_vars": {"A": "secret"}}
     assert "secret" not in json.dumps(job_details(job, redact=True))

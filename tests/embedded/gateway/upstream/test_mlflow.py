@@ -1,4 +1,4 @@
-"""Ending runs from outside, on MLflow's own server and SQLite."""
+"""Ending runs from outside, on a real MLflow server with SQLite."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def mlflow_address(database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-        # The server has made its database this process' own.
+        # Starting the server has set this process's tracking URI to the server's database.
         mlflow.set_tracking_uri(None)
 
 
@@ -48,7 +48,7 @@ def mlflow(database: str, mlflow_address: str) -> Any:
 
 
 def start(mlflow: Any, job_id: str, experiment: str = "0", **tags: str) -> str:
-    """A run that is RUNNING; its id."""
+    """Start a run and return its id."""
     own = {"mlplatform.job_id": job_id, **{f"mlplatform.{key}": value for key, value in tags.items()}}
     return str(mlflow.create_run(experiment, tags=own).info.run_id)
 
@@ -61,7 +61,7 @@ def close(address: str, *arguments: Any, account: Path | None = None, **options:
     return asyncio.run(call())
 
 
-def test_every_open_run_of_a_job_is_ended_with_the_reason(mlflow: Any, mlflow_address: str) -> None:
+def test_all_open_runs_of_job_end_with_reason(mlflow: Any, mlflow_address: str) -> None:
     elsewhere = mlflow.create_experiment("elsewhere")
     runs = [
         start(mlflow, "dead", role="job", attempt="2"),
@@ -80,7 +80,7 @@ def test_every_open_run_of_a_job_is_ended_with_the_reason(mlflow: Any, mlflow_ad
     assert mlflow.get_run(runs[0]).info.status == "FAILED"
 
 
-def test_a_run_that_has_ended_by_itself_keeps_its_end(mlflow: Any, mlflow_address: str) -> None:
+def test_ended_run_keeps_status_and_end_time(mlflow: Any, mlflow_address: str) -> None:
     ended = start(mlflow, "ended")
     mlflow.set_terminated(ended, "FINISHED", 1)
     assert close(mlflow_address, "ended", "FAILED", "lost") == 0
@@ -89,7 +89,7 @@ def test_a_run_that_has_ended_by_itself_keeps_its_end(mlflow: Any, mlflow_addres
     assert TAG_END_REASON not in run.data.tags
 
 
-def test_of_one_attempt_only_its_own_runs_end_and_not_the_jobs(mlflow: Any, mlflow_address: str) -> None:
+def test_closing_attempt_ends_only_its_own_runs(mlflow: Any, mlflow_address: str) -> None:
     parent = start(mlflow, "goes-on", role="job", attempt="1")
     first, second = (start(mlflow, "goes-on", attempt=number) for number in ("1", "2"))
     assert close(mlflow_address, "goes-on", "FAILED", "replaced", attempt=1) == 1
@@ -97,13 +97,13 @@ def test_of_one_attempt_only_its_own_runs_end_and_not_the_jobs(mlflow: Any, mlfl
 
 
 @pytest.mark.parametrize("job_id", ODD_IDS)
-def test_an_odd_job_id_ends_its_own_runs_alone(job_id: str, mlflow: Any, mlflow_address: str) -> None:
+def test_job_id_with_special_characters_matches_exactly(job_id: str, mlflow: Any, mlflow_address: str) -> None:
     own, other = start(mlflow, job_id), start(mlflow, "other")
     assert close(mlflow_address, job_id, "KILLED", "stopped") == 1
     assert [mlflow.get_run(run).info.status for run in (own, other)] == ["KILLED", "RUNNING"]
 
 
-def test_more_runs_than_a_page_are_all_ended(mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_beyond_first_page_are_ended(mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlplatform.gateway.upstream.mlflow._PAGE", 2)
     for number in range(3):
         mlflow.create_experiment(f"many-{number}")
@@ -113,33 +113,33 @@ def test_more_runs_than_a_page_are_all_ended(mlflow: Any, mlflow_address: str, m
     assert {mlflow.get_run(run).info.status for run in runs} == {"KILLED"}
 
 
-def test_a_reason_longer_than_a_tag_is_cut(mlflow: Any, mlflow_address: str) -> None:
+def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) -> None:
     run = start(mlflow, "wordy")
     assert close(mlflow_address, "wordy", "FAILED", "x" * 100_000) == 1
     assert set(mlflow.get_run(run).data.tags[TAG_END_REASON]) == {"x"}
 
 
-def test_an_mlflow_that_is_away_is_said_so(closed_port: int) -> None:
+def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
     with pytest.raises(UnreachableError, match=rf"MLflow at http://127.0.0.1:{closed_port} .* does not answer"):
         close(f"http://127.0.0.1:{closed_port}", "job", "FAILED", "lost")
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "said"),
+    ("answer", "kind", "expected"),
     [
         ((401, "no"), AccessError, r"rejected the account \(401\); name the file"),
         ((503, "{}"), UnreachableError, "with 503"),
         ((200, "<html>"), UnreachableError, "is not MLflow"),
     ],
 )
-def test_what_is_not_an_answer_of_mlflow_becomes_one_sentence(
-    answer: tuple[int, str], kind: type[Exception], said: str, serve: Callable[..., str]
+def test_invalid_mlflow_response_gives_one_sentence_error(
+    answer: tuple[int, str], kind: type[Exception], expected: str, serve: Callable[..., str]
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=expected):
         close(serve(lambda method, path: answer), "job", "FAILED", "lost")
 
 
-def test_the_account_of_a_file_is_sent(tmp_path: Path) -> None:
+def test_account_from_file_is_sent(tmp_path: Path) -> None:
     from mlplatform.credentials import mlflow_account, read_mlflow_account
 
     mlflow_account("job", tmp_path / "account")

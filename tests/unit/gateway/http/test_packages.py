@@ -262,7 +262,7 @@ def test_an_unavailable_store_is_named(monkeypatch: pytest.MonkeyPatch, closed_p
         asyncio.run(away.exists(NAME))
 
 
-def test_a_folder_that_cannot_be_written_is_named(client: httpx.Client, root: Path) -> None:
+def test_unwritable_folder_is_named(client: httpx.Client, root: Path) -> None:
     root.write_text("a file in the folder's place")
     answer = client.put(PATH, content=b"x")
     assert answer.status_code == 503

@@ -188,6 +188,6 @@ def test_a_success_is_kept_despite_a_requested_stop(stop_requested: bool) -> Non
     assert next_state(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
 
 
-def test_clients_see_states_that_ray_has() -> None:
+def test_client_states_are_ray_states() -> None:
     assert {state.of_ray for state in State} == STATUSES
     assert {state.of_ray for state in State if not state.final} == {"PENDING", "RUNNING"}
