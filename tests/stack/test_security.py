@@ -21,6 +21,7 @@ OPEN = {
 CLOSED = {
     "gateway": [
         ("GET", "/platform/openapi.yaml"),
+        ("POST", "/platform/capacity"),
         ("GET", "/platform/jobs/x"),
         ("GET", "/platform/jobs/x/log"),
         ("POST", "/platform/logs/n"),

@@ -11,7 +11,8 @@ import pytest
 from mlplatform.client.jobs import Jobs, new_id, report_in
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
 from mlplatform.gateway.jobs.submission import _ID
-from mlplatform.scheduling.resources import WorkerGroup
+from mlplatform.scheduling.capacity import Shortage
+from mlplatform.scheduling.resources import Resources, WorkerGroup
 from mlplatform.settings.job import Settings
 
 Answer = tuple[int, str]
@@ -211,20 +212,69 @@ def test_a_folder_that_is_new_is_uploaded(serve: Callable[..., str], tmp_path: P
 
 
 def test_a_job_that_can_never_run_is_refused_before_anything_is_sent(serve: Callable[..., str], tmp_path: Path) -> None:
-    listing = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())["busy"]
+    sentence = "One worker asks for 1 CPU and 2 GPUs; no node has more than 1 GPU (ray-worker-0: 4 CPUs and 1 GPU)."
     seen = []
 
     def answer(method: str, path: str) -> Answer:
-        seen.append((method, path.partition("?")[0]))
-        result = {"result": {"result": listing["shapes"]}} if path.startswith("/api/v0/nodes") else listing["summary"]
-        return 200, json.dumps({"data": result})
+        seen.append((method, path))
+        return 422, sentence
 
-    with (
-        Jobs(Settings.load(ray_address=serve(answer))) as jobs,
-        pytest.raises(CapacityError, match=r"no node has more than 1 GPU \(ray-worker-0: 4 CPUs and 1 GPU\)"),
-    ):
+    with Jobs(Settings.load(ray_address=serve(answer))) as jobs, pytest.raises(CapacityError) as error:
         jobs.submit("true", tmp_path, workers=WorkerGroup(2, gpus=2))
-    assert seen == [("GET", "/api/v0/nodes"), ("GET", "/nodes")]
+    assert str(error.value) == sentence
+    assert seen == [("POST", "/platform/capacity")]
+
+
+def test_a_shortage_is_passed_on_and_the_job_is_submitted(serve: Callable[..., str], tmp_path: Path) -> None:
+    shortage = {"missing": "1 GPU", "users": ["a", "b"], "unavailable": ["ray-worker-1"]}
+    answers = {"/platform/capacity": {"shortage": shortage}, "/api/jobs/": {"submission_id": "given"}}
+    waits: list[Shortage] = []
+    with Jobs(Settings.load(ray_address=serve(lambda _, path: (200, json.dumps(answers.get(path)))))) as jobs:
+        assert jobs.submit("true", tmp_path, resources=Resources(gpus=1), on_wait=waits.append) == "given"
+    assert waits == [Shortage("1 GPU", ("a", "b"), ("ray-worker-1",))]
+
+
+def test_an_older_gateway_checks_the_job_itself_when_it_is_submitted(
+    serve: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A gateway of version 0.1.0 forwards the path to Ray's head, which lacks it too.
+    monkeypatch.setattr("mlplatform.client.connection.GATEWAY_HEADER", "Content-Length")
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append(method)
+        if path == "/platform/capacity":
+            return 404, "404: Not Found"
+        return (422, "The entry point asks for 4 GPUs.") if path == "/api/jobs/" else (200, "")
+
+    address = serve(answer)
+    with Jobs(Settings.load(ray_address=address)) as jobs:
+        with pytest.raises(CapacityError, match="asks for 4 GPUs"):
+            jobs.submit("true", tmp_path, resources=Resources(gpus=4))
+        assert seen == ["POST", "GET", "POST"]
+        with pytest.raises(
+            JobError, match=f"{address} has version 14 and lacks /platform/capacity; upgrade it with `make up`"
+        ):
+            jobs.check_capacity(Resources(gpus=4))
+
+
+def test_a_job_with_resources_is_not_uploaded_where_nothing_checks_it(
+    serve: Callable[..., str], tmp_path: Path
+) -> None:
+    """A head of Ray without a gateway would let an infeasible job wait indefinitely."""
+    seen = []
+
+    def answer(method: str, path: str) -> Answer:
+        seen.append((method, path))
+        return 404, "404: Not Found"
+
+    address = serve(answer)
+    with (
+        Jobs(Settings.load(ray_address=address)) as jobs,
+        pytest.raises(JobError, match=f"{address} is not the platform's gateway; set RAY_ADDRESS"),
+    ):
+        jobs.submit("true", tmp_path, resources=Resources(gpus=1))
+    assert seen == [("POST", "/platform/capacity")]
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -92,6 +92,9 @@ def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts()
     name = "_ray_internal_job_actor_train-1--2-0a1b2c"
     actor = {"class_name": "JobSupervisor", "name": name, "job_id": "05000000", "required_resources": {"GPU": 1.0}}
     assert users_of(["GPU"], [actor], []) == ("train-1",)
+    worker = {"class_name": "A", "name": "", "job_id": "06000000", "required_resources": {"GPU": 1.0}}
+    attempt = {"job_id": "06000000", "submission_id": "train-2--1-0a1b2c"}
+    assert users_of(["GPU"], [worker], [attempt]) == ("train-2",)
 
 
 @pytest.mark.parametrize(

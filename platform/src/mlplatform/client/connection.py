@@ -26,6 +26,10 @@ class UnavailableError(UnreachableError):
     """A service that the gateway depends on does not answer, although the gateway does."""
 
 
+class OlderGatewayError(JobError):
+    """The gateway is older than this client and lacks a path that the client needs."""
+
+
 class Connection:
     """HTTP client of the gateway at `settings.ray_address`.
 
@@ -111,15 +115,22 @@ class Connection:
             raise CapacityError(last_line)
         if response.status_code == 503:
             raise UnavailableError(f"Ray at {address} cannot answer now: {last_line}")
-        if response.status_code == 404 and response.url.path.startswith("/platform/") and not _of_gateway(response):
-            raise JobError(f"{address} is not the platform's gateway; set RAY_ADDRESS to the gateway's address.")
+        if response.status_code == 404 and response.url.path.startswith("/platform/"):
+            self._raise_missing_path(response, job_id)
         if response.status_code == 404 and job_id:
             raise JobError(f"There is no job {job_id!r} at {address}; `mlplatform jobs` lists them.")
         raise JobError(f"Ray at {address} rejected the request ({response.status_code}): {last_line}")
 
-
-def _of_gateway(response: httpx.Response) -> bool:
-    return GATEWAY_HEADER in response.headers
+    def _raise_missing_path(self, response: httpx.Response, job_id: str | None) -> None:
+        """Raise the error for a path that the server lacks; return if it is a job that is missing instead."""
+        address, version = self._settings.ray_address, response.headers.get(GATEWAY_HEADER)
+        if version is None:
+            raise JobError(f"{address} is not the platform's gateway; set RAY_ADDRESS to the gateway's address.")
+        if job_id is None:
+            raise OlderGatewayError(
+                f"The gateway at {address} has version {version} and lacks {response.url.path}; "
+                "upgrade it with `make up`."
+            )
 
 
 def _signature(config: Settings) -> Callable[[httpx.Request], httpx.Request] | None:

@@ -6,12 +6,13 @@ The protocol is that of `ray.job_submission.JobSubmissionClient`
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -20,13 +21,12 @@ import httpx
 
 from mlplatform.client import connection, git
 from mlplatform.client import package as client_package
-from mlplatform.client.connection import Connection
+from mlplatform.client.connection import Connection, OlderGatewayError
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow
 from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.renamed import renamed
 from mlplatform.errors import JobError
-from mlplatform.scheduling import capacity, listings
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
 from mlplatform.scheduling.resources import WorkerGroup as WorkerGroup
@@ -37,9 +37,6 @@ STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
 
 _NAME_CHARACTERS = 80
 """Characters of a job's name that its id keeps."""
-
-_ALL = 10_000
-"""Maximum number of rows that Ray's state API lists."""
 
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
@@ -171,7 +168,7 @@ class Jobs:
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
-        if not wait_for_capacity and (wait := self.check_capacity(resources, workers)) and on_wait:
+        if not wait_for_capacity and (wait := self._first_check(resources, workers)) and on_wait:
             on_wait(wait)
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
@@ -258,25 +255,18 @@ class Jobs:
 
         Raises:
             CapacityError: it can never run; the message names the largest shape that fits.
+            JobError: the gateway is older than this check, or the address is not a gateway's.
         """
         if workers is None and not entry.amounts():
             return None
-        shapes = self._call("GET", "/api/v0/nodes", params={"detail": "1", "limit": _ALL}).json()["data"]["result"]
-        summary = self._call("GET", "/nodes", params={"view": "summary"}).json()["data"]
-        nodes = listings.nodes_in(shapes["result"], summary, time.time())
-        wait = capacity.check(nodes, entry, workers, self._settings.driver_labels)
-        if wait is None:
-            return None
-        alive = {
-            "detail": "1",
-            "limit": _ALL,
-            "filter_keys": "state",
-            "filter_predicates": "=",
-            "filter_values": "ALIVE",
+        asked = {
+            "entrypoint": _fields(entry),
+            "workers": _fields(workers) if workers else None,
+            "labels": self._settings.driver_labels,
         }
-        actors = self._call("GET", "/api/v0/actors", params=alive).json()["data"]["result"]["result"]
-        asked = {*entry.amounts(), *(workers.amounts() if workers else {})}
-        return replace(wait, users=listings.users_of(asked, actors, self._call("GET", "/api/jobs/").json()))
+        # httpx cannot send NaN or Infinity; json can, and the gateway then names the field.
+        found = self._call("POST", "/platform/capacity", content=json.dumps(asked)).json()["shortage"]
+        return None if found is None else Shortage(found["missing"], tuple(found["users"]), tuple(found["unavailable"]))
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
         """Wait until the job has ended, successfully or not.
@@ -312,6 +302,13 @@ class Jobs:
         except httpx.TransportError:
             return False
 
+    def _first_check(self, entry: Resources, workers: WorkerGroup | None) -> Shortage | None:
+        """Check a job before its upload; an older gateway checks it at submission only."""
+        try:
+            return self.check_capacity(entry, workers)
+        except OlderGatewayError:
+            return None
+
     def _upload(self, folder: Path) -> str:
         name, content = client_package.build(folder)
         path = f"/api/packages/gcs/{name}"
@@ -339,6 +336,10 @@ def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = No
     """Check whether a job can run, with the settings of this process; see `Jobs.check_capacity`."""
     with Jobs() as jobs:
         return jobs.check_capacity(entry, workers)
+
+
+def _fields(asked: Resources | WorkerGroup) -> dict[str, Any]:
+    return {**vars(asked), "custom": dict(asked.custom)}
 
 
 def _job_options(

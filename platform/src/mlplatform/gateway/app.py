@@ -18,8 +18,8 @@ from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.http import capacity, packages
 from mlplatform.gateway.http import logs as http_logs
-from mlplatform.gateway.http import packages
 from mlplatform.gateway.http.auth import TokenAuth
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.jobs import JobRoutes
@@ -77,6 +77,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         routes=[
             *jobs.routes(),
             *packages.routes(kept),
+            *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             Mount("/", app=proxy),
         ],

@@ -50,9 +50,9 @@ def users_of(
     Args:
         asked: names of resources.
         actors: `/api/v0/actors?detail=1`.
-        jobs: the listing of the Jobs API.
+        jobs: the submitted jobs in the listing of the head's Jobs API; the id of an attempt stands for its job's.
     """
-    submitted = {job["job_id"]: job["submission_id"] for job in jobs if job["submission_id"]}
+    submitted = {job["job_id"]: ATTEMPT_ID.sub("", job["submission_id"]) for job in jobs if job["submission_id"]}
     found = set()
     for actor in actors:
         held = {_IN_GROUP.sub("", name) for name, value in (actor["required_resources"] or {}).items() if value}

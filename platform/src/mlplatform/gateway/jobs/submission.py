@@ -120,7 +120,7 @@ class Submission(BaseModel):
             submission = cls.model_validate_json(body)
             submission.options()
         except ValidationError as error:
-            raise JobError(_sentence(error)) from error
+            raise JobError(invalid_field(error)) from error
         return submission
 
     def options(self) -> JobOptions:
@@ -190,6 +190,19 @@ def request_of(job: JobRow) -> Request:
     return Request(resources_of(job.entrypoint_request), group_of(job.workers), labels)
 
 
+def invalid_field(error: ValidationError) -> str:
+    """Return one sentence that names the first invalid field of a body, and its value."""
+    problem = error.errors()[0]
+    field = ".".join(map(str, problem["loc"]))
+    what = problem["msg"].removeprefix("Value error, ")
+    if not field or problem["type"] == "missing":
+        # The input is then the whole body, including variables with secrets.
+        return f"{field or 'The body'} is not valid: {what}; correct it and submit again."
+    value = repr(problem["input"])
+    shown = value if len(value) <= 100 else f"{value[:100]}..."
+    return f"{field}={shown} is not valid: {what}; correct it and submit again."
+
+
 def _check_package(name: str) -> None:
     try:
         check_name(name)
@@ -202,15 +215,3 @@ def _finite(value: Any) -> bool:
     if isinstance(value, dict | list):
         return all(map(_finite, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _sentence(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    field = ".".join(map(str, problem["loc"]))
-    what = problem["msg"].removeprefix("Value error, ")
-    if not field or problem["type"] == "missing":
-        # The input is then the whole body, including variables with secrets.
-        return f"{field or 'The body'} is not valid: {what}; correct it and submit again."
-    value = repr(problem["input"])
-    shown = value if len(value) <= 100 else f"{value[:100]}..."
-    return f"{field}={shown} is not valid: {what}; correct it and submit again."

@@ -122,6 +122,10 @@ class RayHead:
         name = f"_ray_internal_job_actor_{ray_submission_id}"
         return any(actor["state"] != "DEAD" for actor in await self._listed("actors", name=name))
 
+    async def living_actors(self) -> list[dict[str, Any]]:
+        """Return Ray's details of the actors that are alive, with the resources that each holds."""
+        return await self._listed("actors", state="ALIVE")
+
     async def pending_shapes(self) -> list[list[dict[str, float]]]:
         """Return the distinct shapes of pending requests, each as the resources of its bundles.
 

@@ -1,0 +1,187 @@
+"""Capacity checks: the whole gateway over SQLite and a folder, in front of listings of Ray 2.60, and the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served, wait_for
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.errors import CapacityError, JobError, UnreachableError
+from mlplatform.gateway.app import create_app
+from mlplatform.scheduling.resources import Resources, WorkerGroup
+from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.settings.job import Settings
+
+LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_listings.json").read_text())
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+
+
+class Head:
+    """Answers as Ray's head with one busy GPU; a listing that is not in `answers` fails, as do all while it is down."""
+
+    def __init__(self, down: bool = False) -> None:
+        busy = LISTINGS["busy"]
+        # Behind the gateway, Ray knows jobs by the ids of their attempts.
+        jobs = [{**job, "submission_id": f"{job['submission_id']}--1-0a1b2c"} for job in LISTINGS["jobs"]]
+        self.answers: dict[str, Any] = {
+            "/api/jobs/": jobs,
+            "/api/v0/nodes": {"data": {"result": {"result": busy["shapes"]}}},
+            "/nodes": {"data": busy["summary"]},
+            "/api/v0/actors": {"data": {"result": {"result": LISTINGS["actors"]}}},
+        }
+        self.down = down
+
+    def __call__(self, method: str, path: str) -> tuple[int, str]:
+        found = None if self.down or method != "GET" else self.answers.get(path.partition("?")[0])
+        return (500, "down") if found is None else (200, json.dumps(found))
+
+
+@pytest.fixture
+def head(request: pytest.FixtureRequest) -> Head:
+    return Head(down=getattr(request, "param", "up") == "down")
+
+
+@pytest.fixture
+def gateway(head: Head, serve: Serve, tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "files").mkdir()
+    address = serve(head)
+    config = GatewaySettings.load(
+        head=address,
+        head_agent=address,
+        token_path=tmp_path / "token",
+        database=f"sqlite:///{tmp_path}/gateway.db",
+        files=str(tmp_path / "files"),
+        driver_label="role=worker",
+    )
+    with served(create_app(config)) as listening:
+        yield listening
+
+
+@pytest.fixture
+def jobs(gateway: str, tmp_path: Path) -> Iterator[Jobs]:
+    """A client that knows no driver label, as on a laptop without one: the gateway adds its own."""
+    with Jobs(Settings.load(ray_address=gateway, ray_auth_token_path=tmp_path / "token")) as client:
+        yield client
+
+
+@pytest.fixture
+def client(gateway: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway, headers=AUTHORIZED, timeout=BOUND_S, verify=NO_TLS) as opened:
+        yield opened
+
+
+def test_the_gateway_answers_what_fits_what_waits_and_what_never_runs(jobs: Jobs) -> None:
+    assert jobs.check_capacity(Resources(cpus=3)) is None
+    wait = jobs.check_capacity(Resources(gpus=1))
+    assert wait is not None
+    assert str(wait) == "The job waits for 1 GPU; in use by j2."
+    assert (wait.users, wait.unavailable) == (("j2",), ())
+    for entry, workers, sentence in (
+        (
+            Resources(gpus=2),
+            None,
+            "The entry point asks for 2 GPUs; no node with label role=worker has more than 1 GPU "
+            "(ray-worker-0: 4 CPUs and 1 GPU); ask for at most 1 GPU.",
+        ),
+        (
+            Resources(),
+            WorkerGroup(20_000, cpus=1),
+            "The job asks for 20000 workers with 1 CPU each; all nodes together hold 6 "
+            "(ray-worker-0: 4 CPUs and 1 GPU; ray-head: 2 CPUs and 0 GPUs); ask for at most 6.",
+        ),
+        (
+            Resources(),
+            WorkerGroup(1, cpus=0, custom={"TPU": 1}),
+            "One worker asks for 1 TPU; no node has a TPU (ray-worker-0: 4 CPUs, 1 GPU and 0 TPU; "
+            "ray-head: 2 CPUs, 0 GPUs and 0 TPU); ask for no TPU.",
+        ),
+        (Resources(cpus=-1), None, "The entry point asks for -1 CPUs; ask for 0 or more."),
+    ):
+        with pytest.raises(CapacityError) as error:
+            jobs.check_capacity(entry, workers)
+        assert str(error.value) == sentence
+
+
+def test_an_amount_that_is_not_a_number_is_named(jobs: Jobs) -> None:
+    for amount in (float("inf"), float("nan")):
+        with pytest.raises(JobError, match=f"entrypoint.gpus={amount} is not valid: Input should be a finite number"):
+            jobs.check_capacity(Resources(gpus=amount))
+
+
+def test_while_rays_head_is_down_the_stored_nodes_count(jobs: Jobs, head: Head) -> None:
+    assert jobs.check_capacity(Resources(cpus=3)) is None
+    head.down = True
+
+    def waits() -> bool:
+        return str(jobs.check_capacity(Resources(gpus=1))).endswith("; ray-head, ray-worker-0 are unavailable.")
+
+    wait_for(waits, "the nodes as unavailable")
+    with pytest.raises(CapacityError, match="no node with label role=worker has more than 1 GPU"):
+        jobs.check_capacity(Resources(gpus=2))
+
+
+@pytest.mark.parametrize("head", ["down"], indirect=True)
+def test_a_gateway_that_has_never_seen_a_node_cannot_answer(jobs: Jobs) -> None:
+    with pytest.raises(UnreachableError, match="has not seen a node of Ray yet; try again when Ray has started"):
+        jobs.check_capacity(Resources(gpus=1))
+
+
+def test_a_shortage_is_reported_without_the_users_that_ray_does_not_list(jobs: Jobs, head: Head) -> None:
+    del head.answers["/api/v0/actors"]
+    assert str(jobs.check_capacity(Resources(gpus=1))) == "The job waits for 1 GPU."
+
+
+def test_the_check_requires_the_token_and_no_browser(gateway: str) -> None:
+    for headers, status in (
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 403),
+        ({**AUTHORIZED, "Origin": "http://elsewhere"}, 405),
+        (AUTHORIZED, 200),
+    ):
+        answer = httpx.post(f"{gateway}/platform/capacity", headers=headers, json={}, timeout=BOUND_S, verify=NO_TLS)
+        assert answer.status_code == status, (headers, answer.text)
+    assert answer.json() == {"shortage": None}
+
+
+def test_an_invalid_request_is_rejected_with_field_and_value(client: httpx.Client) -> None:
+    for body, status, says in (
+        (b"", 400, "JSON"),
+        (b"[]", 400, "object"),
+        (b'{"entrypoint": {"cpu": 1}}', 400, "entrypoint.cpu=1"),
+        (b'{"entrypoint": {"cpus": "1"}}', 400, "entrypoint.cpus='1'"),
+        (b'{"entrypoint": {"cpus": true}}', 400, "entrypoint.cpus=True"),
+        (b'{"entrypoint": {"gpus": 1e999}}', 400, "entrypoint.gpus=inf"),
+        (b'{"entrypoint": {"gpus": %s}}' % (b"9" * 5000), 400, "number"),
+        (b'{"entrypoint": {"custom": {"": 1}}}', 400, "entrypoint.custom"),
+        (b'{"workers": {"cpus": 1}}', 400, "workers.count"),
+        (b'{"workers": {"count": 1000001}}', 400, "workers.count=1000001"),
+        (b'{"workers": {"count": 1.5}}', 400, "workers.count=1.5"),
+        (b'{"labels": {"role": 1}}', 400, "labels.role=1"),
+        (b" " * (65 << 10), 413, "larger than 0.0625 MiB; request fewer kinds of resources."),
+    ):
+        answer = client.post("/platform/capacity", content=body)
+        assert answer.status_code == status, (body[:60], answer.text)
+        assert says in answer.text, (body[:60], answer.text)
+        assert len(answer.text.splitlines()) == 1
+        assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+def test_the_description_of_the_request_agrees_with_what_is_accepted(client: httpx.Client) -> None:
+    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())["components"]
+    schema = described["schemas"]["CapacityRequest"]["properties"]
+    group = dict.fromkeys(schema["workers"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}
+    entry = dict.fromkeys(schema["entrypoint"]["properties"], 1) | {"custom": {"memory": 1}}
+    asked = {"entrypoint": entry, "workers": group, "labels": {"role": "worker"}}
+    assert schema.keys() == asked.keys()
+    answer = client.post("/platform/capacity", json=asked).raise_for_status().json()
+    assert answer["shortage"].keys() == described["schemas"]["Capacity"]["properties"]["shortage"]["properties"].keys()
