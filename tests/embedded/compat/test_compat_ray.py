@@ -95,6 +95,19 @@ def test_worker_description_has_expected_fields() -> None:
     assert hasattr(TrainContext, "get_local_rank")
 
 
+def test_exit_from_signal_handler_is_recognized_by_its_message() -> None:
+    from ray import _raylet
+
+    with pytest.raises(SystemExit) as from_handler:
+        _raylet.raise_sys_exit_with_custom_error_message("SystemExit is raised (sys.exit is called). Exit code: 15.", 1)
+    assert ray_core.is_exit_from_signal_handler(from_handler.value)
+    with pytest.raises(SystemExit) as otherwise:
+        _raylet.raise_sys_exit_with_custom_error_message("exit_actor() is called.")
+    assert not ray_core.is_exit_from_signal_handler(otherwise.value)
+    assert not ray_core.is_exit_from_signal_handler(SystemExit(1))
+    assert b"SystemExit is raised (sys.exit is called)." in Path(_raylet.__file__).read_bytes()
+
+
 def test_failing_ray_query_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     changed = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "ray", changed)

@@ -1,4 +1,4 @@
-"""Ray's description of the current process, read without importing Ray; seen in Ray 2.60.0.
+"""Ray's description of the current process and of its end, read without importing Ray; seen in Ray 2.60.0.
 
 Settings call this in every process, before and without a connection to Ray, so nothing here raises. A query that fails
 while Ray is connected is logged once per process: after an upgrade of Ray, the job's id and user could be missing.
@@ -14,6 +14,11 @@ from typing import Any
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable with the job's configuration as JSON, which Ray sets for each driver. The public runtime context has no
 metadata of the job (`ray._private.runtime_env.constants`)."""
+
+_EXIT_MESSAGE = "ray_terminate_msg"
+"""Attribute of the SystemExit with which Ray ends a process."""
+
+_RAISED_IN_HANDLER = "SystemExit is raised"
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +61,15 @@ def train_ranks() -> tuple[int, int] | None:
     except Exception as error:
         _report("the rank of this worker", repr(error))
         return None
+
+
+def is_exit_from_signal_handler(error: SystemExit) -> bool:
+    """Return whether Ray raised this exit because a signal handler raised SystemExit while Ray waited in C++.
+
+    Ray replaces the handler's exit with one of code 1, so only its message tells them apart (`check_signals` and
+    `raise_sys_exit_with_custom_error_message` in `_raylet.pyx`). No public API reports the cause of an exit.
+    """
+    return str(getattr(error, _EXIT_MESSAGE, "")).startswith(_RAISED_IN_HANDLER)
 
 
 def _worker() -> Any:

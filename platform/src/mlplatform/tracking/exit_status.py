@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from mlplatform.compat import ray_core
+
 _SIGTERM_EXITS = (signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a Python process after SIGTERM: Ray's handler exits with 15, ours with a shell's code."""
-
-_WITHIN_RAY = "SystemExit is raised"
-"""While Ray waits in C++, only signal handlers run. Ray turns what they raise into an exit with code 1 and this text
-(`check_signals` in Ray 2.60's `_raylet.pyx`)."""
 
 
 def status_after(error: BaseException) -> str:
@@ -22,7 +20,7 @@ def status_after(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "KILLED"
     if isinstance(error, SystemExit):
-        if error.code in _SIGTERM_EXITS or getattr(error, "ray_terminate_msg", "").startswith(_WITHIN_RAY):
+        if error.code in _SIGTERM_EXITS or ray_core.is_exit_from_signal_handler(error):
             return "KILLED"
         return "FINISHED" if error.code in (0, None) else "FAILED"
     return "FAILED"
