@@ -49,7 +49,7 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"entrypoint": ""}', "entrypoint"),
     (b'{"entrypoint": 1}', "entrypoint=1"),
     (b'{"entrypoint": "a", "entrypoint": {}}', "entrypoint={}"),
-    (b'{"entrypoint": "\\u0000"}', "zero character"),
+    (b'{"entrypoint": "\\u0000"}', "NUL character"),
     (b'{"entrypoint": "\\ud800"}', "JSON"),
     (b'{"entrypoint": "true", "entrypiont_num_cpus": 1}', "entrypiont_num_cpus"),
     (b'{"entrypoint": "true", "runtime_env": []}', "runtime_env=[]"),

@@ -18,8 +18,9 @@ from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.http import capacity, packages
+from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http.auth import TokenAuth
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.jobs import JobRoutes
@@ -47,17 +48,17 @@ def create_app(config: GatewaySettings) -> Starlette:
     store = JobStore(config.database)
     head = RayHead(config.head, config.head_agent, token.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
-    kept = Packages(config.files, config.package_bytes)
+    packages = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
-    reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, kept, outages, tracking)
+    reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking)
     proxy = ReverseProxy(config.head)
     jobs = JobRoutes(store, reconciler, logs, head, proxy)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
-        kept.tidy()
+        packages.tidy()
         tasks = [asyncio.create_task(reconciler.run()), asyncio.create_task(logs.run())]
         for task in tasks:
             task.add_done_callback(_exit_with)
@@ -76,7 +77,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     return Starlette(
         routes=[
             *jobs.routes(),
-            *packages.routes(kept),
+            *http_packages.routes(packages),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             Mount("/", app=proxy),
@@ -103,6 +104,6 @@ class _GatewayHeader:
 
 
 def _exit_with(task: asyncio.Task[None]) -> None:
-    """End the process with a background task that failed: the gateway must not look healthy without it."""
+    """Exit if a background task failed: the gateway must not look healthy without it."""
     if not task.cancelled() and task.exception() is not None:
         raise SystemExit(1) from task.exception()

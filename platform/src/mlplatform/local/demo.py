@@ -48,15 +48,15 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
     was_running = platform.status() is not None
     with _stopped_at_the_end(platform, was_running):
         with console.status("Starting Ray, MLflow and the gateway on this machine"):
-            reached = platform.up()
-        console.print(f"MLflow {reached.tracking_uri}, Ray {reached.ray_address}")
-        with Jobs(reached) as jobs:
+            config = platform.up()
+        console.print(f"MLflow {config.tracking_uri}, Ray {config.ray_address}")
+        with Jobs(config) as jobs:
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
             try:
-                # Needed at the end; a core is idle now, while the job's driver imports the same.
+                # For the summary at the end. Imported now, because a core is idle while the job's driver starts.
                 import_module("mlflow")
-                lines = _follow(jobs, job_id, reached, console)
+                lines = _follow(jobs, job_id, config, console)
             except BaseException:
                 if not was_running:
                     _abandon(jobs, job_id)
@@ -69,7 +69,7 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
             "attempts": ", ".join(f"{attempt.number} {attempt.outcome}" for attempt in attempts),
             "log": f"{len(lines)} lines, also after the platform was stopped: mlplatform logs {job_id}",
         }
-        _show(job_id, reached, platform.home, console, kept)
+        _show(job_id, config, platform.home, console, kept)
 
 
 @contextmanager
@@ -90,12 +90,12 @@ def _stopped_at_the_end(platform: LocalPlatform, was_running: bool) -> Iterator[
 
 
 def _abandon(jobs: Jobs, job_id: str) -> None:
-    """Stop a job that nobody waits for; otherwise the next start of the platform would continue it."""
+    """Stop a job that nobody waits for; otherwise the next start of the platform would resume it."""
     with suppress(PlatformError):
         jobs.stop(job_id)
 
 
-def _follow(jobs: Jobs, job_id: str, reached: Settings, console: Console) -> list[str]:
+def _follow(jobs: Jobs, job_id: str, config: Settings, console: Console) -> list[str]:
     """Show each report as it arrives; return the job's log."""
     text = TextColumn("{task.description}")
     lines = []
@@ -107,7 +107,7 @@ def _follow(jobs: Jobs, job_id: str, reached: Settings, console: Console) -> lis
         for line in jobs.follow(job_id):
             lines.append(line)
             if report := client_jobs.report_in(line):
-                epochs = epochs or _epochs(job_id, reached)
+                epochs = epochs or _epochs(job_id, config)
                 done = int(report.get("epoch", report["step"])) + 1
                 bar.console.print(f"epoch {done:2d}  {_as_text(report)}")
                 bar.update(task, description="Training", completed=done, total=epochs)
@@ -119,40 +119,40 @@ def _as_text(report: dict[str, Any]) -> str:
     return "  ".join(f"{key} {value:.4f}" for key, value in values.items())
 
 
-def _epochs(job_id: str, reached: Settings) -> int | None:
+def _epochs(job_id: str, config: Settings) -> int | None:
     """Return the number of epochs that the job has recorded in its run."""
-    run = _run(job_id, reached)
+    run = _run(job_id, config)
     return int(run.data.params["epochs"]) if run and "epochs" in run.data.params else None
 
 
-def _run(job_id: str, reached: Settings) -> Run | None:
+def _run(job_id: str, config: Settings) -> Run | None:
     import mlflow
 
     from mlplatform.tracking.server import find_run
 
-    mlflow.set_tracking_uri(str(reached.tracking_uri))
+    mlflow.set_tracking_uri(str(config.tracking_uri))
     return find_run(job_id)
 
 
-def _show(job_id: str, reached: Settings, home: Path, console: Console, kept: Mapping[str, str]) -> None:
+def _show(job_id: str, config: Settings, home: Path, console: Console, kept: Mapping[str, str]) -> None:
     from mlplatform.tracking.server import run_url
 
-    table = Table("What is kept", "", box=box.SIMPLE_HEAD)
+    table = Table("Recorded", "", box=box.SIMPLE_HEAD)
     for name, value in kept.items():
         table.add_row(name, value)
-    run = _run(job_id, reached)
+    run = _run(job_id, config)
     if run is not None:
         table.add_row("test accuracy", f"{run.data.metrics.get('test_accuracy', float('nan')):.4f}")
         table.add_row("run", run_url(run))
-    folders = (str(Path(file).parent) for file in objects.list_files(f"{reached.storage}/{job_id}"))
+    folders = (str(Path(file).parent) for file in objects.list_files(f"{config.storage}/{job_id}"))
     checkpoints = [folder for folder in folders if Path(folder).name.startswith("checkpoint_")]
     table.add_row("checkpoint", checkpoints[-1] if checkpoints else "none")
     if run is not None:
         _add_models(table, run)
         table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
-    # Addresses and paths are meant to be copied: wider than the terminal, but on one line.
+    # Addresses and paths stay on one line, even if it is wider than the terminal, so that they can be copied.
     Console(width=max(console.width, _TABLE_WIDTH), markup=False, emoji=False).print(table)
-    console.print("`mlplatform local up` starts the same platform again, with its web pages open.")
+    console.print("`mlplatform local up` starts the same platform again and serves its web pages.")
 
 
 def _add_models(table: Table, run: Run) -> None:

@@ -48,7 +48,7 @@ def storage() -> None:
 
 
 def make_databases() -> None:
-    """Create MLflow's databases of runs and of accounts, the gateway's of jobs, and a role that reads statistics."""
+    """Create the databases of MLflow (runs, accounts) and of the gateway (jobs), and a role that reads statistics."""
     from psycopg2 import sql
 
     owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
@@ -79,7 +79,7 @@ def _connect(secret: str, **account: Any) -> Any:
     """Connect to Postgres.
 
     Raises:
-        SettingsError: the volume was created with other passwords than those of this checkout.
+        SettingsError: the volume was created with passwords of another checkout.
     """
     import psycopg2
 
@@ -89,8 +89,8 @@ def _connect(secret: str, **account: Any) -> Any:
         if "password authentication failed" not in str(error):
             raise
         raise SettingsError(
-            f"Postgres refuses the password in secrets/{secret}: another checkout made its volume. Copy that one's "
-            ".env and secrets/ to this one, or remove the stack with all of its data by `make destroy`."
+            f"Postgres rejected the password in secrets/{secret}: another checkout created its volume. Copy .env and "
+            "secrets/ from that checkout to this one, or remove the stack with all of its data: `make destroy`."
         ) from None
 
 
@@ -127,7 +127,7 @@ def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]])
     access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
     admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": statements})
     admin.user_add(access_key, secret_key)
-    # The older call: the newer one fails if the policy is attached already.
+    # Not attach_policy, the newer call, which fails if the policy is already attached.
     admin.policy_set(account, user=access_key)
 
 

@@ -1,5 +1,8 @@
-"""Application of the MLflow server (`mlflow server --app-name=mlplatform`): MLflow with its own authentication, with
-its keys read from files and three gaps closed."""
+"""Application of the MLflow server, started by `mlflow server --app-name=mlplatform`.
+
+It is MLflow with its own authentication, with its keys read from files and three gaps closed
+(`compat/mlflow_server.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def create_app() -> Any:
     """
     settings = Settings.load()
     provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)
-    # Without it, every worker of the server generates a key of its own, and none can read what another has stored.
+    # Without this key, each worker of the server generates its own, and cannot decrypt what another has stored.
     provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
 
     return mlflow_server.authenticated_app(metrics_user="prometheus")

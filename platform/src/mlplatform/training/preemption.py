@@ -13,7 +13,7 @@ from lightning import pytorch as pl
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.lightning import RayTrainReportCallback
 
-_ASK_EVERY_SECONDS = 1.0
+_CHECK_EVERY_SECONDS = 1.0
 """Ray Train receives a notice within a second; each check costs each rank one message to an actor."""
 
 
@@ -28,18 +28,18 @@ class PreemptionCheckpoint(pl.Callback):
     """
 
     def __init__(self) -> None:
-        self._batches_until_asked = 1
+        self._batches_until_check = 1
         self._saved = False
-        self._asked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._batches = 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._batches += 1
-        amid_step = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
+        gradients_pending = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
         # The end of the epoch has its own checkpoint, of the same step.
-        if self._saved or amid_step or trainer.is_last_batch or self._batches < self._batches_until_asked:
+        if self._saved or gradients_pending or trainer.is_last_batch or self._batches < self._batches_until_check:
             return
         if ray.train.get_preemption_info() is None:
             self._plan()
@@ -48,10 +48,10 @@ class PreemptionCheckpoint(pl.Callback):
             self._report(trainer)
 
     def _plan(self) -> None:
-        """Choose the batch of the next check. All ranks must check at the same one, so rank 0 counts for all."""
-        passed = time.monotonic() - self._asked_at
-        self._batches_until_asked = broadcast_from_rank_zero(math.ceil(self._batches * _ASK_EVERY_SECONDS / passed))
-        self._batches, self._asked_at = 0, time.monotonic()
+        """Choose the batch of the next check. All ranks must check after the same batch, so rank 0 decides."""
+        passed = time.monotonic() - self._checked_at
+        self._batches_until_check = broadcast_from_rank_zero(math.ceil(self._batches * _CHECK_EVERY_SECONDS / passed))
+        self._batches, self._checked_at = 0, time.monotonic()
 
     def _report(self, trainer: pl.Trainer) -> None:
         metrics = dict.fromkeys(trainer.callback_metrics, math.nan)

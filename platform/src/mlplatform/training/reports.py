@@ -35,7 +35,7 @@ _COUNT = "mlplatform.reports"
 _UNSENT = "mlplatform.unsent"
 """Key of a checkpoint's metadata: points and reports that MLflow and the history had not received by then."""
 
-_MOST_UNSENT = 10_000
+_MAX_UNSENT = 10_000
 
 _ABORT_SECONDS = 2.0
 
@@ -66,9 +66,9 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
             history: outbox of the history.
             metrics: outbox of the points; None if nothing is tracked.
             prefix: prefix of each metric's name in MLflow.
-            aggregate: how the values of all ranks become one.
+            aggregate: how the values of all ranks are combined into one.
             detailed: record each rank's own metrics.
-            kept_by: metric by which checkpoints are kept; recorded in each of them.
+            kept_by: metric that decides which checkpoints are kept; recorded in each of them.
             account: the driver's account at MLflow, as variables; the controller is another process.
         """
         self._name = name
@@ -107,7 +107,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         # An exception here would end the training.
-        _guarded(lambda: self._take(metrics, training_report.checkpoint))
+        _guarded(lambda: self._record(metrics, training_report.checkpoint))
 
     async def before_controller_shutdown(self) -> None:
         if self._detailed and self._last_report:
@@ -117,7 +117,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
     def before_controller_abort(self) -> None:
         self._close(_ABORT_SECONDS)
 
-    def _take(self, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+    def _record(self, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
         values = aggregated(metrics, self._aggregate)
         step = step_of(values, self._count)
         self._count += 1
@@ -130,7 +130,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         if self._metrics:
             self._metrics.log({self._prefix + key: value for key, value in numbers(values).items()}, step)
         self._last_report = report
-        self._hand_on(report)
+        self._deliver(report)
         if checkpoint:
             self._count_at_checkpoint = self._count
             checkpoint.update_metadata({_COUNT: self._count, _UNSENT: self._unsent(), KEPT_BY: self._kept_by})
@@ -152,8 +152,8 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         """Return the items that MLflow and storage lack. The checkpoint stores them: earlier steps are not replayed."""
         points = self._metrics.pending() if self._metrics else []
         return {
-            "points": [list(astuple(point)) for point in points[-_MOST_UNSENT:]],
-            "reports": self._history.pending()[-_MOST_UNSENT:],
+            "points": [list(astuple(point)) for point in points[-_MAX_UNSENT:]],
+            "reports": self._history.pending()[-_MAX_UNSENT:],
         }
 
     def _send_again(self, unsent: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         if unsent.get("reports"):
             self._history.put(unsent["reports"])
 
-    def _hand_on(self, report: dict[str, Any]) -> None:
+    def _deliver(self, report: dict[str, Any]) -> None:
         # Values that JSON lacks become text: reports are written to files and to the checkpoint's metadata.
         report = json.loads(json.dumps(report, default=str))
         print(f"{REPORT} {json.dumps({'run': self._name, **report})}", flush=True)
@@ -231,9 +231,9 @@ def _metadata_of_latest_checkpoint(uri: str) -> dict[str, Any]:
     return dict(checkpoint.get_metadata()) if checkpoint else {}
 
 
-def _guarded(call: Callable[[], Any], otherwise: str = "A report was not tracked") -> Any:
+def _guarded(call: Callable[[], Any], failure: str = "A report was not tracked") -> Any:
     try:
         return call()
     except Exception:
-        _log.exception("%s; the training continues.", otherwise)
+        _log.exception("%s; the training continues.", failure)
         return None

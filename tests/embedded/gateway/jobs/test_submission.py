@@ -81,8 +81,8 @@ def test_unknown_field_with_null_value_is_ignored() -> None:
         ({"runtime_env": {"env_vars": ["A"]}}, "runtime_env.env_vars must map strings to strings"),
         ({"runtime_env": {"working_dir": "gcs://bucket/code.zip"}}, "runtime_env names an invalid package"),
         ({"runtime_env": {"py_modules": ["gcs://["]}}, "runtime_env names an invalid package"),
-        ({"runtime_env": {"a": [float("nan")]}}, "runtime_env holds NaN or Infinity"),
-        ({"runtime_env": {"a": {"b": float("inf")}}}, "runtime_env holds NaN or Infinity"),
+        ({"runtime_env": {"a": [float("nan")]}}, "runtime_env contains NaN or Infinity"),
+        ({"runtime_env": {"a": {"b": float("inf")}}}, "runtime_env contains NaN or Infinity"),
         ({"metadata": ["x"]}, "metadata=['x'] is not valid"),
         ({"metadata": {"a": 1}}, "metadata.a=1 is not valid"),
         ({"metadata": {"a": None}}, "metadata.a=None is not valid"),
@@ -132,7 +132,7 @@ def test_body_must_be_json_object(body: bytes) -> None:
     ],
 )
 def test_nul_character_is_rejected_everywhere(body: bytes) -> None:
-    assert refusal(body) == "The submission holds a zero character (\\u0000); leave it out."
+    assert refusal(body) == "The submission contains a NUL character (\\u0000); remove it."
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", "\\x00"])

@@ -80,7 +80,7 @@ class MadeUpHead:
     async def delete(self, ray_submission_id: str) -> bool:
         return True
 
-    async def poke(self) -> None:
+    async def start_job_manager(self) -> None:
         pass
 
 

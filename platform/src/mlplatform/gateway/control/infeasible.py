@@ -29,10 +29,10 @@ class InfeasibleRequests:
         self._found: dict[str, str] = {}
 
     async def look(self, nodes: Sequence[Node]) -> None:
-        """Check once, and report requests found twice in a row: joining nodes are not all listed at the same moment.
+        """Check once; report requests found by two checks in a row, because joining nodes are not listed all at once.
 
         Args:
-            nodes: alive, or recently seen.
+            nodes: nodes that are alive or were seen recently.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.

@@ -44,7 +44,7 @@ class Outages:
         return [name for name, at in self._unavailable.items() if at >= least]
 
     def now(self) -> list[str]:
-        """Return the services that did not answer when they were last checked."""
+        """Return the services whose last check, within the last 6 s, got no answer."""
         least = time.monotonic() - _PRESENT_SECONDS
         return [name for name, at in self._unavailable.items() if at > max(least, self._answered.get(name, 0.0))]
 

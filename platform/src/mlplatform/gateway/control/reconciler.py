@@ -58,7 +58,7 @@ class Reconciler:
 
     Args:
         starts: jobs that may start at the same time.
-        driver_labels: of the nodes that run entry points.
+        driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
     """
 
@@ -190,9 +190,9 @@ class Reconciler:
             return bool(jobs)
         if self._head_was_down:
             with suppress(UnreachableError):  # the agent starts after the dashboard
-                await self._head.poke()
+                await self._head.start_job_manager()
                 self._head_was_down = False
-        waiting, active = _sorted(jobs, self._errors)
+        waiting, active = _split(jobs, self._errors)
         for job, attempt in active:
             with self._errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
@@ -227,7 +227,7 @@ class Reconciler:
         self._missing.pop(attempt.ray_submission_id, None)
         node = ray["driver_node_id"] if ray else attempt.node_id
         if ray and _has_news(attempt, ray):
-            # Stored also for an attempt that has ended meanwhile: its log is awaited from the node that it ran on.
+            # Also if Ray lists the attempt as ended: its log is awaited from the node that it ran on.
             name = cluster.names.get(node or "")
             await self._store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node
@@ -238,7 +238,7 @@ class Reconciler:
         elif ray and ray["status"] == "PENDING" and self._may_be_stranded(job, attempt):
             self._spawn(job, attempt, self._find_supervisor(job, attempt))
         elif job.stop_requested and time.monotonic() - self._stopped.get(job.id, 0) > _STOP_AGAIN_SECONDS:
-            with suppress(UnreachableError):  # the other jobs of this step do not wait for it
+            with suppress(UnreachableError):  # it is repeated; the step continues with the other jobs
                 await self.stop(job)
 
     def _forgotten(self, job: JobRow, attempt: AttemptRow) -> bool:
@@ -297,7 +297,7 @@ class Reconciler:
         await asyncio.sleep(_STEP_SECONDS)
 
 
-def _sorted(jobs: Sequence[JobRow], errors: JobErrors) -> tuple[list[JobRow], list[tuple[JobRow, AttemptRow]]]:
+def _split(jobs: Sequence[JobRow], errors: JobErrors) -> tuple[list[JobRow], list[tuple[JobRow, AttemptRow]]]:
     """Split jobs into those that wait and those that have an attempt."""
     waiting, active = [], []
     for job in jobs:

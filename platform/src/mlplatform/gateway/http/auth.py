@@ -47,7 +47,7 @@ class TokenAuth:
     """ASGI middleware that accepts requests with the token, and any request for the open paths.
 
     Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token, and 405 to a browser's request that
-    changes something (Ray's CSRF guard). The handshake of a WebSocket is treated alike.
+    changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way.
 
     Args:
         token: returns the current token.

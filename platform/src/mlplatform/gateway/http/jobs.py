@@ -36,7 +36,7 @@ _BODY_BYTES = 768 << 10
 """Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
 
 _OTHERS_SECONDS = 3.0
-"""A list of jobs does not wait for a head that hangs."""
+"""Timeout for the jobs that only Ray has: the list does not wait for a head that hangs."""
 
 _TAIL_LINES = 1000
 """The default of Ray's `/api/v0/logs/file`."""
@@ -87,9 +87,9 @@ class JobRoutes:
         if (
             not job.wait_for_capacity
             and self._reconciler.needs_check(job)
-            and (room := await self._reconciler.free_capacity())
+            and (free := await self._reconciler.free_capacity())
         ):
-            room.check(request_of(job))
+            free.check(request_of(job))
         await self._store.add(job)
         self._reconciler.wake()
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
@@ -100,7 +100,7 @@ class JobRoutes:
         return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
 
     async def _others(self) -> list[dict[str, Any]]:
-        """Return the jobs that Ray has without the gateway: drivers that connected directly, and Ray's own jobs."""
+        """Return the jobs that bypassed the gateway: submitted to Ray directly, or drivers that connected to it."""
         try:
             async with asyncio.timeout(_OTHERS_SECONDS):
                 cluster = await self._reconciler.look()
@@ -117,7 +117,7 @@ class JobRoutes:
     async def _stop(self, request: Request, job: JobRow) -> Response:
         stopped, job = await self._store.request_stop(job.id)
         if stopped:
-            with suppress(UnreachableError):  # the store has the request, which is repeated once the head is back
+            with suppress(UnreachableError):  # the request is stored, and repeated once the head is back
                 await self._reconciler.stop(job)
             self._reconciler.wake()
         return JSONResponse({"stopped": stopped})
@@ -173,7 +173,7 @@ class JobRoutes:
             return  # the client disconnected
 
     async def _tail_of_ray_job(self, socket: WebSocket) -> None:
-        # Not by WebSocket: a head that rejects a handshake logs its headers, the token among them.
+        # Checked over HTTP first: a head that rejects a WebSocket's handshake logs its headers, including the token.
         job_id = socket.path_params["job_id"]
         with suppress(UnreachableError):
             if not await self._head.has_job(job_id):
@@ -186,7 +186,7 @@ class JobRoutes:
         job = await self._store.get(request.path_params["job_id"])
         skip = request.query_params.get("skip_lines", "0")
         if not _NUMBER.fullmatch(skip):
-            raise RequestError(f"Invalid skip_lines={skip[:100]!r}: pass a number of lines from 0.")
+            raise RequestError(f"Invalid skip_lines={skip[:100]!r}: pass a number of lines, 0 or more.")
         if request.query_params.get("follow") != "1":
             return PlainTextResponse(await self._logs.text(job.id))
         return StreamingResponse(
@@ -195,7 +195,7 @@ class JobRoutes:
         )
 
     async def _log_file(self, request: Request) -> ASGIApp:
-        """Return the driver's log as for Ray's state API and dashboard, even if its node is gone."""
+        """Return the driver's log as Ray's state API and dashboard request it, even if its node is gone."""
         name = request.query_params.get("filename", "")
         job_id = request.query_params.get("submission_id") or name.removeprefix("job-driver-").removesuffix(".log")
         try:

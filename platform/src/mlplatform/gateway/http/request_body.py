@@ -36,11 +36,11 @@ async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> 
             yield message["body"]
 
 
-async def whole(receive: Receive, most_bytes: int, instead: str) -> bytes:
+async def whole(receive: Receive, max_bytes: int, instead: str) -> bytes:
     """Return the body of a request that fits into memory.
 
     Args:
-        most_bytes: the size limit.
+        max_bytes: the size limit.
         instead: what to do instead of sending more; ends the error message.
 
     Raises:
@@ -49,7 +49,7 @@ async def whole(receive: Receive, most_bytes: int, instead: str) -> bytes:
     parts, size = [], 0
     async for part in incoming(receive):
         size += len(part)
-        if size > most_bytes:
-            raise BodyTooLargeError(f"The body is larger than {most_bytes / (1 << 20):g} MiB; {instead}.")
+        if size > max_bytes:
+            raise BodyTooLargeError(f"The body is larger than {max_bytes / (1 << 20):g} MiB; {instead}.")
         parts.append(part)
     return b"".join(parts)

@@ -26,7 +26,7 @@ from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
 _ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
 
-_ZERO = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
 """A backslash that is itself escaped does not begin an escape: the text \\\\u0000 is harmless."""
 
 _ID_LETTERS = string.ascii_letters + string.digits
@@ -89,7 +89,7 @@ class Submission(BaseModel):
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
     @model_validator(mode="after")
-    def _id_is_free_for_people(self) -> Self:
+    def _check_fields(self) -> Self:
         if ATTEMPT_ID.search(self.submission_id or self.job_id or ""):
             raise ValueError("ids that end like an attempt's (--1-0a1b2c) are reserved for the platform")
         variables = self.runtime_env.get("env_vars")
@@ -99,11 +99,11 @@ class Submission(BaseModel):
             raise ValueError("runtime_env.env_vars must map strings to strings")
         modules = self.runtime_env.get("py_modules") or []
         if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
-            raise ValueError("runtime_env.py_modules must be a list of addresses")
+            raise ValueError("runtime_env.py_modules must be a list of URIs")
         for name in package_names(self.runtime_env):
             _check_package(name)
         if not _finite(self.runtime_env):
-            raise ValueError("runtime_env holds NaN or Infinity, which JSON does not support")
+            raise ValueError("runtime_env contains NaN or Infinity, which JSON does not support")
         return self
 
     @classmethod
@@ -113,9 +113,9 @@ class Submission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        # Postgres stores no zero character, neither in text nor in JSON.
-        if _ZERO.search(body):
-            raise JobError("The submission holds a zero character (\\u0000); leave it out.")
+        # Postgres cannot store NUL, neither in text nor in JSON.
+        if _NUL.search(body):
+            raise JobError("The submission contains a NUL character (\\u0000); remove it.")
         try:
             submission = cls.model_validate_json(body)
             submission.options()
@@ -124,7 +124,7 @@ class Submission(BaseModel):
         return submission
 
     def options(self) -> JobOptions:
-        """Read the platform's options from the metadata."""
+        """Read the platform's options from the metadata; `parse` has validated them."""
         return JobOptions.model_validate(self.metadata)
 
     def new_id(self) -> str:
@@ -133,7 +133,7 @@ class Submission(BaseModel):
         return chosen or f"raysubmit_{''.join(secrets.choice(_ID_LETTERS) for _ in range(16))}"
 
     def job(self) -> JobRow:
-        """Return the requested job, as one that arrives now."""
+        """Return the row of the requested job, with the present time as its arrival."""
         options = self.options()
         group = {"count": options.workers, "cpus": options.worker_cpus, "gpus": options.worker_gpus}
         arrived = datetime.now(UTC)

@@ -1,6 +1,6 @@
 """Client of Ray's head for the gateway: its Jobs API, and its lists of nodes, actors and pending requests.
 
-Paths and answers are those of `ray/dashboard/modules/job/job_head.py` and of the state API in Ray 2.60.
+Paths and responses are those of `ray/dashboard/modules/job/job_head.py` and of the state API in Ray 2.60.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TIMEOUT = httpx.Timeout(20.0, connect=3.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=3.0)
 
 _HEALTH_TIMEOUTS = (1.5, 5.0)
-"""Timeouts of two requests: of 186 jobs on two busy cores, one had a living node that missed the first."""
+"""Seconds for each of two health checks: with 186 jobs on two busy cores, the live node of one missed the first."""
 
-_ALL = 10_000
+_MAX_ROWS = 10_000
 """Maximum number of rows that Ray's state API lists."""
 
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size")
@@ -53,7 +53,7 @@ class ClusterSnapshot:
     """Ids of nodes that Ray lists as dead."""
 
     nodes: Sequence[Node]
-    """Alive, or recently seen."""
+    """Nodes that are alive or were seen recently."""
 
 
 class RayHead:
@@ -62,7 +62,7 @@ class RayHead:
     Args:
         address: URL of the dashboard.
         agent_address: URL of the agent on the head's node.
-        token: sent with each request.
+        auth: adds the token to each request; None without authentication.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RayHead:
         _checked(answer)
 
     async def has_job(self, job_id: str) -> bool:
-        """Return whether Ray has a job that was not submitted through the gateway."""
+        """Return whether Ray has a job with this id; for jobs that were not submitted through the gateway."""
         answer = await self._send("GET", f"/api/jobs/{quote(job_id, safe='')}")
         if answer.status_code == 404:
             return False
@@ -180,7 +180,7 @@ class RayHead:
         """Upload a package of `size` bytes to Ray.
 
         Raises:
-            RefusedError: it is too large for Ray.
+            RefusedError: the package is too large for Ray.
         """
         headers = {"Content-Length": str(size)}
         path = f"/api/packages/gcs/{name}"
@@ -191,16 +191,16 @@ class RayHead:
             )
         _checked(answer)
 
-    async def poke(self) -> None:
+    async def start_job_manager(self) -> None:
         """Start the job manager of the head's node.
 
-        A node's job manager starts with its first request. Until then, a restarted head lists a job as RUNNING whose
-        driver is gone.
+        A node's job manager starts with its first request. Until then, a restarted head lists a job whose driver is
+        gone as RUNNING.
         """
         await self._send("GET", f"{self._agent}/api/job_agent/jobs/none/logs")
 
     async def node_answers(self, agent: str) -> bool:
-        """Return whether the raylet behind an agent's address is healthy; a node that is late gets a second request."""
+        """Return whether the raylet behind an agent's address is healthy; a slow one gets a second request."""
         for seconds in _HEALTH_TIMEOUTS:
             with suppress(UnreachableError):
                 answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=seconds)
@@ -215,7 +215,7 @@ class RayHead:
             "filter_predicates": ["="] * len(equal),
             "filter_values": list(equal.values()),
         }
-        listed = await self._json(f"/api/v0/{kind}", detail=1, limit=_ALL, **filters)
+        listed = await self._json(f"/api/v0/{kind}", detail=1, limit=_MAX_ROWS, **filters)
         rows: list[dict[str, Any]] = listed["data"]["result"]["result"]
         return rows
 
