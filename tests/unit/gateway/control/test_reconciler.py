@@ -293,6 +293,29 @@ def test_a_former_metadata_key_is_named_in_the_jobs_log_and_the_gateways(
     assert [record.getMessage() for record in caplog.records] == [f"Job mine: {notice}"]
 
 
+def test_repeated_submission_names_former_metadata_key_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> str:
+        await upgrade(gateway.store.engine)
+        await gateway.submit(metadata={"max_retries": "1"})
+        attempt = await gateway.store.begin_attempt("mine")
+        assert attempt is not None
+        job = await gateway.store.get("mine")
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway.store, "accepted", _unavailable)
+            with pytest.raises(UnreachableError):
+                await gateway.reconciler._starter.hand_over(job, attempt)
+        for _ in range(2):
+            await gateway.reconciler._starter.hand_over(job, attempt)
+        return await gateway.logs.text("mine")
+
+    assert asyncio.run(scenario()).count("Metadata key 'max_retries' is now called") == 1
+    assert len(gateway.head.submitted) == 3
+
+
+async def _unavailable(*_: object) -> bool:
+    raise UnreachableError("The database does not answer.")
+
+
 def test_a_job_that_ray_never_accepted_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 

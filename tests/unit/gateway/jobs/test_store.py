@@ -210,8 +210,9 @@ def test_an_attempt_begins_only_while_the_job_waits(store: JobStore) -> None:
 def test_rays_details_of_an_attempt_are_stored(store: JobStore) -> None:
     add(store)
     begin(store)
-    do(store.accepted("mine", 1))
+    assert do(store.accepted("mine", 1))
     assert do(store.get("mine")).attempts[0].accepted
+    assert not do(store.accepted("mine", 1)), "it was recorded before"
     do(store.seen("mine", 1, ray("PENDING", None), None))
     assert do(store.get("mine")).state == State.STARTING
     do(store.seen("mine", 1, ray(), "worker-0"))

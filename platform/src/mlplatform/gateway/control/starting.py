@@ -29,8 +29,8 @@ class Starter:
     """Start of attempts of waiting jobs.
 
     Args:
-        starts: jobs that may start at the same time; each costs seconds of a core.
-        driver_labels: of the nodes that run entry points.
+        starts: jobs that may start at the same time; each start takes seconds of CPU time.
+        driver_labels: labels of the nodes that run entry points.
     """
 
     def __init__(
@@ -100,12 +100,11 @@ class Starter:
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
         await self._head.submit(self._request(job, attempt))
-        if attempt.number == 1:
+        if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
             # Ray's own clients show a job's log, but nothing that we add to the response to a submission.
             for notice in renamed_keys(job.job_metadata):
                 _log.warning("Job %s: %s", job.id, notice)
                 await unless_log_unavailable(self._logs.note(job.id, notice))
-        await self._store.accepted(job.id, attempt.number)
 
     def _free_capacity(self, active: Sequence[tuple[JobRow, AttemptRow]], cluster: ClusterSnapshot) -> FreeCapacity:
         """Free capacity of the nodes, less the jobs that were started too recently for Ray to count them."""
@@ -128,7 +127,7 @@ class Starter:
         return attempt
 
     def _outage(self, job: JobRow) -> str | None:
-        """Return the message of a lost job while a service is unavailable: started now, it would be lost again."""
+        """Return why a lost job waits while a service is unavailable: started now, it would be lost again."""
         unavailable = " and ".join(self._outages.now()) if _lost_lately(job) else ""
         return f"The job waits for {unavailable} before it is started again." if unavailable else None
 
@@ -156,7 +155,7 @@ class Starter:
 
 
 def _lost_lately(job: JobRow) -> bool:
-    """Return whether a waiting job was lost within the last two minutes."""
+    """Return whether a waiting job was lost, and its restart has been due for two minutes at most."""
     return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
 
 

@@ -160,9 +160,11 @@ class JobStore:
         return attempt
 
     @transaction
-    def accepted(self, session: Session, job_id: str, number: int) -> None:
-        """Record that Ray has confirmed an attempt."""
-        session.get_one(AttemptRow, (job_id, number)).accepted = True
+    def accepted(self, session: Session, job_id: str, number: int) -> bool:
+        """Record that Ray has confirmed an attempt; return False if that was recorded before."""
+        attempt = session.get_one(AttemptRow, (job_id, number))
+        first, attempt.accepted = not attempt.accepted, True
+        return first
 
     @transaction
     def seen(self, session: Session, job_id: str, number: int, ray: dict[str, Any], node: str | None) -> None:
@@ -279,11 +281,9 @@ class JobStore:
         self, session: Session, ray_submission_id: str | None = None, ray_job_id: str | None = None
     ) -> str | None:
         """Return the id of the job with a driver's log (by Ray's submission id) or a worker's (by Ray's job id)."""
-        which = (
-            AttemptRow.ray_submission_id == ray_submission_id
-            if ray_submission_id
-            else AttemptRow.ray_job_id == ray_job_id
-        )
+        which = AttemptRow.ray_job_id == ray_job_id
+        if ray_submission_id:
+            which = AttemptRow.ray_submission_id == ray_submission_id
         return session.scalars(select(AttemptRow.job_id).where(which).order_by(AttemptRow.created.desc())).first()
 
     @transaction
@@ -322,7 +322,7 @@ def _end_attempt(attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | No
         attempt.node_id, attempt.agent = ray["driver_node_id"], ray["driver_agent_http_address"]
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
-    # Postgres stores no zero character, which a script may print.
+    # Postgres cannot store NUL, which a script may print.
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
