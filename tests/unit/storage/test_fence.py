@@ -138,6 +138,24 @@ def test_a_file_of_any_size_arrives_whole(size: int, folder: Path) -> None:
     assert (folder / "file").read_bytes() == data
 
 
+def test_interrupted_write_keeps_previous_file(folder: Path) -> None:
+    path = folder / "snapshot.json"
+    path.write_text("{}")
+    program = f"""
+import resource, sys
+from mlplatform.storage import filesystem
+files, path = filesystem.filesystem({str(folder)!r})
+# The system ends each write after its fifth byte.
+resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5))
+with files.open_output_stream(path + "/snapshot.json") as file:
+    file.write(b'{{"epoch": 12}}')
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "File too large" in done.stderr
+    assert [found.name for found in folder.iterdir() if found.is_file() and found.name != "attempt"] == [path.name]
+    assert path.read_text() == "{}"
+
+
 def test_a_folder_of_many_files_is_copied_there(folder: Path, tmp_path: Path) -> None:
     from pyarrow.fs import LocalFileSystem, copy_files
 

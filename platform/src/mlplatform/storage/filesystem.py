@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileSystemHandler, PyFileSystem
 
+from mlplatform.files import atomic
 from mlplatform.storage import fence
 from mlplatform.storage.retry import retry
 from mlplatform.storage.s3 import arrow_filesystem
@@ -132,6 +134,14 @@ class _Output:
         self._stream.close()
 
     def _write_kept(self) -> None:
+        """Replace the file as a whole: an interrupted write would leave Ray Train's list of checkpoints unreadable.
+
+        S3 does so by itself; in a folder, opening a file empties it.
+        """
+        if self._files.type_name == "local":
+            with atomic.new_file(Path(self._path)) as draft:
+                draft.write_bytes(self._kept.getbuffer())
+            return
         with self._open() as stream:
             stream.write(self._kept.getbuffer())
 
