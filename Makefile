@@ -16,7 +16,7 @@ demo: .venv/train  ## Train a real model on a local platform and show everything
 
 # --- Run it: the stack of containers ---
 
-env: .venv/cli  ## Write .env and secrets/, once; never overwrites
+env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the version in .env
 	@$(CLI) stack env
 
 build: env  ## Build the images

@@ -10,7 +10,8 @@ import typer
 from mlplatform.cli.output import exports
 
 app = typer.Typer(
-    no_args_is_help=True, help="The embedded platform: Ray and MLflow as processes on this machine, without Docker."
+    no_args_is_help=True,
+    help="The embedded platform: Ray, MLflow and the gateway as processes on this machine, without Docker.",
 )
 
 _DOWN = "The embedded platform is not running; start it with `mlplatform local up`."

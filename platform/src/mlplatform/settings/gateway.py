@@ -54,7 +54,7 @@ class GatewaySettings(EnvironmentSettings):
     """`key=value` of the nodes that run entry points."""
 
     starts: int = Field(4, ge=1, validation_alias="MLPLATFORM_GATEWAY_STARTS")
-    """Maximum number of jobs that start at the same time; each start takes seconds of a core."""
+    """Maximum number of jobs that start at the same time; each start takes seconds of CPU time."""
 
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
