@@ -121,7 +121,7 @@ class Clients:
         rng = random.Random(f"{self._seed}-{number}")  # noqa: S311 - pauses and kinds of jobs
         with self._stack.ray as client:
             for count in range(1000):
-                # About the rate that two cores sustain: each job costs Ray 1 to 2 s of a core.
+                # About the rate that two cores sustain: each job costs Ray 1 to 2 s of CPU time.
                 if self._stop.wait(rng.uniform(4, 16)):
                     return
                 job_id, kind = f"{self._tag}-{number}-{count}", rng.choice(KINDS)

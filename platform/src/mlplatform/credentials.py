@@ -93,13 +93,16 @@ def fernet_key(path: Path) -> None:
 def wandb_netrc(path: Path) -> None:
     """Write a netrc file for an operator to fill in; W&B's client finds it by NETRC."""
     path.write_text(
-        "# Remove the sign in front, and put your W&B key at the end.\n# machine api.wandb.ai login user password KEY\n"
+        "# Remove the '#' of the next line, and replace KEY with your W&B key.\n"
+        "# machine api.wandb.ai login user password KEY\n"
     )
 
 
 def comet_config(path: Path) -> None:
     """Write a configuration file for an operator to fill in; Comet's client finds it by COMET_CONFIG."""
-    path.write_text("# Remove the signs in front, and put your Comet key at the end.\n# [comet]\n# api_key = KEY\n")
+    path.write_text(
+        "# Remove the '#' of the next two lines, and replace KEY with your Comet key.\n# [comet]\n# api_key = KEY\n"
+    )
 
 
 class TokenFile:

@@ -6,7 +6,7 @@
     ├── UnreachableError          a service did not answer at its address
     ├── AccessError               a service rejected the credentials
     ├── JobError                  a job could not be submitted, or did not succeed
-    │   ├── CapacityError         no node, or not all of them together, can ever run it
+    │   ├── CapacityError         neither one node nor all together can ever run it
     │   └── FencedError           this attempt of the job was replaced by a later one
     ├── StorageError              a bucket, an object or a folder could not be used
     └── RegistryError             a model, version or alias is missing, or a promotion was rejected

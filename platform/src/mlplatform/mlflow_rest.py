@@ -1,4 +1,4 @@
-"""Clients of MLflow's REST API without `import mlflow`, which takes 4 s of a core; one blocking, one for asyncio.
+"""Clients of MLflow's REST API without `import mlflow`, which takes 4 s of CPU time; one blocking, one for asyncio.
 
 Both map failures to the same errors with the same messages, and follow MLflow's pagination.
 """

@@ -58,7 +58,7 @@ def a_jobs_worker(clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_
 def fill_in(path: Path) -> None:
     """Fill in a key file as its comments instruct."""
     first, *lines = path.read_text().splitlines()
-    assert first.startswith("# Remove the sign")
+    assert first.startswith("# Remove the '#'")
     path.write_text("\n".join(line.removeprefix("# ").replace("KEY", KEY) for line in lines))
 
 

@@ -77,7 +77,7 @@ def test_a_filled_volume_is_left_as_it_is_unless_forced(
     mark = folder / "training" / "class_00" / "mine.jpg"
     mark.touch()
     food11.fill("", folder)
-    assert "filled already: 23 photos for training" in capsys.readouterr().out
+    assert "already contains 23 photos for training" in capsys.readouterr().out
     assert mark.exists()
     (broken := tmp_path / "broken.zip").write_bytes(b"<html>")
     with pytest.raises(StorageError):

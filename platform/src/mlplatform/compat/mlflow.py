@@ -1,7 +1,7 @@
 """Private names of MLflow's client, as seen in mlflow 3.17.2, each with the reason why no public name will do.
 
-MLflow is imported inside functions only: it takes 4 s of a core. `tests/embedded/compat/test_compat_mlflow.py` asserts
-every name and signature used here.
+MLflow is imported inside functions only: it takes 4 s of CPU time. `tests/embedded/compat/test_compat_mlflow.py`
+asserts every name and signature used here.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambd
             shutil.rmtree(left, ignore_errors=True)
         draft.mkdir(parents=True)
     except OSError as error:
-        raise StorageError(f"Cannot make a folder in {destination.parent} ({error.strerror}).") from error
+        raise StorageError(
+            f"Cannot create a folder in {destination.parent} ({error.strerror}); name another folder."
+        ) from error
     try:
         yield draft
         _swap(draft, destination, old)
@@ -89,7 +91,9 @@ def alone(destination: Path) -> Iterator[None]:
         destination.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(destination.parent, os.O_RDONLY)
     except OSError as error:
-        raise StorageError(f"Cannot make a folder in {destination.parent} ({error.strerror}).") from error
+        raise StorageError(
+            f"Cannot create a folder in {destination.parent} ({error.strerror}); name another folder."
+        ) from error
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(folder, fcntl.LOCK_EX)

@@ -34,7 +34,7 @@ class LocalPlatform:
         self._files = Home(self.home)
 
     def up(self) -> Settings:
-        """Start what is not running, and wait until Ray, MLflow and the gateway answer.
+        """Start the platform unless it is running, and wait until Ray, MLflow and the gateway answer.
 
         Jobs that were open at the last `down` are started again, from their last checkpoint if they have one.
 

@@ -29,7 +29,7 @@ class Process:
     pid: int
     created: float
     name: str = ""
-    """Key in `programs.commands`; empty in a state that version 0.1 has written."""
+    """Key in `programs.PROGRAMS`, or `supervisor.NAME`; empty in a state that version 0.1 wrote."""
 
 
 def spawn(name: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.5
 _SOON_SECONDS = 20.0
 """A program that ends this soon after its start is restarted with increasing delays."""
 
-_FIRST_DELAY_S, _MOST_DELAY_S = 1.0, 30.0
+_FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class Supervisor:
     def _restart(self, instance: Instance, process: Process) -> Instance:
         name = process.name
         ran = time.time() - process.created
-        delay = min(self._delay.get(name, 0.0) * 2 or _FIRST_DELAY_S, _MOST_DELAY_S) if ran < _SOON_SECONDS else 0.0
+        delay = min(self._delay.get(name, 0.0) * 2 or _FIRST_DELAY_S, _MAX_DELAY_S) if ran < _SOON_SECONDS else 0.0
         self._delay[name] = delay
         self._not_before[name] = time.monotonic() + delay
-        _log.warning("%s (process %d) has ended after %.0f s; it is started again.", name, process.pid, ran)
+        _log.warning("%s (process %d) ended after %.0f s; restarting it.", name, process.pid, ran)
         self._clear(instance, process)
         restarted = instance.with_process(programs.start(name, self._home, instance))
         self._home.save(restarted)

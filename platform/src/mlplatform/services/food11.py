@@ -51,7 +51,7 @@ class Photo:
 
 
 def fill(source: str, folder: Path, force: bool = False) -> Counter[str]:
-    """Fill `folder` from an archive, unless it is filled already; return the number of photos of each part.
+    """Fill `folder` from an archive, unless it already contains photos; return the number of photos of each part.
 
     Args:
         source: address (http, https) or path of a zip or tar archive.
@@ -64,7 +64,7 @@ def fill(source: str, folder: Path, force: bool = False) -> Counter[str]:
     """
     with atomic.alone(folder):
         if not force and (found := count(folder)):
-            print(f"{folder} is filled already: {_listed(found)}. FORCE=1 replaces it.")
+            print(f"{folder} already contains {_listed(found)}. FORCE=1 replaces them.")
             return found
         if not source:
             raise StorageError("No archive of Food-11 is given: run `make data SRC=...` with its address or path.")
@@ -203,7 +203,7 @@ def _planned(members: Members) -> list[Photo]:
 
 
 def _target(path: PurePosixPath) -> PurePosixPath | None:
-    """Return `training/class_03/12.jpg` for `.../training/3_12.jpg`, and for itself anywhere; None for other files."""
+    """Return `training/class_03/12.jpg` for `.../training/3_12.jpg` and `.../training/class_03/12.jpg`, else None."""
     if not _PHOTO.fullmatch(path.name) or len(path.parts) < 2:
         return None
     around, folder = ("", *path.parts)[-3:-1]

@@ -91,7 +91,7 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
     if free < needed:
         yield (
             f"Docker's disk at {docker_root} has {free:.0f} GB free, less than DISK_NEEDED_GB={needed}: "
-            "free some (`docker system prune` removes unused data), or lower the setting in .env."
+            "free some space (`docker system prune` removes unused data), or lower the setting in .env."
         )
 
 

@@ -44,7 +44,7 @@ def check(wait: bool = True) -> None:
     """Raise unless this process' attempt may write; costs a small read, at most every 0.2 s.
 
     Args:
-        wait: up to ten minutes while the storage is unavailable; otherwise an outage is raised at once.
+        wait: retry for up to ten minutes while the storage is unavailable; if False, raise at once.
 
     Raises:
         FencedError: a later attempt was started; final for this process.
@@ -144,5 +144,5 @@ def _store(job_id: str) -> objects.ObjectStore:
 @cache
 def _place(address: str) -> tuple[FileSystem, str]:
     """Open the file system of an address, with pyarrow: Ray has loaded it already, while importing boto3 beside a
-    training would take 1 s of a core."""
+    training would take 1 s of CPU time."""
     return arrow_filesystem(address)

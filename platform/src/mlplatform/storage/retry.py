@@ -19,16 +19,15 @@ _PAUSE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def retry(call: Callable[[], _Result], passes: Callable[[Exception], bool] | None = None) -> _Result:
-    """Call until it succeeds, for up to ten minutes; an error that retrying does not fix is raised at once."""
-    may_pass = passes or is_outage
+def retry(call: Callable[[], _Result], is_transient: Callable[[Exception], bool] = is_outage) -> _Result:
+    """Call until it succeeds, for up to ten minutes; an error that is not transient is raised at once."""
     started = time.monotonic()
     warn = ThrottledWarning(_log)
     while True:
         try:
             return call()
         except Exception as error:
-            if not may_pass(error) or time.monotonic() - started > _OUTAGE_SECONDS:
+            if not is_transient(error) or time.monotonic() - started > _OUTAGE_SECONDS:
                 raise
             warn("Storage is unavailable, retrying for up to 10 min: %s", error)
             time.sleep(_PAUSE_SECONDS)

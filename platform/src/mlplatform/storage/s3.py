@@ -44,7 +44,7 @@ def s3_client(guard: Callable[..., None] | None = None, *, bulk: bool = False) -
         bulk: for many or large files; its requests wait longer and are repeated more often.
     """
     known = settings()
-    # One for all threads: creating one takes 0.3 s of a core, and creating forty at once made a process unresponsive.
+    # One for all threads: creating one takes 0.3 s of CPU time, and creating forty at once made a process unresponsive.
     with _making:
         return _client(known.s3_endpoint, known.s3_region, known.s3_credentials, guard, bulk)
 

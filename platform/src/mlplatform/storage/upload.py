@@ -29,7 +29,7 @@ def upload(folder: Path, uri: str) -> None:
     bucket, prefix = split_uri(uri)
     client = _client()
 
-    def passes(error: Exception) -> bool:
+    def is_transient(error: Exception) -> bool:
         refused = isinstance(error, S3UploadFailedError) and any(code in str(error) for code in FINAL_CODES)
         return isinstance(error, UnreachableError | S3UploadFailedError) and not refused
 
@@ -39,11 +39,11 @@ def upload(folder: Path, uri: str) -> None:
             client.upload_file(str(file), bucket, f"{prefix}{file.relative_to(folder).as_posix()}")
 
     for file in sorted(files_below(folder)):
-        retry(partial(send, file), passes)
+        retry(partial(send, file), is_transient)
 
 
 def prepare() -> None:
-    """Import boto3 and create the client, which takes 1 s of a core, before training would have to wait for it."""
+    """Import boto3 and create the client, which takes 1 s of CPU time, before training would have to wait for it."""
     _client()
 
 

@@ -47,8 +47,8 @@ class RunSink:
     A replaced attempt of the job sends nothing more. Its successor reads the run's steps after it has set
     the fence, so no point arrives in between.
 
-    A server is reached without MLflow's client: importing it takes 4 s of a core while workers train, and it retries a
-    request by itself, with pauses of up to a minute.
+    A server is reached without MLflow's client: importing it takes 4 s of CPU time while workers train, and it retries
+    requests by itself, with pauses of up to a minute.
     """
 
     def __init__(self, run_id: str, tracking_uri: str | None) -> None:

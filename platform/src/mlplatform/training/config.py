@@ -49,9 +49,9 @@ def run_config(
     """Return Ray's own `RunConfig` for a training run of this job.
 
     Checkpoints go to `<storage>/<job id>/<name>`, so a later attempt of the same job resumes from the last one.
-    Reports go to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, one line per
-    report, and beside the checkpoints, where `history` reads them. The metrics of a job's second training run are in
-    MLflow under `<name>/`, because each metric has one point per step. When a node is about to be removed,
+    Each report goes to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, as one
+    line, and to a file beside the checkpoints, which `history` reads. The metrics of a job's second and later training
+    runs are in MLflow under `<name>/`, because each metric has one point per step. When a node is about to be removed,
     `ray.train.get_preemption_info()` reports it in the training function within about a second. That is the moment for
     a checkpoint, as the workers are restarted elsewhere when the node's grace period ends (`PreemptionCheckpoint` does
     it for Lightning).
@@ -63,7 +63,7 @@ def run_config(
         num_to_keep: checkpoints that stay in storage, besides the latest; None keeps all.
         max_failures: failures of workers after which the training restarts from the last checkpoint.
         controller_failure_limit: failures of Ray Train's own controller after which it is restarted.
-        aggregate: how the values of all ranks become one: rank 0's value, the mean or the highest.
+        aggregate: how the values of all ranks are combined: rank 0's value, the mean or the highest.
         detailed: record, besides timestamp, iteration and time, each rank's own metrics with its host and process,
             the job, iterations and seconds since the last restore, and `done` in the last report.
         callbacks: further callbacks of Ray Train.

@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint, written once for the first start and for restarts."""
+"""Path of the checkpoint to resume from, for scripts with the same code for the first start and for restarts."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def trial_config(
 def best(
     results: tune.ResultGrid, metric: str | None = None, mode: Literal["min", "max"] | None = None
 ) -> tuple[tune.Result, Run | None]:
-    """Return the best trial by its last report: its result with the checkpoint, and its run, to which to log a model.
+    """Return the best trial by its last report: its result with the checkpoint, and its run, to log a model to.
 
     Args:
         metric: None means the metric of the search.

@@ -66,7 +66,7 @@ class Housekeeping:
         """
         self._some_ended.clear()
         for sequence in await self._store.unclosed():
-            # Looked up again, because a pass may be long: meanwhile, another job may have got the id of a deleted one.
+            # Looked up again, because a pass may be long: meanwhile, a new job may have the id of a deleted one.
             if job := await self._store.by_sequence(sequence):
                 try:
                     with self._errors.contained(job.id):

@@ -25,7 +25,7 @@ class Outages:
     """Record of the times when servers did not answer.
 
     Args:
-        addresses: URLs by the names used in messages; any HTTP answer except 502, 503 and 504 counts.
+        addresses: URLs by the names used in messages; any HTTP status except 502, 503 and 504 means available.
     """
 
     def __init__(self, addresses: Mapping[str, str]) -> None:

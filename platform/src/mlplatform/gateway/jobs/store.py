@@ -55,7 +55,7 @@ class JobStore:
     Every method raises UnreachableError while the database is unavailable; then nothing has changed.
 
     Args:
-        url: SQLAlchemy's, of Postgres or SQLite; `migrations.upgrade` creates the tables.
+        url: SQLAlchemy URL of Postgres or SQLite; `migrations.upgrade` creates the tables.
     """
 
     def __init__(self, url: str) -> None:
@@ -108,7 +108,7 @@ class JobStore:
         """Record the request to stop a job; a job without an open attempt has then stopped.
 
         Returns:
-            False if the job had ended before; and the job.
+            False if the job had already ended, else True; and the job.
 
         Raises:
             NoSuchJobError: no job has the id.
@@ -191,7 +191,7 @@ class JobStore:
 
         Args:
             job_id: the job.
-            number: of the attempt.
+            number: number of the attempt.
             verdict: how it ended.
             ray: Ray's details of it; None if Ray does not know it.
             resumes: the job continues from a checkpoint when it is started again.
