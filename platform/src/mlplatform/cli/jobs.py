@@ -82,7 +82,8 @@ def show(job_id: JobId) -> None:
 
 @app.command()
 def logs(
-    job_id: JobId, follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
 ) -> None:
     """Print a job's log."""
     from mlplatform.client.jobs import Jobs
@@ -98,7 +99,7 @@ def logs(
 @app.command()
 def wait(
     job_id: JobId,
-    timeout: Annotated[float | None, typer.Option(help="Seconds (default: no limit).")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Limit in seconds (default: none).")] = None,
 ) -> None:
     """Wait until a job has ended; exit 0 if it succeeded."""
     from mlplatform.client.jobs import Jobs

@@ -22,8 +22,8 @@ def up() -> None:
     """Start the embedded platform and leave it running."""
     from mlplatform.local.platform import LocalPlatform
 
-    reached = LocalPlatform().up()
-    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+    settings = LocalPlatform().up()
+    print(f"MLflow: {settings.tracking_uri}\nRay:    {settings.ray_address} (token: {settings.ray_auth_token_path})")
     print('Use it in this shell: eval "$(mlplatform local env)"')
 
 
@@ -40,11 +40,11 @@ def status() -> None:
     """Report whether the embedded platform is up; exit 1 if it is not."""
     from mlplatform.local.platform import LocalPlatform
 
-    reached = LocalPlatform().status()
-    if reached is None:
+    settings = LocalPlatform().status()
+    if settings is None:
         print(_DOWN)
         raise typer.Exit(1)
-    print(f"MLflow: {reached.tracking_uri}\nRay:    {reached.ray_address} (token: {reached.ray_auth_token_path})")
+    print(f"MLflow: {settings.tracking_uri}\nRay:    {settings.ray_address} (token: {settings.ray_auth_token_path})")
 
 
 @app.command()
@@ -53,10 +53,10 @@ def env() -> None:
     from mlplatform.errors import UnreachableError
     from mlplatform.local.platform import LocalPlatform
 
-    reached = LocalPlatform().status()
-    if reached is None:
+    settings = LocalPlatform().status()
+    if settings is None:
         raise UnreachableError(_DOWN)
-    print(exports(reached.environment()))
+    print(exports(settings.environment()))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from datetime import datetime
 
 
 def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table whose first column is never cut: it holds the id that other commands take.
+    """Print a table whose first column is never cut: it contains the id that other commands accept.
 
     Cells are printed as they are, brackets and colons included.
     """

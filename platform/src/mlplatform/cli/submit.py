@@ -40,8 +40,8 @@ def submit(
 ) -> None:
     """Run a Python file, or the entry point of a folder's job.toml, as a job.
 
-    A job.toml beside the file may set the same options under the same names; options of the command line win. A job
-    that can never run on these nodes is rejected before anything is uploaded.
+    A job.toml beside the file may set the same options under the same names; options of the command line take
+    precedence. A job that can never run on these nodes is rejected before anything is uploaded.
     """
     from mlplatform.client import job_file
     from mlplatform.client.jobs import Jobs

@@ -109,7 +109,7 @@ class JobFile(BaseModel):
 
 @dataclass(frozen=True)
 class Submission:
-    """A job in the form that `Jobs.submit` takes."""
+    """A job in the form that `Jobs.submit` accepts."""
 
     entrypoint: str | list[str]
     folder: Path

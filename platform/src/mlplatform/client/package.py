@@ -51,7 +51,7 @@ def _check_size(folder: Path, size: int) -> None:
     if size > MAX_BYTES:
         raise JobError(
             f"The folder {folder} makes a package of more than {MAX_BYTES >> 20} MiB, which Ray does not accept; "
-            "move data out of it, or, with git installed, name it in .gitignore (a linked folder without a slash)."
+            "move data out of it or, with git installed, list it in .gitignore (a linked folder without a final slash)."
         )
 
 

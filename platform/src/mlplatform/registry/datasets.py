@@ -235,7 +235,7 @@ def _digest_of(entry: Entry) -> str:
 def _known(store: ObjectStore, name: str) -> str:
     versions = [f"{name}@{_digest_of(entry)[:12]}" for entry in _manifests(store, name)]
     names = versions or sorted({_name_of(entry) for entry in _manifests(store)})
-    return f"are: {', '.join(names)}" if names else "is none yet: `mlplatform data put FOLDER NAME` keeps one"
+    return f"are: {', '.join(names)}" if names else "is none yet: `mlplatform data put FOLDER NAME` stores one"
 
 
 def _check_name(name: str) -> None:

@@ -93,7 +93,7 @@ def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, 
         if sums is not None and checksums.sha256(draft / path) != sums[path]:
             raise RegistryError(
                 f"The file {path} of {what} does not have the checksum that was registered: it was damaged in the "
-                "storage or in transit; download it again, else log the model again and register it."
+                "storage or in transit; download it again, and if that fails, log the model again and register it."
             )
 
     with atomic.new_folder(folder, is_model) as draft:

@@ -113,7 +113,7 @@ def promotion(headers: Mapping[str, str], body: bytes, secret: str) -> Promotion
         secret: the webhook's secret.
 
     Raises:
-        AccessError: the signature is missing or wrong, or the message is more than 5 minutes old.
+        AccessError: the signature is missing or wrong, or the message's time is more than 5 minutes off.
         RegistryError: the message is not about an alias.
     """
     given = {key.lower(): value for key, value in headers.items()}

@@ -37,19 +37,21 @@ class NodeMonitor:
     MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL and MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING.
     """
 
-    def __init__(self, find: Callable[[], Run | None], tracking_uri: str, node: str | None, but_on: str | None = None):
+    def __init__(
+        self, find: Callable[[], Run | None], tracking_uri: str, node: str | None, except_on: str | None = None
+    ):
         """Prepare the thread; `start` starts it.
 
         Args:
             find: returns the run to send to; called until it does, because ranks may start before their run is opened.
             tracking_uri: MLflow of the run.
             node: name to include in the metrics' names; None for the node that has opened the run.
-            but_on: send nothing if the run was opened on the node with this name, which sends its own metrics.
+            except_on: send nothing if the run was opened on the node with this name, which sends its own metrics.
         """
         self._find = find
         self._tracking_uri = tracking_uri
         self._node = node
-        self._but_on = but_on
+        self._except_on = except_on
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlplatform-node-metrics", daemon=True)
 
@@ -65,7 +67,7 @@ class NodeMonitor:
     def _run(self) -> None:
         try:
             run = self._wait_for_run()
-            if run is not None and (self._but_on is None or run.data.tags.get(TAG_NODE) != self._but_on):
+            if run is not None and (self._except_on is None or run.data.tags.get(TAG_NODE) != self._except_on):
                 self._send_all(run.info.run_id)
         except Exception as error:
             _log.warning("This node sends no system metrics: %s", error)
@@ -128,7 +130,7 @@ def node_metrics(run_id: str | None = None) -> Iterator[None]:
         return MlflowClient(address).get_run(run_id) if run_id else find_run(str(job_id), address)
 
     node = socket.gethostname()
-    monitor = NodeMonitor(find, address, node, but_on=node)
+    monitor = NodeMonitor(find, address, node, except_on=node)
     monitor.start()
     try:
         yield
