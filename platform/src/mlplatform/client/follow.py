@@ -25,10 +25,10 @@ _STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
 
 def follow(link: Connection, job_id: str) -> Iterator[str]:
-    """Yield a job's log line by line until the job ends; continue where a broken stream ended.
+    """Yield a job's log line by line until the job ends: the stored log, each line once, even if the gateway crashes.
 
-    After a crash of the gateway, lines that it had not stored arrive again, one source (driver, worker) after another.
-    A follower counts lines, so it may then repeat some of them and skip others; the stored log has each line once.
+    The gateway streams a line after it has stored it, so the number of lines read is a position that outlives it. Only
+    while its object store rejects lines, it streams them unstored: a crash just then may repeat some and skip others.
 
     Raises:
         UnreachableError: the gateway has not answered for three minutes.

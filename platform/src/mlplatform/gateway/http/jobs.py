@@ -189,10 +189,10 @@ class JobRoutes:
             raise RequestError(f"Invalid skip_lines={skip[:100]!r}: pass a number of lines, 0 or more.")
         if request.query_params.get("follow") != "1":
             return PlainTextResponse(await self._logs.text(job.id))
-        return StreamingResponse(
-            _encoded(self._logs.follow(job.id, skip_lines=int(skip), ended=State(job.state).final)),
-            media_type="text/plain",
-        )
+        ended = State(job.state).final
+        # Lines that are not stored may arrive in another order after a crash, so clients must not count them.
+        parts = self._logs.follow(job.id, skip_lines=int(skip), ended=ended, stored=True)
+        return StreamingResponse(_encoded(parts), media_type="text/plain")
 
     async def _log_file(self, request: Request) -> ASGIApp:
         """Return the driver's log as Ray's state API and dashboard request it, even if its node is gone."""

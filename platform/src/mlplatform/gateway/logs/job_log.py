@@ -50,6 +50,8 @@ class Snapshot:
     version: int
     number: int
     size: int
+    length: int
+    """Size in characters."""
 
 
 class JobLog:
@@ -73,9 +75,11 @@ class JobLog:
         self.loading, self.writing = asyncio.Lock(), asyncio.Lock()
         self.queued = False
         """True if the writer has this log in its queue or in progress."""
+        self.rejected = False
+        """True if the object store did not accept the last write."""
         self.changed, self.saved, self.hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._pieces: list[str] = []
-        self._version = self._saved_version = self._saved_size = 0
+        self._version = self._saved_version = self._saved_size = self._saved_length = 0
         self._limit, self._chunk_bytes = limit, chunk_bytes
 
     @property
@@ -97,6 +101,10 @@ class JobLog:
         """Return the text of the last chunk."""
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
+
+    def stored_text(self) -> str:
+        """Return the text of the last chunk as far as the object store has it."""
+        return self.text()[: self._saved_length]
 
     def content(self) -> str:
         """Return the last chunk as the object store keeps it: a line of JSON, then the text."""
@@ -121,7 +129,7 @@ class JobLog:
             file.source.actor, file.source.task = state.get("actor", ""), state.get("task", "")
         self.number, self._pieces = number, [text]
         self.size, self.lines = len(text.encode()), text.count("\n")
-        self._saved_size = self.size
+        self._saved_size, self._saved_length = self.size, len(text)
 
     def file(self, node: str, session: str, name: str) -> SourceFile:
         """Return the file of this name; add it if it is new."""
@@ -167,13 +175,13 @@ class JobLog:
 
     def snapshot(self) -> Snapshot:
         """Return the state of the last chunk, for `written`."""
-        return Snapshot(self._version, self.number, self.size)
+        return Snapshot(self._version, self.number, self.size, len(self.text()))
 
     def written(self, snapshot: Snapshot) -> None:
         """Record that the object store has the last chunk as of `snapshot`."""
-        self._saved_version = snapshot.version
+        self._saved_version, self.rejected = snapshot.version, False
         if snapshot.number == self.number:
-            self._saved_size = snapshot.size
+            self._saved_size, self._saved_length = snapshot.size, snapshot.length
 
     def announce(self) -> None:
         """Wake the readers that follow this log."""
@@ -203,7 +211,7 @@ class JobLog:
         self.unsaved[self.number] = self.content()
         self.chunks.append(Chunk(self.number, self.size, self.lines))
         self.number += 1
-        self.size = self.lines = self._saved_size = 0
+        self.size = self.lines = self._saved_size = self._saved_length = 0
         self._pieces = []
         self._version += 1
         self._omit()

@@ -37,13 +37,16 @@ class _Part:
     """Chunks just before `next` are omitted from the log."""
 
 
-async def read(chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, skip: int = 0) -> AsyncIterator[str]:
+async def read(
+    chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, skip: int = 0, stored: bool = False
+) -> AsyncIterator[str]:
     """Yield a log in parts of complete lines, from the beginning and then as it grows, until it is closed.
 
     Args:
         ended: the job has ended: end with the last line.
         patience_s: how long to wait for an unavailable store, per part.
         skip: lines to skip, omitted ones included.
+        stored: yield a line only after the store has it, unless the store rejects it.
 
     Raises:
         StorageError, UnreachableError, AccessError: the store was unavailable for longer than `patience_s`.
@@ -52,9 +55,9 @@ async def read(chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, s
     try:
         position = _Position()
         while True:
-            changed, done = job.changed, ended or job.closed or job.deleted
-            part = await _part(chunks, job, position, patience_s)
-            position = part.next
+            waits = stored and job.unwritten > 0 and not job.rejected
+            changed, done = job.changed, job.deleted or ((ended or job.closed) and not waits)
+            part = await _part(chunks, job, position, patience_s, stored and not job.rejected)
             if part.gap:
                 skip -= job.omitted_lines
                 if skip < 0 or not job.omitted_lines:
@@ -63,36 +66,47 @@ async def read(chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, s
             shown, skip = _without_lines(part.text, skip)
             if shown:
                 yield shown
-            if not part.text and not part.gap and position.number == job.number:
+            if part.next == position:
                 if done:
                     return
+                if waits:
+                    job.hurry.set()
                 await changed.wait()
+            position = part.next
     finally:
         job.readers -= 1
         job.used = time.monotonic()
 
 
-async def _part(chunks: Chunks, job: JobLog, position: _Position, patience_s: float) -> _Part:
+async def _part(chunks: Chunks, job: JobLog, position: _Position, patience_s: float, stored: bool) -> _Part:
     """Return the text from a position to the end of its chunk; retry while the store is unavailable."""
-    number, deadline = position.number, time.monotonic() + patience_s
-    while True:
-        if number == job.number:
-            text = job.text()[position.offset :]
-            return _Part(_Position(number, position.offset + len(text)), text)
-        if not job.has_chunk(number):
-            return _Part(_Position(job.chunk_after(number)), gap=True)
-        if (content := job.unsaved.get(number)) is None:
-            try:
-                content = await chunks.read(job.id, number)
-            except _UNAVAILABLE:
-                if job.deleted:
-                    return _Part(_Position(job.number))
-                omitted = not job.has_chunk(number)
-                if not omitted and time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0 if omitted else _RETRY_SECONDS)
-                continue
+    number = position.number
+    if number == job.number:
+        text = (job.stored_text() if stored else job.text())[position.offset :]
+        return _Part(_Position(number, position.offset + len(text)), text)
+    if stored and number in job.unsaved:
+        return _Part(position)
+    content = await _content(chunks, job, number, patience_s) if job.has_chunk(number) else None
+    if content is not None:
         return _Part(_Position(number + 1), content.split("\n", 1)[1][position.offset :])
+    if job.deleted:
+        return _Part(_Position(job.number))
+    return _Part(_Position(job.chunk_after(number)), gap=True)
+
+
+async def _content(chunks: Chunks, job: JobLog, number: int, patience_s: float) -> str | None:
+    """Return a full chunk; None if it is omitted or its log is deleted."""
+    deadline = time.monotonic() + patience_s
+    while (content := job.unsaved.get(number)) is None:
+        try:
+            return await chunks.read(job.id, number)
+        except _UNAVAILABLE:
+            if job.deleted or not job.has_chunk(number):
+                return None
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_RETRY_SECONDS)
+    return content
 
 
 def _without_lines(text: str, skip: int) -> tuple[str, int]:

@@ -170,7 +170,9 @@ class JobLogs:
         parts = read(self._chunks, await self._job(job_id), ended=True, patience_s=0)
         return "".join([part async for part in parts])
 
-    async def follow(self, job_id: str, skip_lines: int = 0, *, ended: bool = False) -> AsyncIterator[str]:
+    async def follow(
+        self, job_id: str, skip_lines: int = 0, *, ended: bool = False, stored: bool = False
+    ) -> AsyncIterator[str]:
         """Yield the log in parts of complete lines, from the beginning and then as it grows, until `close`.
 
         Waits up to 10 minutes for an unavailable store.
@@ -178,12 +180,21 @@ class JobLogs:
         Args:
             skip_lines: lines to skip; lines that have been omitted since count, the line that reports them does not.
             ended: the job has ended: end with the last line.
+            stored: yield a line only after the store has it, 0.1 s and a write later at most, or has rejected it. The
+                number of lines read is then a position in the log that outlives a crash of the gateway.
 
         Raises:
             StorageError, UnreachableError, AccessError: the store was unavailable for too long.
         """
-        job = await self._job(job_id)
-        async for part in read(self._chunks, job, ended=ended, patience_s=PATIENCE_SECONDS, skip=skip_lines):
+        parts = read(
+            self._chunks,
+            await self._job(job_id),
+            ended=ended,
+            patience_s=PATIENCE_SECONDS,
+            skip=skip_lines,
+            stored=stored,
+        )
+        async for part in parts:
             yield part
 
     async def delete(self, job_id: str) -> None:

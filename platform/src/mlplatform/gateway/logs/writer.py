@@ -1,16 +1,22 @@
-"""Writer of changed logs to the object store: each at most once per second, with retries while it is unavailable."""
+"""Writer of changed logs to the object store: each at most once per second, or 10 times while someone waits for it.
+
+It repeats writes that the store does not accept.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from mlplatform.gateway.logs.chunks import Chunks
 from mlplatform.gateway.logs.job_log import JobLog
 from mlplatform.throttle import ThrottledWarning
 
 _WRITE_SECONDS = 1.0
+
+_AWAITED_SECONDS = 0.1
 
 _FLUSH_SECONDS = 5.0
 
@@ -58,18 +64,23 @@ class LogWriter:
                 await self._write(job)
             except Exception as error:
                 self._warn("The log store does not accept logs, retrying: %s", error)
+                job.rejected = True
+                job.announce()
                 await asyncio.sleep(_WRITE_SECONDS)
                 continue
             if not job.pending:
                 job.saved.set()
-            try:
-                async with asyncio.timeout(_WRITE_SECONDS):
-                    await job.hurry.wait()
-                job.hurry.clear()
-            except TimeoutError:
-                pass
+            await self._pause(job)
         job.queued = False
         job.saved.set()
+
+    async def _pause(self, job: JobLog) -> None:
+        """Wait for the next write of a log, which may have changed meanwhile."""
+        await asyncio.sleep(_AWAITED_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_SECONDS - _AWAITED_SECONDS):
+                await job.hurry.wait()
+        job.hurry.clear()
 
     async def _write(self, job: JobLog) -> None:
         async with job.writing:
@@ -77,11 +88,13 @@ class LogWriter:
                 number = next(iter(job.unsaved))
                 await self._chunks.write(job.id, number, job.unsaved[number])
                 del job.unsaved[number]
+                job.announce()
             if job.deleted:
                 return
             obsolete, snapshot = list(job.obsolete), job.snapshot()
             await self._chunks.write(job.id, job.number, job.content())
             job.written(snapshot)
+            job.announce()
             # Only now does no stored chunk list them.
             for number in obsolete:
                 await self._chunks.delete(job.id, number)

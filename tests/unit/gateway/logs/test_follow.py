@@ -1,0 +1,207 @@
+"""A follower of a log whose gateway crashes: a real server and client over SQLite and a folder, and two sources."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.logs import writer
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.settings.job import Settings
+from mlplatform.storage.objects import FolderStore
+
+NODE, SESSION = "ray-worker-0", "session_2026-11-21_08-52-55_745928_1"
+DRIVER = "job-driver-train--1-0a1b2c.log"
+WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
+LINES = 30
+
+
+async def resolve(ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
+    return "train"
+
+
+class Platform:
+    """Files of a driver and a worker, a database and a folder, which outlive a gateway."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.store = JobStore(f"sqlite:///{folder}/gateway.db")
+        self.files = {DRIVER: b"", WORKER: b""}
+        self.objects = folder / "logs"
+        self._port = port
+
+    @asynccontextmanager
+    async def gateway(self) -> AsyncIterator[JobLogs]:
+        """A gateway that crashes at the end: what only its memory has is lost, and its connections break."""
+        logs = JobLogs(FolderStore(str(self.objects)), resolve)
+        unused: Any = None
+        routes = JobRoutes(self.store, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
+        config = uvicorn.Config(
+            Starlette(routes=routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        storing, serving = asyncio.create_task(logs.run()), asyncio.create_task(server._serve())
+        try:
+            await until(lambda: server.started)
+            yield logs
+        finally:
+            storing.cancel()
+            server.should_exit = server.force_exit = True
+            await asyncio.gather(storing, serving, return_exceptions=True)
+            # Only now is the port closed, so that no client comes back to this gateway.
+            for connection in server.server_state.connections:
+                connection.transport.abort()  # type: ignore[union-attr]
+            for answering in server.server_state.tasks:
+                answering.cancel()
+
+    async def send(self, logs: JobLogs, file: str, text: str = "") -> None:
+        """Let a file grow, and send what the gateway lacks of it."""
+        self.files[file] += text.encode()
+        begin = await logs.accept(NODE, SESSION, file, 0, 7, b"")
+        await logs.accept(NODE, SESSION, file, begin, 7, self.files[file][begin:])
+
+
+@pytest.fixture
+def platform(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    monkeypatch.setattr("mlplatform.client.connection.POLL_SECONDS", 0.05)
+    return Platform(tmp_path, closed_port)
+
+
+def follow(url: str, lines: list[str]) -> None:
+    """Add the lines that a client shows, until the end of the job."""
+    with Jobs(Settings.load(ray_address=url)) as jobs:
+        for line in jobs.follow("train"):
+            lines.append(line)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 8) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_follower_reads_the_stored_log_across_a_gateway_crash(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    follower = threading.Thread(target=follow, args=(platform.url, lines), daemon=True)
+
+    async def before_the_crash() -> None:
+        async with platform.gateway() as logs:
+            follower.start()
+            await platform.send(logs, DRIVER, "begin\n")
+            await until(lambda: lines == ["begin"] and any(platform.objects.rglob("*.log")))
+            for number in range(LINES):
+                await platform.send(logs, DRIVER, f"driver {number}\n")
+                await platform.send(logs, WORKER, f"worker {number}\n")
+            with suppress(TimeoutError):
+                await until(lambda: len(lines) > 1, 0.5)
+            assert len((await logs.text("train")).splitlines()) == 1 + 2 * LINES
+
+    async def scenario() -> None:
+        await upgrade(platform.store.engine)
+        await platform.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "train"}).job())
+        with monkeypatch.context() as slow:
+            slow.setattr(writer, "_WRITE_SECONDS", 60.0)
+            slow.setattr(writer, "_AWAITED_SECONDS", 60.0, raising=False)
+            await before_the_crash()
+        async with platform.gateway() as logs:
+            assert await logs.text("train") == "begin\n"
+            # In another order than before.
+            await platform.send(logs, WORKER)
+            await platform.send(logs, DRIVER, "end\n")
+            await logs.close("train")
+            await platform.store.request_stop("train")
+            await until(lambda: not follower.is_alive())
+            assert lines == (await logs.text("train")).splitlines()
+            assert len(lines) == 2 + 2 * LINES
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def stored_logs(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
+    logs = JobLogs(FolderStore(str(folder)), resolve, **sizes)
+    storing = asyncio.create_task(logs.run())
+    try:
+        async with asyncio.timeout(30):
+            yield logs
+    finally:
+        storing.cancel()
+        await asyncio.gather(storing, return_exceptions=True)
+
+
+def test_stored_lines_reach_their_follower_within_a_fraction_of_a_second(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stored_logs(tmp_path) as logs:
+            await logs.note("train", "before")
+            follower = logs.follow("train", stored=True)
+            assert await anext(follower) == "before\n"
+            for number in range(5):
+                await logs.note("train", f"line {number}")
+                accepted = time.monotonic()
+                assert await anext(follower) == f"line {number}\n"
+                # The store is written once per second unless someone waits for it.
+                assert time.monotonic() - accepted < 0.6
+
+    asyncio.run(scenario())
+
+
+def test_follower_reads_all_chunks_in_order_once_they_are_stored(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(300)]
+
+    async def scenario() -> None:
+        async with stored_logs(tmp_path, chunk_bytes=100) as logs:
+            follower = logs.follow("train", stored=True)
+            sent, shown = iter(lines), ""
+            for count in (1, 40, 3, 256):
+                await logs.note("train", "\n".join(next(sent) for _ in range(count)))
+                shown += await anext(follower)
+                stored = "".join(path.read_text().split("\n", 1)[1] for path in sorted(tmp_path.rglob("*.log")))
+                assert stored.startswith(shown)
+            await logs.close("train")
+            shown += "".join([part async for part in follower])
+            assert shown.splitlines() == lines
+            assert "".join([part async for part in logs.follow("train", 290, ended=True, stored=True)]) == "".join(
+                f"{line}\n" for line in lines[290:]
+            )
+
+    asyncio.run(scenario())
+
+
+def test_rejected_writes_do_not_hide_lines_from_followers(tmp_path: Path) -> None:
+    folder, aside = tmp_path / "store", tmp_path / "aside"
+
+    async def scenario() -> None:
+        async with stored_logs(folder) as logs:
+            follower = logs.follow("train", stored=True)
+            await logs.note("train", "before")
+            assert await anext(follower) == "before\n"
+            folder.rename(aside)
+            folder.write_text("a file is not a folder")
+            await logs.note("train", "during")
+            assert await anext(follower) == "during\n"
+            folder.unlink()
+            aside.rename(folder)
+            await until(lambda: "during" in "".join(path.read_text() for path in folder.rglob("*.log")))
+            await logs.note("train", "after")
+            assert await anext(follower) == "after\n"
+            await logs.close("train")
+            assert [part async for part in follower] == []
+
+    asyncio.run(scenario())
