@@ -148,7 +148,7 @@ def test_rejoining_process_does_not_end_held_run() -> None:
     assert run.data.params == {"lr": "1", "depth": "3"}
 
 
-def test_earliest_parent_run_is_the_job_run() -> None:
+def test_earliest_parent_run_is_job_run() -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient()

@@ -82,7 +82,7 @@ def test_interrupted_model_upload_is_repeated() -> None:
     assert version.run_id == run.info.run_id
 
 
-def test_other_models_of_the_run_are_not_published() -> None:
+def test_other_models_of_run_are_not_published() -> None:
     import mlflow
 
     model = Scaled(2.0)

@@ -35,7 +35,7 @@ def the_run_of(job_id: str) -> Any:
     return run
 
 
-def test_ray_train_ranks_share_the_drivers_run(reached: Settings) -> None:
+def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     from mlflow import MlflowClient, artifacts
 
     with Jobs(reached) as jobs:

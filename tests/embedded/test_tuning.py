@@ -120,7 +120,7 @@ def resumed(jobs: Jobs, module_environment: None, tmp_path_factory: pytest.TempP
     return Resumed(job_id, before, log, dict(starts))
 
 
-def test_each_trial_is_a_child_run_with_its_parameters_and_metrics(resumed: Resumed) -> None:
+def test_each_trial_is_child_run_with_parameters_and_metrics(resumed: Resumed) -> None:
     assert len(resumed.after) == TRIALS
     for run in resumed.after.values():
         quality = float(run.data.params["quality"])

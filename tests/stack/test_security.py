@@ -185,7 +185,7 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
     assert not leaks, leaks
 
 
-def test_no_secret_in_images_or_the_checkout(stack: Stack) -> None:
+def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     patterns = "\n".join(values(stack).values())
     for name in ("platform", "ray", "notebook", "minio"):
         image = f"mlplatform-{name}:{stack.settings.version}"

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def clean(clean_environment: None) -> None:
-    """Every unit test starts without the settings of its shell or of the test before."""
+    """Start every unit test without settings of the shell or of the previous test."""

@@ -12,14 +12,14 @@ from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
 
 
-def test_a_rotated_token_applies_to_the_next_request(tmp_path: Path) -> None:
+def test_rotated_token_applies_to_next_request(tmp_path: Path) -> None:
     path = tmp_path / "ray_token"
     path.write_text("first\n")
     token = TokenFile(path)
     assert token.sign(httpx.Request("GET", "http://gateway")).headers["Authorization"] == "Bearer first"
 
     path.write_text("")
-    assert token.read() == "first", "in the middle of a rotation"
+    assert token.read() == "first", "an empty file, in the middle of a rotation, was read"
     path.write_text("other\n")
     os.utime(path, ns=(1, 1))
     assert token.read() == "other"
@@ -31,7 +31,7 @@ def test_a_rotated_token_applies_to_the_next_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-def test_a_file_without_a_token_is_an_error_that_names_it(tmp_path: Path, content: str | None) -> None:
+def test_token_file_without_token_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ray_token"
     if content is not None:
         path.write_text(content)

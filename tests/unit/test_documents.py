@@ -1,4 +1,4 @@
-"""Commands and links of the documents: each verb, variable and file that they name exists."""
+"""Commands and links in the documents: each verb, variable and file exists."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DOCUMENTS = sorted(
     )
     for path in CHECKOUT.glob(pattern)
 )
-# Names that users may meet in older guides, beside what replaces them.
+# Old names that users may find in older guides, next to their replacements.
 OF_THE_PAST = {"CHANGELOG.md", "jobs/OLDER-GUIDES.md"}
 
 
 def code(document: str) -> list[str]:
-    """Inline code and lines of code blocks."""
+    """Lines of inline code and of code blocks."""
     text = (CHECKOUT / document).read_text()
     blocks = re.findall(r"```.*?```|^    \S.*$", text, flags=re.S | re.M)
     inline = re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", re.sub(r"```.*?```", "", text, flags=re.S))
@@ -39,7 +39,7 @@ def code(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in OF_THE_PAST])
-def test_verbs_and_variables_of_make_exist(document: str) -> None:
+def test_documented_make_verbs_and_variables_exist(document: str) -> None:
     makefile = (CHECKOUT / "Makefile").read_text()
     verbs = set(re.findall(r"^([a-z./-]+):", makefile, flags=re.M))
     variables = set(re.findall(r"\$\((?:if |or )?\$?\(?([A-Z]+)\)", makefile))
@@ -56,12 +56,12 @@ def test_verbs_and_variables_of_make_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_commands_of_the_command_line_exist(document: str) -> None:
+def test_documented_commands_exist(document: str) -> None:
     for line in code(document):
         for words in re.findall(r"(?<!from )(?<!import )\bmlplatform((?: [a-z][a-z-]*)+)", line):
             command: Any = typer.main.get_command(app)
             for word in words.split():
-                # A group of commands; its other words are arguments.
+                # A command group; the following words are arguments.
                 if not (known := getattr(command, "commands", None)):
                     break
                 assert word in known, f"{document}: {line!r} names the unknown command {word!r}"
@@ -69,7 +69,7 @@ def test_commands_of_the_command_line_exist(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_to_files(document: str) -> None:
+def test_document_links_resolve(document: str) -> None:
     text = (CHECKOUT / document).read_text()
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         target = link.partition("#")[0]

@@ -14,7 +14,7 @@ OWN = "http://mlflow:8000"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home with the platform's account, as on the stack's nodes."""
+    """A home directory with the platform's account, as on the stack's nodes."""
     for variable in ("USERNAME", "PASSWORD", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -29,19 +29,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def sent_to(server: str) -> str | None:
-    """The Authorization header that a request carries."""
+    """The Authorization header of a request."""
     with MlflowRest(server) as client:
         request = client._http.build_request("GET", "runs/get")
         flow = client._http._build_request_auth(request).sync_auth_flow(request)
         return next(flow).headers.get("Authorization")
 
 
-def test_the_platforms_account_goes_to_the_platforms_server_alone() -> None:
+def test_platform_account_is_sent_to_platform_server_only() -> None:
     assert str(sent_to(OWN)).startswith("Basic ")
     assert sent_to("http://elsewhere:5000") is None
 
 
-def test_a_jobs_own_token_and_account_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_and_account_of_job_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t")
     assert sent_to(OWN) == sent_to("http://elsewhere:5000") == "Bearer t"
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
@@ -49,7 +49,7 @@ def test_a_jobs_own_token_and_account_win(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(sent_to("http://elsewhere:5000")).startswith("Basic ")
 
 
-def test_a_file_of_another_form_is_no_account(home: Path) -> None:
+def test_malformed_account_file_is_ignored(home: Path) -> None:
     (home / ".mlflow" / "credentials").write_text("[other]\n")
     assert sent_to(OWN) is None
     (home / ".mlflow" / "credentials").unlink()
@@ -57,7 +57,7 @@ def test_a_file_of_another_form_is_no_account(home: Path) -> None:
 
 
 def calls(address: str) -> list[Callable[[], object]]:
-    """The same request by both clients."""
+    """The same request with both clients."""
 
     async def call() -> object:
         async with AsyncMlflowRest(address, Account()) as client:
@@ -84,7 +84,7 @@ def calls(address: str) -> list[Callable[[], object]]:
         ),
     ],
 )
-def test_both_clients_report_a_failure_in_the_same_sentence(
+def test_both_clients_report_same_error(
     answer: tuple[int, str], kind: type[Exception], message: str, serve: Callable[..., str]
 ) -> None:
     address = serve(lambda method, path: answer)
@@ -96,7 +96,7 @@ def test_both_clients_report_a_failure_in_the_same_sentence(
     assert len(sentences) == 1
 
 
-def test_a_silent_server_is_named_by_both_clients(closed_port: int) -> None:
+def test_both_clients_name_unreachable_server(closed_port: int) -> None:
     for call in calls(f"http://127.0.0.1:{closed_port}"):
         with pytest.raises(UnreachableError, match=rf"MLflow at http://127.0.0.1:{closed_port} .* does not answer \("):
             call()

@@ -1,4 +1,4 @@
-"""Prometheus' configuration agrees with the compose files, and each alert tells what to do."""
+"""Prometheus' configuration matches the compose files, and each alert names an action."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALERTS = [rule for group in load("docker/prometheus/alerts.yml")["groups"] for r
 
 
 def networks(name: str) -> set[str]:
-    """Networks of a service, with those of the service that it extends."""
+    """Networks of a service, including those of the service that it extends."""
     inherited = networks(SERVICES[name]["extends"]["service"]) if "extends" in SERVICES[name] else set()
     return inherited | set(SERVICES[name].get("networks", []))
 
@@ -37,7 +37,7 @@ def test_prometheus_reaches_each_target(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
-def test_prometheus_has_the_secrets_of_each_target(job: dict[str, Any]) -> None:
+def test_prometheus_has_secrets_of_each_target(job: dict[str, Any]) -> None:
     parts = [job, *job.get("http_sd_configs", [])]
     files = {part.get("authorization", {}).get("credentials_file") for part in parts}
     files |= {part.get("basic_auth", {}).get("password_file") for part in parts}
@@ -45,7 +45,7 @@ def test_prometheus_has_the_secrets_of_each_target(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_an_alert_tells_what_it_saw_and_what_to_do(alert: dict[str, Any]) -> None:
+def test_alert_names_value_and_action(alert: dict[str, Any]) -> None:
     assert "{{ $" in alert["annotations"]["summary"]
     assert alert["annotations"]["action"]
     assert alert["labels"]["severity"] in ("critical", "warning")

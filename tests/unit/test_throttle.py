@@ -9,9 +9,7 @@ import pytest
 from mlplatform.throttle import ThrottledWarning
 
 
-def test_a_warning_is_logged_at_once_and_again_after_the_interval(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warning_repeats_only_after_interval(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [5.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     warn = ThrottledWarning(logging.getLogger("throttled"), 30.0)

@@ -32,7 +32,7 @@ def test_server_errors_are_distinguished_from_rejections(
     assert is_outage(error.value) is outage
 
 
-def test_unreachable_server_is_an_outage(closed_port: int) -> None:
+def test_unreachable_server_counts_as_outage(closed_port: int) -> None:
     address = f"http://127.0.0.1:{closed_port}"
     files = files_at(address)
     with pytest.raises(OSError, match="AWS Error NETWORK_CONNECTION") as error:
@@ -40,7 +40,7 @@ def test_unreachable_server_is_an_outage(closed_port: int) -> None:
     assert is_outage(error.value)
 
 
-def test_local_folder_error_is_not_an_outage() -> None:
+def test_local_folder_error_does_not_count_as_outage() -> None:
     assert not is_outage(FileNotFoundError("no such file"))
 
 

@@ -37,7 +37,7 @@ def test_copied_constants_equal_rays(name: str, value: str) -> None:
     assert getattr(import_module(module), constant) == value
 
 
-def test_cli_hooks_receive_the_arguments_they_read() -> None:
+def test_cli_hooks_receive_arguments_they_read() -> None:
     from ray._private.parameter import RayParams
     from ray.dashboard.modules.job import cli
     from ray.job_submission import JobSubmissionClient

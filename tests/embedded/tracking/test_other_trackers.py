@@ -82,7 +82,7 @@ def test_comet_without_key_is_offline_under_derived_id(a_jobs_worker: Path, caps
     assert f"comet upload {place.folder}/{place.id}*.zip" in capsys.readouterr().out
 
 
-def test_each_run_of_a_process_has_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_of_process_has_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_NAME", "the job's own")
     for name in ("a", "b", "a"):
         assert tracker("wandb", name).id == environment()["WANDB_RUN_ID"] == f"digits-7-{name}"
@@ -138,7 +138,7 @@ def test_key_of_job_enables_online_mode(monkeypatch: pytest.MonkeyPatch, which: 
         ("comet", "COMET_START_ONLINE=true", "no Comet key on .*COMET_API_KEY.*secrets/comet_config.*kept offline"),
     ],
 )
-def test_online_without_a_key_names_the_fix(
+def test_online_without_key_names_fix(
     monkeypatch: pytest.MonkeyPatch, which: str, variable: str, expected: str
 ) -> None:
     monkeypatch.setenv(*variable.split("=", 1))
@@ -167,7 +167,7 @@ def test_unwritable_tracker_folder_is_named(a_jobs_worker: Path) -> None:
         tracker("tensorboard")
 
 
-def test_databricks_without_file_names_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_databricks_without_file_names_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DATABRICKS_HOST", raising=False)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "databrickscfg"))
     for uri in ("databricks", "databricks://team"):

@@ -1,4 +1,4 @@
-"""Bad input at the command line: one sentence on stderr, no traceback, an exit code that is not zero."""
+"""Invalid input at the command line: one sentence on stderr, no traceback, a non-zero exit code."""
 
 import json
 import os
@@ -19,16 +19,16 @@ def mlplatform(*words: str, cwd: Path | None = None, **variables: str) -> subpro
 
 
 def refusal(*words: str, **variables: str) -> tuple[str, int]:
-    """Error output of a command that is refused, and its exit code."""
+    """Error output and exit code of a rejected command."""
     done = mlplatform(*words, **variables)
     assert "Traceback" not in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stderr.strip(), done.returncode
 
 
-def test_a_missing_job_file_is_named() -> None:
-    said, code = refusal("submit", "none.py")
-    assert "no file none.py" in said
+def test_missing_job_file_is_named() -> None:
+    error, code = refusal("submit", "none.py")
+    assert "no file none.py" in error
     assert code == 1
 
 
@@ -41,34 +41,32 @@ def test_a_missing_job_file_is_named() -> None:
         (("{folder}/bad/train.py",), "unknown key 'gpu'"),
     ],
 )
-def test_a_submission_that_is_not_understood_is_refused(
-    words: tuple[str, ...], named: str, tmp_path: Path, closed_port: int
-) -> None:
+def test_invalid_submission_is_rejected(words: tuple[str, ...], named: str, tmp_path: Path, closed_port: int) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "job.toml").write_text("gpu = 1\n")
     (tmp_path / "bad" / "train.py").touch()
     (tmp_path / "train.py").touch()
     address = f"http://127.0.0.1:{closed_port}"
-    said, code = refusal("submit", *(word.format(folder=tmp_path) for word in words), RAY_ADDRESS=address)
-    assert named in said
+    error, code = refusal("submit", *(word.format(folder=tmp_path) for word in words), RAY_ADDRESS=address)
+    assert named in error
     assert code == 1
 
 
-def test_an_option_after_the_script_is_ours_and_a_word_after_the_dashes_the_jobs(tmp_path: Path) -> None:
+def test_unknown_option_after_script_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     done = mlplatform("submit", str(tmp_path / "train.py"), "--epochs", "8")
     assert done.returncode == 2
     assert "--epochs" in done.stderr
 
 
-def test_a_missing_demo_file_is_named(tmp_path: Path) -> None:
-    said, code = refusal("local", "demo", "none.py", MLPLATFORM_HOME=str(tmp_path))
-    assert "no file none.py" in said
+def test_missing_demo_file_is_named(tmp_path: Path) -> None:
+    error, code = refusal("local", "demo", "none.py", MLPLATFORM_HOME=str(tmp_path))
+    assert "no file none.py" in error
     assert code == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_jobs_id_is_whole_however_narrow_the_terminal(serve: Callable[..., str]) -> None:
+def test_job_id_is_not_truncated_in_narrow_terminal(serve: Callable[..., str]) -> None:
     job_id = f"{'a' * 40}-20261122-114353-7c48"
     details = {"submission_id": job_id, "status": "RUNNING", "entrypoint": f"python {'a' * 40}.py", "metadata": None}
     done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([details]))), COLUMNS="80")
@@ -76,14 +74,14 @@ def test_a_jobs_id_is_whole_however_narrow_the_terminal(serve: Callable[..., str
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("logs", "a"), ("wait", "a"), ("stop", "a")])
-def test_a_silent_ray_is_named(words: tuple[str, ...], closed_port: int) -> None:
-    said, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
-    assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in said
+def test_unreachable_ray_address_is_named(words: tuple[str, ...], closed_port: int) -> None:
+    error, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
+    assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in error
     assert code == 1
 
 
 @pytest.mark.parametrize("command", ["python t.py dirs=[/mnt/a,/mnt/b]", "python t.py opt=[adam,sgd] :fire:"])
-def test_a_command_is_listed_as_it_was_typed(command: str, serve: Callable[..., str]) -> None:
+def test_job_command_is_listed_verbatim(command: str, serve: Callable[..., str]) -> None:
     job = {"submission_id": "t-1", "type": "SUBMISSION", "status": "RUNNING", "entrypoint": command, "message": ""}
     done = mlplatform("jobs", RAY_ADDRESS=serve(lambda method, path: (200, json.dumps([job]))), COLUMNS="200")
     assert done.stderr == ""
@@ -91,7 +89,7 @@ def test_a_command_is_listed_as_it_was_typed(command: str, serve: Callable[..., 
 
 
 def listing(count: int) -> str:
-    """The gateway's answer for `count` jobs, every other one RUNNING, of two users."""
+    """The gateway's list of `count` jobs of two users; every other job is RUNNING."""
     jobs = [
         {
             "submission_id": f"train-{number:03}",
@@ -110,7 +108,7 @@ def ids(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["jobs", "list"]])
-def test_the_latest_20_jobs_are_listed_and_all_on_request(words: list[str], serve: Callable[..., str]) -> None:
+def test_jobs_list_shows_latest_20_or_all(words: list[str], serve: Callable[..., str]) -> None:
     address = serve(lambda method, path: (200, listing(30)))
     done = mlplatform(*words, RAY_ADDRESS=address)
     assert ids(done.stdout) == [f"train-{number:03}" for number in range(29, 9, -1)]
@@ -127,7 +125,7 @@ def test_jobs_are_listed_by_state_and_user(serve: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["jobs", "show"]])
-def test_one_job_is_shown_by_its_id(words: list[str], serve: Callable[..., str], tmp_path: Path) -> None:
+def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_path: Path) -> None:
     job = json.loads(listing(1))[0]
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -140,7 +138,7 @@ def test_one_job_is_shown_by_its_id(words: list[str], serve: Callable[..., str],
     assert "SUCCEEDED" in done.stdout
 
 
-def test_a_job_is_deleted(serve: Callable[..., str]) -> None:
+def test_job_is_deleted(serve: Callable[..., str]) -> None:
     asked = []
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -155,35 +153,35 @@ def test_a_job_is_deleted(serve: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("--retries", "--max-restarts-on-failure"), ("--max-losses", "--max-restarts-on-loss")]
 )
-def test_an_option_that_was_renamed_works_with_a_notice(old: str, new: str, tmp_path: Path, closed_port: int) -> None:
+def test_renamed_option_works_with_notice(old: str, new: str, tmp_path: Path, closed_port: int) -> None:
     (tmp_path / "train.py").touch()
     done = mlplatform("submit", str(tmp_path / "train.py"), old, "2", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
     assert f"{old} is now called {new}; the old name works until 1.0." in done.stderr
     assert "does not answer" in done.stderr
 
 
-def test_models_without_a_registry_says_what_to_set() -> None:
-    said, code = refusal("models")
-    assert "MLFLOW_TRACKING_URI is not set" in said
+def test_models_without_registry_names_setting() -> None:
+    error, code = refusal("models")
+    assert "MLFLOW_TRACKING_URI is not set" in error
     assert code == 2
 
 
-def test_a_wrong_setting_is_named_with_its_value() -> None:
-    said, code = refusal("jobs", MLPLATFORM_ATTEMPT="first")
-    assert "MLPLATFORM_ATTEMPT='first'" in said
+def test_invalid_setting_is_named_with_value() -> None:
+    error, code = refusal("jobs", MLPLATFORM_ATTEMPT="first")
+    assert "MLPLATFORM_ATTEMPT='first'" in error
     assert code == 2
 
 
-def test_a_platform_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+def test_env_of_stopped_platform_names_up_command(tmp_path: Path) -> None:
     done = mlplatform("local", "status", MLPLATFORM_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "mlplatform local up" in done.stdout
-    said, code = refusal("local", "env", MLPLATFORM_HOME=str(tmp_path))
-    assert "mlplatform local up" in said
+    error, code = refusal("local", "env", MLPLATFORM_HOME=str(tmp_path))
+    assert "mlplatform local up" in error
     assert code == 1
 
 
-def test_env_survives_a_shell(tmp_path: Path) -> None:
+def test_env_output_is_valid_shell(tmp_path: Path) -> None:
     folder = str(tmp_path / "it's a folder; $HOME")
     printed = mlplatform("env", cwd=tmp_path, MLPLATFORM_STORAGE=folder, RAY_AUTH_TOKEN_PATH="/secrets/token").stdout
     words = shlex.split(printed)
@@ -193,7 +191,7 @@ def test_env_survives_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
-def test_a_package_that_is_not_installed_is_named(words: list[str], tmp_path: Path) -> None:
+def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
     without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli import main; main()"
     env = {
         **os.environ,
@@ -206,15 +204,15 @@ def test_a_package_that_is_not_installed_is_named(words: list[str], tmp_path: Pa
     assert re.fullmatch(r"This needs the Python package \w+, which is not installed here; run .*\n", done.stderr)
 
 
-def test_commands_import_the_rest_of_the_package_when_they_run() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     program = "import sys, mlplatform.cli; print(*(name for name in sys.modules if name.startswith('mlplatform.')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in done.stdout.split()}
-    assert loaded == {"cli", "errors"}, "--help would load these modules too"
+    assert loaded == {"cli", "errors"}, "--help would also import these modules"
 
 
 @pytest.mark.parametrize("source", ["", "/nowhere"])
-def test_a_folder_without_models_is_rejected_in_a_sentence(source: str, tmp_path: Path) -> None:
-    said, code = refusal("stack", "cache", source, "--root", str(tmp_path))
-    assert f"'{source or '.'}' holds neither huggingface/hub nor torch" in said
+def test_cache_folder_without_models_is_rejected(source: str, tmp_path: Path) -> None:
+    error, code = refusal("stack", "cache", source, "--root", str(tmp_path))
+    assert f"'{source or '.'}' holds neither huggingface/hub nor torch" in error
     assert code == 1

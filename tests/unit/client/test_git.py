@@ -1,4 +1,4 @@
-"""The record of a folder under git; reading it changes nothing there."""
+"""Git information of a submitted folder; reading it does not change the repository."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A clean tree of two files in two folders."""
+    """A clean repository with two files in two folders."""
     for name in ("jobs/train.py", "docs/notes.md"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("one\n")
@@ -29,20 +29,20 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_tree_has_a_commit_and_no_diff(repository: Path) -> None:
+def test_clean_tree_has_commit_and_no_diff(repository: Path) -> None:
     found = client_git.describe(repository / "jobs", "python train.py")
     assert found == {"entrypoint": "python train.py", "git_commit": git(repository, "rev-parse", "HEAD").strip()}
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_outside_of_commits_there_is_only_the_command(tmp_path: Path, prepared: bool) -> None:
+def test_folder_without_commits_records_only_command(tmp_path: Path, prepared: bool) -> None:
     if prepared:
         git(tmp_path, "init", "--quiet")
         (tmp_path / "train.py").write_text("one")
     assert client_git.describe(tmp_path, "python train.py") == {"entrypoint": "python train.py"}
 
 
-def test_the_diff_of_the_folder_brings_its_commit_to_what_was_submitted(repository: Path) -> None:
+def test_diff_applied_to_commit_restores_submission(repository: Path) -> None:
     folder = repository / "jobs"
     (folder / "train.py").write_bytes(b"two \xff\n")
     (folder / "new file.py").write_text("three\n")
@@ -62,27 +62,25 @@ def test_the_diff_of_the_folder_brings_its_commit_to_what_was_submitted(reposito
     assert (folder / "train.py").read_text().startswith("two ")
 
 
-def test_a_staged_file_is_in_the_diff(repository: Path) -> None:
+def test_staged_file_is_in_diff(repository: Path) -> None:
     (repository / "jobs" / "staged.py").write_text("staged\n")
     git(repository, "add", "jobs/staged.py")
     assert "+staged" in (client_git.diff(repository / "jobs") or "")
 
 
-def test_changes_too_large_for_metadata_are_said_to_be_missing(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Checksums: text that hardly compresses.
+def test_oversized_diff_is_replaced_by_notice(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Checksums are text that hardly compresses.
     lines = (str(zlib.crc32(number.to_bytes(2))) for number in range(30_000))
     (repository / "jobs" / "train.py").write_text("\n".join(lines))
     found = client_git.describe(repository / "jobs", "python train.py")
-    said = capsys.readouterr().err
-    assert "too many for the job's metadata" in said
-    assert contract.unpack(found["git_diff"]) == f"# {said}"
+    notice = capsys.readouterr().err
+    assert "too many for the job's metadata" in notice
+    assert contract.unpack(found["git_diff"]) == f"# {notice}"
     assert len(json.dumps(found)) < contract.MAX_PACKED
 
 
 @pytest.mark.parametrize("kind", ["yaml", "json", "none"])
-def test_the_folder_of_a_submission_is_found_where_ray_finds_it(kind: str, tmp_path: Path) -> None:
+def test_working_dir_is_found_as_ray_finds_it(kind: str, tmp_path: Path) -> None:
     if kind == "none":
         assert submit_hook._working_dir(None, None) is None
         return

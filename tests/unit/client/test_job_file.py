@@ -1,4 +1,4 @@
-"""A job put together from its file and the options: options win, and what is not understood is refused."""
+"""A job from its job file and command line options: options take precedence, invalid input is rejected."""
 
 import subprocess
 from pathlib import Path
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_runs_what_its_job_file_says(folder: Path) -> None:
+def test_folder_submission_uses_job_file(folder: Path) -> None:
     job = submission(folder, ["--name", "two words"])
     assert job.entrypoint == "python train.py --lr 0.1 --name 'two words'"
     assert (job.folder, job.name) == (folder, folder.name)
@@ -46,14 +46,14 @@ def test_a_folder_runs_what_its_job_file_says(folder: Path) -> None:
     assert (job.file.max_restarts_on_failure, job.file.note, job.file.pip) == (2, "first try", ["einops==0.8.1"])
 
 
-def test_a_script_wins_over_the_files_entry_point_and_takes_the_rest(folder: Path) -> None:
+def test_script_overrides_entry_point_of_job_file(folder: Path) -> None:
     job = submission(folder / "train.py", ["--epochs", "8"])
     assert job.entrypoint == ["python", "train.py", "--epochs", "8"]
     assert job.name == "train"
     assert job.resources == Resources(1, 0.5)
 
 
-def test_options_win_key_by_key(folder: Path) -> None:
+def test_options_override_job_file_per_key(folder: Path) -> None:
     job = submission(
         folder, entrypoint="true", cpus=4.0, workers={"count": 5}, env={"SEED": "7"}, experiment="drinks", note="again"
     )
@@ -64,7 +64,7 @@ def test_options_win_key_by_key(folder: Path) -> None:
     assert job.file.note == "again"
 
 
-def test_without_a_job_file_everything_has_its_default(tmp_path: Path) -> None:
+def test_submission_without_job_file_has_defaults(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     job = submission(tmp_path / "train.py")
     assert job.file == JobFile.model_validate({})
@@ -72,7 +72,7 @@ def test_without_a_job_file_everything_has_its_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("gpu = 1", "job.toml cannot be used: unknown key 'gpu', the known ones are entrypoint, cpus, gpus, workers"),
         ("[workers]\nsize = 2", "unknown key 'workers.size', the known ones are count, cpus, gpus."),
@@ -82,58 +82,56 @@ def test_without_a_job_file_everything_has_its_default(tmp_path: Path) -> None:
         ("cpus = 1", 'job.toml names no entrypoint; write one with entrypoint = "python train.py"'),
     ],
 )
-def test_a_job_file_that_cannot_be_used_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_job_file_gives_one_sentence_error(text: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(text)
     with pytest.raises(JobError) as error:
         submission(tmp_path)
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert str(tmp_path / "job.toml") in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("gpu = 1\ncpus = -1")
     with pytest.raises(JobError, match=r"cpus = -1: .*; unknown key 'gpu'"):
         submission(tmp_path)
 
 
-def test_a_folder_without_a_job_file_is_named(tmp_path: Path) -> None:
+def test_folder_without_job_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"/job.toml is not there; write one with entrypoint"):
         submission(tmp_path)
     assert submission(tmp_path, entrypoint="true").entrypoint == "true"
 
 
-def test_a_path_where_nothing_is_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"There is no file .*/none.py; name the Python file to run, or a folder"):
         submission(tmp_path / "none.py")
 
 
-def test_an_option_that_cannot_be_used_is_refused(folder: Path) -> None:
+def test_invalid_option_is_rejected(folder: Path) -> None:
     with pytest.raises(JobError, match=r"The options cannot be used: cpus = -1.0: input should be greater"):
         submission(folder, cpus=-1.0)
 
 
-def test_pairs_may_hold_equal_signs() -> None:
+def test_env_values_may_contain_equal_signs() -> None:
     assert pairs(["A=1", "B=", "C=x=y"]) == {"A": "1", "B": "", "C": "x=y"}
 
 
 @pytest.mark.parametrize("word", ["SEED", "=1", "MY KEY=1", ""])
-def test_an_environment_without_a_pair_is_refused(word: str) -> None:
+def test_malformed_env_pair_is_rejected(word: str) -> None:
     with pytest.raises(JobError, match="is not a pair; write --env KEY=VALUE") as error:
         pairs(["A=1", word])
     assert repr(word) in str(error.value)
 
 
-def test_arguments_reach_the_entry_point_as_they_were_given(tmp_path: Path) -> None:
+def test_arguments_reach_entry_point_unchanged(tmp_path: Path) -> None:
     words = ["two words", "it's", "$HOME", "*"]
     line = submission(tmp_path, words, entrypoint="printf '%s\\n'").entrypoint
     assert isinstance(line, str)
     assert subprocess.check_output(["sh", "-c", line], text=True).splitlines() == words
 
 
-def test_old_names_of_the_limits_on_restarts_work_with_a_notice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_restart_limit_names_work_with_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_losses = 5\n")
     job = submission(tmp_path, [])
     assert (job.file.max_restarts_on_failure, job.file.max_restarts_on_loss) == (2, 5)
@@ -144,6 +142,6 @@ def test_old_names_of_the_limits_on_restarts_work_with_a_notice(
     ]
 
 
-def test_a_new_name_wins_over_the_old_one(tmp_path: Path) -> None:
+def test_new_name_overrides_old_name(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_restarts_on_failure = 7\n")
     assert submission(tmp_path, []).file.max_restarts_on_failure == 7

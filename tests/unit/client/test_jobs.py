@@ -1,4 +1,4 @@
-"""The client of the Jobs API against servers that answer as Ray's does; tests/embedded has the real one."""
+"""The Jobs API client against stand-in servers; tests/embedded tests it with the real Ray."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def job(status: str, node: str | None = NODE) -> str:
 
 
 def serve_log(serve: Callable[..., str], statuses: list[Answer], logs: list[Answer]) -> tuple[str, list[int]]:
-    """Serve a job whose status and log are answered so, the last ones for ever; return address and lines skipped."""
+    """Serve a job's statuses and logs in turn, repeating the last ones; return address and requested `skip_lines`."""
     skipped = []
 
     def answer(method: str, path: str) -> Answer:
@@ -44,7 +44,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlplatform.client.connection.POLL_SECONDS", 0.05)
 
 
-def test_the_log_is_followed_line_by_line_to_its_end(serve: Callable[..., str]) -> None:
+def test_log_is_followed_line_by_line(serve: Callable[..., str]) -> None:
     statuses = [(200, job("PENDING", None)), (200, job("RUNNING")), (200, job("SUCCEEDED"))]
     logs = [(200, "one\ntwo\n"), (200, "three without end")]
     address, skipped = serve_log(serve, statuses, logs)
@@ -53,10 +53,10 @@ def test_the_log_is_followed_line_by_line_to_its_end(serve: Callable[..., str]) 
     assert skipped == [0, 2]
 
 
-def test_a_gateway_that_is_unavailable_for_a_while_costs_no_line(serve: Callable[..., str]) -> None:
+def test_brief_gateway_outage_loses_no_log_lines(serve: Callable[..., str]) -> None:
     running = (200, job("RUNNING"))
-    away = [(404, "Job a does not exist"), (500, "")]
-    statuses = [running, running, *away, running, running, (200, job("SUCCEEDED"))]
+    unavailable = [(404, "Job a does not exist"), (500, "")]
+    statuses = [running, running, *unavailable, running, running, (200, job("SUCCEEDED"))]
     logs = [(200, "one\n"), (500, ""), (503, "try again\n"), (200, "two\n")]
     address, skipped = serve_log(serve, statuses, logs)
     with Jobs(Settings.load(ray_address=address)) as jobs:
@@ -64,20 +64,20 @@ def test_a_gateway_that_is_unavailable_for_a_while_costs_no_line(serve: Callable
     assert skipped == [0, 1, 1, 1]
 
 
-def test_a_job_that_ended_before_it_wrote_has_an_empty_log(serve: Callable[..., str]) -> None:
+def test_job_without_output_has_empty_log(serve: Callable[..., str]) -> None:
     address, _ = serve_log(serve, [(200, job("FAILED", None))], [(200, "")])
     with Jobs(Settings.load(ray_address=address)) as jobs:
         assert list(jobs.follow("a")) == []
 
 
-def test_reports_are_yielded_from_the_log(serve: Callable[..., str]) -> None:
+def test_reports_are_yielded_from_log(serve: Callable[..., str]) -> None:
     log = 'start\nmlplatform report {"step": 0}\nother\nmlplatform report {"step": 1}\n'
     address, _ = serve_log(serve, [(200, job("SUCCEEDED"))], [(200, log)])
     with Jobs(Settings.load(ray_address=address)) as jobs:
         assert list(jobs.reports("a")) == [{"step": 0}, {"step": 1}]
 
 
-def test_an_address_that_is_not_a_gateways_is_named(serve: Callable[..., str]) -> None:
+def test_address_without_gateway_is_named(serve: Callable[..., str]) -> None:
     address = serve(lambda *_: (404, "404: Not Found"))
     with (
         Jobs(Settings.load(ray_address=address)) as jobs,
@@ -86,15 +86,13 @@ def test_an_address_that_is_not_a_gateways_is_named(serve: Callable[..., str]) -
         jobs.attempts("a")
 
 
-def test_what_the_gateway_refuses_for_lack_of_capacity_is_a_capacity_error(
-    serve: Callable[..., str], tmp_path: Path
-) -> None:
+def test_status_422_raises_capacity_error(serve: Callable[..., str], tmp_path: Path) -> None:
     address = serve(lambda method, _: (422, "The entry point asks for 4 GPUs.") if method == "POST" else (200, ""))
     with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(CapacityError, match="asks for 4 GPUs"):
         jobs.submit("true", tmp_path)
 
 
-def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(serve: Callable[..., str]) -> None:
+def test_error_responses_are_not_log_lines(serve: Callable[..., str]) -> None:
     logs, asked = [(503, "try again\n"), (200, "one\ntwo\n")], []
 
     def answer(method: str, path: str) -> Answer:
@@ -109,12 +107,12 @@ def test_what_a_gateway_in_trouble_answers_is_no_line_of_the_log(serve: Callable
 
 
 @pytest.mark.parametrize("name", ["digits", "größe", ".hidden", "--", "損失", "a" * 500, "a b/c"])
-def test_whatever_a_job_is_called_the_gateway_takes_its_id(name: str) -> None:
+def test_generated_id_is_valid_for_any_job_name(name: str) -> None:
     assert re.fullmatch(_ID, new_id(name))
 
 
 @pytest.mark.parametrize("ask", [lambda jobs: jobs.wait("a"), lambda jobs: list(jobs.follow("a"))])
-def test_who_asks_while_the_gateways_database_is_away_waits_for_it(
+def test_client_retries_while_gateway_database_is_unavailable(
     ask: Callable[[Jobs], object], serve: Callable[..., str]
 ) -> None:
     answers = [(503, "The gateway's database does not answer; try again."), (200, job("SUCCEEDED", None))]
@@ -123,7 +121,7 @@ def test_who_asks_while_the_gateways_database_is_away_waits_for_it(
         ask(jobs)
 
 
-def test_a_job_that_there_is_not_is_said_at_once(serve: Callable[..., str]) -> None:
+def test_unknown_job_fails_at_once(serve: Callable[..., str]) -> None:
     with (
         Jobs(Settings.load(ray_address=serve(lambda *_: (404, "no")))) as jobs,
         pytest.raises(JobError, match="There is no job 'a'"),
@@ -131,7 +129,7 @@ def test_a_job_that_there_is_not_is_said_at_once(serve: Callable[..., str]) -> N
         jobs.wait("a")
 
 
-def test_waiting_has_a_bound(serve: Callable[..., str]) -> None:
+def test_wait_times_out(serve: Callable[..., str]) -> None:
     with (
         Jobs(Settings.load(ray_address=serve(lambda method, path: (200, job("RUNNING"))))) as jobs,
         pytest.raises(JobError, match="Job a is still RUNNING after 0 s"),
@@ -157,7 +155,7 @@ LISTED = [
         ({"user": "cy"}, []),
     ],
 )
-def test_jobs_are_listed_by_state_and_user_the_latest_first(
+def test_jobs_are_filtered_and_listed_latest_first(
     wanted: dict[str, Any], found: list[str], serve: Callable[..., str]
 ) -> None:
     with Jobs(Settings.load(ray_address=serve(lambda *_: (200, json.dumps(LISTED))))) as jobs:
@@ -166,7 +164,7 @@ def test_jobs_are_listed_by_state_and_user_the_latest_first(
             jobs.list(state="DONE")
 
 
-def test_a_job_is_deleted_unless_it_is_open_or_unknown(serve: Callable[..., str]) -> None:
+def test_only_ended_known_jobs_are_deleted(serve: Callable[..., str]) -> None:
     answers = {
         "/api/jobs/a": (200, "{}"),
         "/api/jobs/b": (500, "it is in a non-terminal state RUNNING; stop it first."),
@@ -184,7 +182,7 @@ def test_a_job_is_deleted_unless_it_is_open_or_unknown(serve: Callable[..., str]
             jobs.delete("c")
 
 
-def test_a_small_folder_that_is_known_takes_two_requests(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_resubmitting_small_folder_takes_two_requests(serve: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     seen = []
 
@@ -199,7 +197,7 @@ def test_a_small_folder_that_is_known_takes_two_requests(serve: Callable[..., st
     assert seen == [("GET", package), ("POST", "/api/jobs/")]
 
 
-def test_a_folder_that_is_new_is_uploaded(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_new_folder_is_uploaded(serve: Callable[..., str], tmp_path: Path) -> None:
     seen = []
 
     def answer(method: str, path: str) -> Answer:
@@ -211,7 +209,7 @@ def test_a_folder_that_is_new_is_uploaded(serve: Callable[..., str], tmp_path: P
     assert seen == ["GET", "PUT", "POST"]
 
 
-def test_a_job_that_can_never_run_is_refused_before_anything_is_sent(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_infeasible_job_is_rejected_before_upload(serve: Callable[..., str], tmp_path: Path) -> None:
     sentence = "One worker asks for 1 CPU and 2 GPUs; no node has more than 1 GPU (ray-worker-0: 4 CPUs and 1 GPU)."
     seen = []
 
@@ -278,7 +276,7 @@ def test_a_job_with_resources_is_not_uploaded_where_nothing_checks_it(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_named_by_its_file(status: int, serve: Callable[..., str], tmp_path: Path) -> None:
+def test_rejected_token_error_names_token_file(status: int, serve: Callable[..., str], tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("wrong-token\n")
     address = serve(lambda method, path: (status, "Unauthorized"))
@@ -291,13 +289,13 @@ def test_a_refused_token_is_named_by_its_file(status: int, serve: Callable[..., 
     assert "wrong-token" not in str(error.value)
 
 
-def test_a_token_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_token_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"RAY_AUTH_TOKEN_PATH='.*missing' cannot be read"):
         Jobs(Settings.load(ray_auth_token_path=tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:{port}", "127.0.0.1:{port}", "ray-head:6379"])
-def test_an_address_where_nothing_answers_is_named(address: str, closed_port: int) -> None:
+def test_unreachable_address_is_named(address: str, closed_port: int) -> None:
     address = address.format(port=closed_port)
     with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(UnreachableError) as error:
         jobs.list()
@@ -305,12 +303,12 @@ def test_an_address_where_nothing_answers_is_named(address: str, closed_port: in
     assert "RAY_ADDRESS" in str(error.value)
 
 
-def test_a_missing_folder_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_missing_folder_is_rejected_before_any_request(tmp_path: Path) -> None:
     with Jobs(Settings.load()) as jobs, pytest.raises(JobError, match=r"There is no folder .*/none"):
         jobs.submit("python a.py", tmp_path / "none")
 
 
-def test_rays_refusal_is_passed_on_in_its_last_line(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_last_line_of_ray_error_is_reported(serve: Callable[..., str], tmp_path: Path) -> None:
     address = serve(lambda method, path: (500, "Traceback\n  file\nValueError: id taken"))
     with (
         Jobs(Settings.load(ray_address=address)) as jobs,
@@ -327,5 +325,5 @@ def test_rays_refusal_is_passed_on_in_its_last_line(serve: Callable[..., str], t
         ("loss 0.5", None),
     ],
 )
-def test_reports_are_read_from_a_jobs_log(line: str, report: dict[str, float] | None) -> None:
+def test_reports_are_parsed_from_job_log(line: str, report: dict[str, float] | None) -> None:
     assert report_in(line) == report

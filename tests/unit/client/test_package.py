@@ -21,14 +21,14 @@ def commit(folder: Path) -> None:
         subprocess.run([*git, *words], check=True)
 
 
-def test_a_folder_is_packed_without_what_ray_leaves_out(tmp_path: Path) -> None:
+def test_package_excludes_what_ray_excludes(tmp_path: Path) -> None:
     for name in ("train.py", "lib/data.py", "__pycache__/train.pyc", ".venv/bin/python", "lib/__pycache__/data.pyc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     assert names(tmp_path) == ["lib/data.py", "train.py"]
 
 
-def test_what_git_ignores_stays_behind(tmp_path: Path) -> None:
+def test_package_excludes_git_ignored_files(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.pt\n")
     for name in ("train.py", "model.pt"):
         (tmp_path / name).write_text(name)
@@ -37,7 +37,7 @@ def test_what_git_ignores_stays_behind(tmp_path: Path) -> None:
     assert names(tmp_path) == [".gitignore", "new.py", "train.py"]
 
 
-def test_a_folder_inside_a_repository_is_packed_alone(tmp_path: Path) -> None:
+def test_folder_inside_repository_is_packed_alone(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "train.py").write_text("1")
     (tmp_path / "other.py").write_text("2")
@@ -52,7 +52,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_linked_folder_is_packed_with_what_is_in_it(committed: bool, tmp_path: Path) -> None:
+def test_package_includes_contents_of_linked_folder(committed: bool, tmp_path: Path) -> None:
     write(tmp_path, "job/train.py", "disk/photos/1.png", "disk/.git/config")
     (tmp_path / "job/data").symlink_to(tmp_path / "disk")
     (tmp_path / "job/data/back").symlink_to(tmp_path / "job")
@@ -61,7 +61,7 @@ def test_a_linked_folder_is_packed_with_what_is_in_it(committed: bool, tmp_path:
     assert names(tmp_path / "job") == ["data/photos/1.png", "train.py"]
 
 
-def test_repositories_within_a_repository_are_packed_as_their_own_gitignore_says(tmp_path: Path) -> None:
+def test_nested_repositories_use_their_own_gitignore(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "lib/data.py", "lib/model.pt", "new/model.py")
     (tmp_path / "lib/.gitignore").write_text("*.pt\n")
     commit(tmp_path / "lib")
@@ -70,29 +70,29 @@ def test_repositories_within_a_repository_are_packed_as_their_own_gitignore_says
     assert names(tmp_path) == ["lib/.gitignore", "lib/data.py", "new/model.py", "train.py"]
 
 
-def test_a_gitignore_holds_outside_of_a_repository_too(tmp_path: Path) -> None:
+def test_gitignore_applies_outside_repositories(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "data/1.png", "lib/model.pt", "lib/data.py")
     (tmp_path / ".gitignore").write_text("/data/\n*.pt\n")
     assert names(tmp_path) == [".gitignore", "lib/data.py", "train.py"]
 
 
-def test_a_folder_that_its_repository_ignores_is_packed_by_its_own_gitignore(tmp_path: Path) -> None:
+def test_ignored_folder_uses_its_own_gitignore(tmp_path: Path) -> None:
     write(tmp_path, "mine/train.py", "mine/model.pt")
     (tmp_path / ".gitignore").write_text("mine/\n")
     commit(tmp_path)
     (tmp_path / "mine/.gitignore").write_text("*.pt\n")
     assert names(tmp_path / "mine") == [".gitignore", "train.py"]
     (tmp_path / "mine/.gitignore").write_text("*\n")
-    assert names(tmp_path / "mine") == [".gitignore", "model.pt", "train.py"], "a package of nothing is of no use"
+    assert names(tmp_path / "mine") == [".gitignore", "model.pt", "train.py"], "the package is empty"
 
 
-def test_a_folder_is_packed_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_packed_without_git_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     write(tmp_path, "train.py", "lib/data.py", ".venv/bin/python")
     assert names(tmp_path) == ["lib/data.py", "train.py"]
 
 
-def test_the_name_follows_the_content_and_not_the_time(tmp_path: Path) -> None:
+def test_package_name_depends_on_content_only(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("one")
     first = package.build(tmp_path)
@@ -103,16 +103,14 @@ def test_the_name_follows_the_content_and_not_the_time(tmp_path: Path) -> None:
     assert first[0].startswith("_ray_pkg_")
 
 
-def test_a_package_that_ray_would_refuse_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_over_rays_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "MAX_BYTES", 1024)
     (tmp_path / "data.bin").write_bytes(os.urandom(4096))
     with pytest.raises(JobError, match=r"makes a package of more than .* move data out of it"):
         package.build(tmp_path)
 
 
-def test_a_folder_with_a_data_set_is_refused_before_all_of_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_folder_is_rejected_before_reading_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "MAX_BYTES", 1 << 20)
     (tmp_path / "data.bin").write_bytes(os.urandom(8 << 20))
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def write(path: Path, text: str, error: Exception | None = None) -> None:
             raise error
 
 
-def test_a_file_takes_its_place_with_its_mode(tmp_path: Path) -> None:
+def test_file_appears_atomically_with_its_mode(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("old")
     write(tmp_path / "state", "new")
     assert (tmp_path / "state").read_text() == "new"
@@ -23,7 +23,7 @@ def test_a_file_takes_its_place_with_its_mode(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_an_error_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("old")
     with pytest.raises(ValueError, match="half way"):
         write(tmp_path / "state", "new", ValueError("half way"))
@@ -31,6 +31,6 @@ def test_an_error_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+def test_missing_folder_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "missing" / "state", "new")

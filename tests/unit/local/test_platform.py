@@ -1,4 +1,4 @@
-"""Starting nothing: what `local` decides before and after. The real platform is in tests/embedded."""
+"""The embedded platform's decisions before and after a start; nothing is started. tests/embedded starts it."""
 
 import os
 import subprocess
@@ -28,12 +28,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_nothing_runs_in_a_new_folder(home: Path) -> None:
+def test_nothing_runs_in_new_folder(home: Path) -> None:
     assert LocalPlatform(home).status() is None
     assert LocalPlatform(home).down() is False
 
 
-def test_the_token_is_for_its_owner_alone_and_stays(home: Path) -> None:
+def test_token_file_is_private_and_persistent(home: Path) -> None:
     platform = LocalPlatform(home)
     home.mkdir()
     platform._write_token()
@@ -45,18 +45,18 @@ def test_the_token_is_for_its_owner_alone_and_stays(home: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 20])
-def test_sockets_fit_into_their_longest_path(depth: int, tmp_path: Path) -> None:
+def test_socket_paths_fit_length_limit(depth: int, tmp_path: Path) -> None:
     folder = Home(tmp_path.joinpath(*["a-long-folder"] * depth)).ray_folder()
     assert len(f"{folder}{RAY_SOCKET}") <= SOCKET_PATH_BYTES
     other = Home(tmp_path.joinpath(*["b-long-folder"] * depth)).ray_folder()
     assert other != folder
 
 
-def test_ports_are_different() -> None:
+def test_allocated_ports_differ() -> None:
     assert len(set(processes.free_ports(20))) == 20
 
 
-def test_a_damaged_state_is_named(home: Path) -> None:
+def test_damaged_state_is_named(home: Path) -> None:
     home.mkdir()
     (home / "state.json").write_text("{")
     with pytest.raises(HostError, match=r"state.json is damaged"):
@@ -69,7 +69,7 @@ def test_unwritable_folder_is_named(tmp_path: Path) -> None:
         LocalPlatform(tmp_path / "file" / "home").up()
 
 
-def test_a_process_that_has_gone_leaves_a_platform_that_is_down(home: Path) -> None:
+def test_platform_with_dead_process_is_down(home: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     home.mkdir()
@@ -81,7 +81,7 @@ def test_a_process_that_has_gone_leaves_a_platform_that_is_down(home: Path) -> N
     assert not (home / "state.json").exists()
 
 
-def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_only_processes_of_instance(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_SECONDS", 1.0)
     marked = {**os.environ, MARK: "this-one"}
     stubborn = subprocess.Popen([sys.executable, "-c", STUBBORN], env=marked, start_new_session=True, stdout=-1)
@@ -103,7 +103,7 @@ def test_all_of_an_instance_is_ended_and_nothing_else(home: Path, monkeypatch: p
         stubborn.stdout.close()
 
 
-def test_a_reused_process_id_is_left_alone(home: Path) -> None:
+def test_process_with_reused_id_is_not_killed(home: Path) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     try:
         instance = Instance("another", "", "", str(home), processes=[Process(stranger.pid, 1.0)])
@@ -114,7 +114,7 @@ def test_a_reused_process_id_is_left_alone(home: Path) -> None:
         stranger.wait()
 
 
-def test_a_state_of_version_0_1_is_read(home: Path) -> None:
+def test_state_of_version_0_1_is_read(home: Path) -> None:
     home.mkdir()
     (home / "state.json").write_text(
         '{"id": "1", "ray_address": "http://127.0.0.1:9", "tracking_uri": "http://127.0.0.1:9", "ray_folder": "/none",'

@@ -1,4 +1,4 @@
-"""The restart of programs that have ended, with small programs in the place of Ray, MLflow and the gateway."""
+"""Restarts of ended processes, with small programs in place of Ray, MLflow and the gateway."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def start(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Instance]]:
-    """Start an instance of these commands by name; all of it has ended after the test."""
+    """Start an instance of these named commands; its processes end after the test."""
     started = []
 
     def start(**commands: list[str]) -> Instance:
@@ -62,7 +62,7 @@ def loaded(home: Home) -> Instance:
     return instance
 
 
-def test_what_has_ended_is_started_again_and_the_rest_goes_on(home: Home, start: Callable[..., Instance]) -> None:
+def test_ended_process_restarts_while_others_continue(home: Home, start: Callable[..., Instance]) -> None:
     instance = start(gateway=WAITS, mlflow=WAITS)
     killed = kill(instance, "gateway")
     Supervisor(home).look(instance)
@@ -75,9 +75,9 @@ def test_what_has_ended_is_started_again_and_the_rest_goes_on(home: Home, start:
     assert len(after.processes) == 2
 
 
-def test_what_ray_has_left_behind_ends_with_it(home: Home, start: Callable[..., Instance]) -> None:
+def test_leftover_ray_processes_end_with_ray(home: Home, start: Callable[..., Instance]) -> None:
     instance = start(ray=WAITS, gateway=WAITS)
-    # As the driver of a job: in a session of its own.
+    # In a new session, like the driver of a job.
     env = {**os.environ, MARK: instance.id}
     driver = psutil.Process(subprocess.Popen(WAITS, env=env, start_new_session=True).pid)
     kill(instance, "ray")
@@ -88,9 +88,7 @@ def test_what_ray_has_left_behind_ends_with_it(home: Home, start: Callable[..., 
     assert after.process("gateway") == instance.process("gateway")
 
 
-def test_what_ends_soon_is_started_again_later_and_later(
-    home: Home, start: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_loop_backs_off(home: Home, start: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch) -> None:
     instance = start(gateway=ENDS)
     clock = [0.0]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: clock[0])
@@ -109,7 +107,7 @@ def test_what_ends_soon_is_started_again_later_and_later(
     assert instance.id == loaded(home).id
 
 
-def test_a_supervisor_ends_when_the_state_names_another_instance(home: Home, start: Callable[..., Instance]) -> None:
+def test_supervisor_ends_if_state_names_other_instance(home: Home, start: Callable[..., Instance]) -> None:
     start(gateway=WAITS)
     supervisor.run(home, "another")
     home.state.unlink()

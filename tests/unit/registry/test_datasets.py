@@ -1,4 +1,4 @@
-"""Data sets in a folder: their digests, interrupted uploads, verified downloads. tests/stack has them in a bucket."""
+"""Data sets in a folder: digests, interrupted uploads, verified downloads. tests/stack tests them in a bucket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUT = "from mlplatform.registry import datasets; import sys; datasets.put(sys.ar
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Folder of the test's data sets."""
+    """The folder that stores the data sets."""
     monkeypatch.setenv("MLPLATFORM_DATASETS", str(tmp_path / "datasets"))
     return tmp_path / "datasets"
 
@@ -42,15 +42,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_comes_back_as_it_was_put(images: Path, tmp_path: Path) -> None:
+def test_folder_round_trips(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     assert kept.size == len(b"a cat") + len("1,cat\n")
-    assert contents(Path(kept.uri)) == contents(images), "it can be read in place"
+    assert contents(Path(kept.uri)) == contents(images), "the stored data set is not readable in place"
     assert datasets.find("pets").download(tmp_path / "back") == tmp_path / "back"
     assert contents(tmp_path / "back") == contents(images)
 
 
-def test_what_is_linked_is_put_too(images: Path, tmp_path: Path) -> None:
+def test_linked_files_are_uploaded(images: Path, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "2.png").write_bytes(b"a dog")
     (images / "dogs").symlink_to(tmp_path / "disk")
@@ -64,13 +64,13 @@ def test_what_is_linked_is_put_too(images: Path, tmp_path: Path) -> None:
     assert checksums.holds(back, kept.sums)
 
 
-def test_a_single_file_keeps_its_name(images: Path, tmp_path: Path) -> None:
+def test_single_file_keeps_its_name(images: Path, tmp_path: Path) -> None:
     datasets.put(images / "labels.csv", "labels")
     datasets.find("labels").download(tmp_path / "back")
     assert contents(tmp_path / "back") == {"labels.csv": b"1,cat\n"}
 
 
-def test_the_digest_is_that_of_names_and_contents_alone(images: Path, tmp_path: Path) -> None:
+def test_digest_depends_on_names_and_contents_only(images: Path, tmp_path: Path) -> None:
     first = datasets.put(images, "pets").digest
     images.rename(tmp_path / "elsewhere")
     assert datasets.put(tmp_path / "elsewhere", "other").digest == first
@@ -81,14 +81,14 @@ def test_the_digest_is_that_of_names_and_contents_alone(images: Path, tmp_path: 
     assert len({first, changed, renamed}) == 3
 
 
-def test_put_twice_writes_nothing(images: Path, root: Path) -> None:
+def test_second_put_writes_nothing(images: Path, root: Path) -> None:
     first = datasets.put(images, "pets")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert datasets.put(images, "pets") == first
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_the_bare_name_means_what_was_put_last(images: Path) -> None:
+def test_bare_name_means_latest_put(images: Path) -> None:
     old = datasets.put(images, "pets")
     (images / "labels.csv").write_text("1,dog\n")
     new = datasets.put(images, "pets")
@@ -100,7 +100,7 @@ def test_the_bare_name_means_what_was_put_last(images: Path) -> None:
     assert datasets.find("pets").digest == old.digest
 
 
-def test_a_put_that_was_killed_leaves_nothing_to_see_and_the_next_one_completes_it(root: Path, tmp_path: Path) -> None:
+def test_killed_put_is_invisible_until_repeated(root: Path, tmp_path: Path) -> None:
     many = tmp_path / "many"
     many.mkdir()
     for number in range(3000):
@@ -120,7 +120,7 @@ def test_a_put_that_was_killed_leaves_nothing_to_see_and_the_next_one_completes_
     assert contents(tmp_path / "back") == contents(many)
 
 
-def test_a_download_is_whole_or_not_there(images: Path, tmp_path: Path) -> None:
+def test_download_is_atomic(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     (Path(kept.uri) / "cats" / "1.png").write_bytes(b"a dog")
     (tmp_path / "back").mkdir()
@@ -130,7 +130,7 @@ def test_a_download_is_whole_or_not_there(images: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "back").iterdir()) == []
 
 
-def test_what_was_deleted_from_the_storage_comes_back_with_the_next_put(images: Path, tmp_path: Path) -> None:
+def test_next_put_restores_deleted_objects(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     (Path(kept.uri) / "cats" / "1.png").unlink()
     with pytest.raises(StorageError, match=r"cats/1\.png in .* cannot be read; upload the data set again"):
@@ -139,7 +139,7 @@ def test_what_was_deleted_from_the_storage_comes_back_with_the_next_put(images: 
     assert contents(kept.download(tmp_path / "back")) == contents(images)
 
 
-def test_a_file_that_is_written_while_it_is_put_is_refused(images: Path, root: Path) -> None:
+def test_file_changed_during_upload_is_rejected(images: Path, root: Path) -> None:
     before = datasets._state(images / "labels.csv")
     (images / "labels.csv").write_text("1,dog\n")
     os.utime(images / "labels.csv", ns=(0, 0))
@@ -149,14 +149,14 @@ def test_a_file_that_is_written_while_it_is_put_is_refused(images: Path, root: P
     assert not (root / "pets" / "abc" / "labels.csv").exists()
 
 
-def test_a_second_download_moves_nothing(images: Path, tmp_path: Path) -> None:
+def test_second_download_transfers_nothing(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     before = {path: path.stat().st_ino for path in kept.download(tmp_path / "back").rglob("*")}
     kept.download(tmp_path / "back")
     assert {path: path.stat().st_ino for path in (tmp_path / "back").rglob("*")} == before
 
 
-def test_ranks_that_ask_at_once_share_one_download(images: Path, tmp_path: Path) -> None:
+def test_concurrent_ranks_share_one_download(images: Path, tmp_path: Path) -> None:
     kept = datasets.put(images, "pets")
     with ThreadPoolExecutor(8) as ranks:
         folders = list(ranks.map(lambda rank: kept.download(tmp_path / "node" / "pets"), range(8)))
@@ -174,7 +174,7 @@ def test_other_files_are_never_overwritten(images: Path, tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
-def test_a_manifest_cannot_write_outside_of_the_folder(images: Path, root: Path) -> None:
+def test_manifest_cannot_escape_download_folder(images: Path, root: Path) -> None:
     kept = datasets.put(images, "pets")
     manifest = root / ".manifests" / "pets" / kept.digest
     record = json.loads(manifest.read_text())
@@ -184,7 +184,7 @@ def test_a_manifest_cannot_write_outside_of_the_folder(images: Path, root: Path)
         datasets.find("pets")
 
 
-def test_a_changed_manifest_is_seen(images: Path, root: Path) -> None:
+def test_changed_manifest_is_detected(images: Path, root: Path) -> None:
     kept = datasets.put(images, "pets")
     manifest = root / ".manifests" / "pets" / kept.digest
     manifest.write_text(manifest.read_text().replace("labels.csv", "other.csv"))
@@ -192,7 +192,7 @@ def test_a_changed_manifest_is_seen(images: Path, root: Path) -> None:
         datasets.find("pets")
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(images: Path) -> None:
+def test_unknown_name_error_lists_existing_names(images: Path) -> None:
     with pytest.raises(StorageError, match="no data set 'pets'; there is none yet: `mlplatform data put"):
         datasets.find("pets")
     kept = datasets.put(images, "pets")
@@ -205,12 +205,12 @@ def test_an_unknown_name_is_answered_with_the_known_ones(images: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "two words", "a" * 101])
-def test_a_name_that_could_be_a_path_is_refused(name: str, images: Path) -> None:
+def test_path_like_name_is_rejected(name: str, images: Path) -> None:
     with pytest.raises(StorageError, match=re.escape(f"Invalid data set name {name!r}: use letters, digits")):
         datasets.put(images, name)
 
 
-def test_what_cannot_be_put_is_named(tmp_path: Path) -> None:
+def test_unsupported_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"no file at {tmp_path / 'none'}"):
         datasets.put(tmp_path / "none", "pets")
     (tmp_path / "odd").mkdir()
@@ -219,20 +219,20 @@ def test_what_cannot_be_put_is_named(tmp_path: Path) -> None:
         datasets.put(tmp_path / "odd", "pets")
 
 
-def test_a_wrong_address_names_its_setting(monkeypatch: pytest.MonkeyPatch, images: Path) -> None:
+def test_invalid_address_error_names_setting(monkeypatch: pytest.MonkeyPatch, images: Path) -> None:
     monkeypatch.setenv("MLPLATFORM_DATASETS", "gs://bucket")
     with pytest.raises(SettingsError, match="MLPLATFORM_DATASETS='gs://bucket' is neither"):
         datasets.put(images, "pets")
 
 
-def test_checksums_are_those_of_sha256sum(images: Path) -> None:
+def test_checksums_equal_sha256sum(images: Path) -> None:
     sums = {name: checksums.sha256(path) for name, path in checksums.files_of(images).items()}
     (images / checksums.FILE).write_text(checksums.render(sums))
     subprocess.run(["sha256sum", "--check", "--strict", checksums.FILE], cwd=images, check=True, capture_output=True)
     assert checksums.parse(checksums.render(sums)) == sums
 
 
-def test_progress_shows_on_a_terminal_and_nowhere_else(images: Path) -> None:
+def test_progress_is_shown_only_on_terminal(images: Path) -> None:
     command = [sys.executable, "-m", "mlplatform", "data", "put", str(images), "pets"]
     watcher, terminal = pty.openpty()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as process:
@@ -250,7 +250,7 @@ def test_progress_shows_on_a_terminal_and_nowhere_else(images: Path) -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_a_person_is_listed_by_whatever_name(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_name_is_listed_without_markup(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_USER", "ada [/lab] :cat:")
     datasets.put(images, "pets")
     command = [sys.executable, "-m", "mlplatform", "data", "list"]
@@ -259,7 +259,7 @@ def test_a_person_is_listed_by_whatever_name(images: Path, monkeypatch: pytest.M
     assert "ada [/lab] :cat:" in done.stdout
 
 
-def test_the_command_line_puts_lists_and_gets(images: Path, tmp_path: Path) -> None:
+def test_cli_puts_lists_and_gets_data(images: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mlplatform", "data", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)

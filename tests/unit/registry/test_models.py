@@ -1,4 +1,4 @@
-"""The registry's parts that need no server: names of models, and the verification of deliveries."""
+"""Parts of the registry that do not need a server: model names and webhook signatures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE = {
 
 
 def posted(message: object = MESSAGE, secret: str = SECRET, sent: float | None = None) -> tuple[dict[str, str], bytes]:
-    """Headers and body as standardwebhooks.com specifies them, under MLflow's names."""
+    """Headers and body of a delivery as standardwebhooks.com specifies them, with MLflow's header names."""
     body = json.dumps(message).encode()
     stamp = str(int(time.time() if sent is None else sent))
     signature = hmac.new(secret.encode(), f"delivery-1.{stamp}.".encode() + body, hashlib.sha256).digest()
@@ -39,7 +39,7 @@ def posted(message: object = MESSAGE, secret: str = SECRET, sent: float | None =
     return headers, body
 
 
-def test_a_signed_promotion_is_read() -> None:
+def test_signed_promotion_is_read() -> None:
     assert webhooks.promotion(*posted(), SECRET) == webhooks.Promotion("digits", "champion", "3")
 
 
@@ -49,19 +49,19 @@ def test_header_names_may_have_any_case() -> None:
     assert webhooks.promotion(lower, body, SECRET).version == "3"
 
 
-def test_another_secret_a_changed_body_or_no_signature_is_rejected() -> None:
+def test_delivery_without_valid_signature_is_rejected() -> None:
     headers, body = posted()
     for given, content in ((posted(secret="guessed")[0], body), (headers, body.replace(b"3", b"4")), ({}, body)):
         with pytest.raises(AccessError, match="does not have the webhook's signature"):
             webhooks.promotion(given, content, SECRET)
 
 
-def test_a_replayed_message_is_rejected() -> None:
+def test_replayed_message_is_rejected() -> None:
     with pytest.raises(AccessError, match="more than 5 minutes off"):
         webhooks.promotion(*posted(sent=time.time() - 301), SECRET)
 
 
-def test_another_event_is_rejected() -> None:
+def test_other_event_is_rejected() -> None:
     with pytest.raises(RegistryError, match="about model_version created, not a promotion"):
         webhooks.promotion(*posted({**MESSAGE, "entity": "model_version"}), SECRET)
 
@@ -69,24 +69,24 @@ def test_another_event_is_rejected() -> None:
 @pytest.mark.parametrize(
     "model", ["digits", "digits@", "@champion", "digits/3/4", "digits/latest", "models:/m-123", ""]
 )
-def test_a_model_is_named_with_alias_or_version(model: str) -> None:
+def test_model_name_requires_alias_or_version(model: str) -> None:
     with pytest.raises(RegistryError, match="neither name@alias nor name/version"):
         lookup.parts(model)
 
 
-def test_the_address_of_a_model_is_as_good_as_its_name() -> None:
+def test_model_uri_is_accepted_as_name() -> None:
     assert lookup.parts("models:/digits@champion") == lookup.parts("digits@champion")
     assert lookup.parts("models:/digits/3") == ("digits", "/", "3")
 
 
-def test_webhooks_are_the_administrators(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhooks_require_administrator(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", serve(lambda method, path: (403, "no")))
     message = r"rejected the account \(403\): only MLflow's administrator may manage webhooks; pass --account"
     with pytest.raises(AccessError, match=message):
         webhooks.webhooks()
 
 
-def test_a_refused_address_comes_with_the_servers_reason(
+def test_rejected_webhook_url_error_has_servers_reason(
     serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = json.dumps({"error_code": "INVALID_PARAMETER_VALUE", "message": "Invalid webhook URL scheme: 'http'."})
@@ -95,18 +95,18 @@ def test_a_refused_address_comes_with_the_servers_reason(
         webhooks.add("http://receiver", SECRET)
 
 
-def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(UnreachableError, match=f"http://127.0.0.1:{closed_port} .* does not answer"):
         webhooks.webhooks()
 
 
-def test_an_empty_secret_is_rejected() -> None:
+def test_empty_secret_is_rejected() -> None:
     with pytest.raises(SettingsError, match="openssl rand -hex 32"):
         webhooks.add("https://receiver", "")
 
 
-def test_the_secrets_file_is_asked_for(tmp_path: Path) -> None:
+def test_missing_secret_file_error_shows_command(tmp_path: Path) -> None:
     words = ("models", "add-webhook", "https://receiver", "--secret-file", str(tmp_path / "none"))
     done = subprocess.run([sys.executable, "-m", "mlplatform", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2

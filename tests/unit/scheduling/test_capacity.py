@@ -13,7 +13,7 @@ from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
 LOST_AT = 1795238851.427
-"""When the worker of listing `lost` was found dead."""
+"""Time at which the worker of listing `lost` was found dead."""
 
 
 def listed(name: str, now: float = LOST_AT) -> list[Node]:
@@ -21,7 +21,7 @@ def listed(name: str, now: float = LOST_AT) -> list[Node]:
 
 
 def node(name: str, *, alive: bool = True, used: float = 0, label: str = "worker", **total: float) -> Node:
-    """A node with some of each of its resources in use."""
+    """A node with a part of each of its resources in use."""
     return Node(name, alive, total, {key: value - used for key, value in total.items()}, {"role": label})
 
 
@@ -38,7 +38,7 @@ def refusal(nodes: list[Node], *asked: Any) -> str:
     return str(error.value)
 
 
-def test_a_listing_gives_shape_use_and_labels() -> None:
+def test_listing_yields_resources_usage_and_labels() -> None:
     head, worker = listed("busy")
     assert (head.name, worker.name) == ("ray-head", "ray-worker-0")
     assert worker.labels["role"] == "worker"
@@ -47,7 +47,7 @@ def test_a_listing_gives_shape_use_and_labels() -> None:
     assert head.free["CPU"] == 1
 
 
-def test_a_node_lost_lately_counts_with_the_shape_that_it_had() -> None:
+def test_recently_lost_node_keeps_its_resources() -> None:
     worker = listed("lost", LOST_AT + 599)[1]
     assert (worker.name, worker.alive, worker.total["GPU"], worker.available(now=True)) == (
         "ray-worker-0",
@@ -58,7 +58,7 @@ def test_a_node_lost_lately_counts_with_the_shape_that_it_had() -> None:
     assert [node.name for node in listed("lost", LOST_AT + 601)] == ["ray-head"]
 
 
-def test_a_node_that_came_back_counts_once() -> None:
+def test_returned_node_counts_once() -> None:
     listing = LISTINGS["lost"]
     lost = listing["shapes"][1]
     back = {
@@ -72,8 +72,8 @@ def test_a_node_that_came_back_counts_once() -> None:
     assert sorted(node.alive for node in nodes) == [True, True]
 
 
-def test_a_node_that_came_back_under_another_address_counts_once() -> None:
-    """The dashboard of a head that was restarted knows host names of the living only; a node's own name stays."""
+def test_returned_node_with_new_address_counts_once() -> None:
+    """A restarted head's dashboard has host names of living nodes only; node names do not change."""
     listing = LISTINGS["lost"]
     lost = {**listing["shapes"][1], "node_name": "ray-worker-1"}
     new = {"node_id": "b" * 56, "node_ip": "192.0.2.9", "state": "ALIVE", "start_time_ms": lost["end_time_ms"] + 5000}
@@ -82,13 +82,13 @@ def test_a_node_that_came_back_under_another_address_counts_once() -> None:
     assert [(node.name, node.alive) for node in nodes] == [("ray-worker-1", True)]
 
 
-def test_jobs_are_found_by_the_resources_of_their_entry_points_and_actors() -> None:
+def test_resource_holders_include_entry_points_and_actors() -> None:
     assert users_of(["GPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ("j2",)
     assert users_of(["CPU"], LISTINGS["actors"][:1], LISTINGS["jobs"]) == ("j2",)
     assert users_of(["TPU"], LISTINGS["actors"], LISTINGS["jobs"]) == ()
 
 
-def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts() -> None:
+def test_resource_holder_is_named_by_job_id() -> None:
     name = "_ray_internal_job_actor_train-1--2-0a1b2c"
     actor = {"class_name": "JobSupervisor", "name": name, "job_id": "05000000", "required_resources": {"GPU": 1.0}}
     assert users_of(["GPU"], [actor], []) == ("train-1",)
@@ -98,7 +98,7 @@ def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts()
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "expected"),
     [
         (
             (Resources(gpus=4),),
@@ -136,11 +136,11 @@ def test_a_holder_of_resources_is_named_by_the_jobs_id_and_not_by_its_attempts()
         ),
     ],
 )
-def test_an_infeasible_request_is_rejected_with_the_shape_that_fits(asked: tuple[Any, ...], said: str) -> None:
-    assert refusal(STACK, *asked) == said
+def test_infeasible_request_error_names_feasible_shape(asked: tuple[Any, ...], expected: str) -> None:
+    assert refusal(STACK, *asked) == expected
 
 
-def test_a_request_that_no_single_node_holds_differs_from_one_that_is_too_large() -> None:
+def test_combination_on_no_single_node_has_own_message() -> None:
     nodes = [node("many-cpus", CPU=64), node("one-gpu", CPU=4, GPU=1)]
     assert refusal(nodes, Resources(cpus=8, gpus=1)) == (
         "The entry point asks for 8 CPUs and 1 GPU on one node; no node has all of that at once "
@@ -148,7 +148,7 @@ def test_a_request_that_no_single_node_holds_differs_from_one_that_is_too_large(
     )
 
 
-def test_memory_is_given_in_units_that_people_use() -> None:
+def test_memory_is_formatted_in_binary_units() -> None:
     asked = Resources(custom={"memory": 8 << 30})
     assert refusal([node("small", CPU=8, memory=7462343475)], asked) == (
         "The entry point asks for 8 GiB of memory; no node has more than 6.94 GiB of memory "
@@ -157,16 +157,16 @@ def test_memory_is_given_in_units_that_people_use() -> None:
     assert "has more than 512 MiB of memory" in refusal([node("tiny", CPU=1, memory=512 << 20)], asked)
 
 
-def test_a_part_of_a_gpu_is_on_one_gpu() -> None:
-    """Of two GPUs, two workers leave 0.4 each: room for 0.8 in sum, and for no third worker with 0.6."""
+def test_fractional_gpu_fits_on_one_gpu() -> None:
+    """Two workers with 0.6 leave 0.4 on each of two GPUs: 0.8 in total, but a third worker does not fit."""
     nodes = [node("two-gpus", CPU=8, GPU=2)]
     assert check(nodes, Resources(), WorkerGroup(6, cpus=1, gpus=0.3)) is None
     assert "all nodes together hold 2" in refusal(nodes, Resources(), WorkerGroup(3, cpus=1, gpus=0.6))
 
 
-def test_a_group_that_does_not_fit_beside_the_entry_point_is_rejected() -> None:
-    said = refusal([node("only", CPU=2)], Resources(cpus=1), WorkerGroup(1, cpus=2))
-    assert "all nodes together hold none (only: 2 CPUs and 0 GPUs); ask for less for each" in said
+def test_group_not_fitting_beside_entry_point_is_rejected() -> None:
+    message = refusal([node("only", CPU=2)], Resources(cpus=1), WorkerGroup(1, cpus=2))
+    assert "all nodes together hold none (only: 2 CPUs and 0 GPUs); ask for less for each" in message
 
 
 @pytest.mark.parametrize(
@@ -175,24 +175,24 @@ def test_a_group_that_does_not_fit_beside_the_entry_point_is_rejected() -> None:
         (Resources(), None),
         (Resources(gpus=0.5), WorkerGroup(3, cpus=1, gpus=0.5)),
         (Resources(cpus=8), WorkerGroup(8, cpus=1)),
-        # The entry point fits beside either, and only beside the smaller one is there room for all workers.
+        # The entry point fits on either node; only on one of them does it leave room for all workers.
         (Resources(cpus=2), WorkerGroup(4, cpus=2, gpus=0)),
         (Resources(cpus=0.3), WorkerGroup(7, cpus=0.1)),
         (Resources(), WorkerGroup(100, cpus=0)),
         (Resources(), WorkerGroup(2, cpus=0, gpus=0.6)),
     ],
 )
-def test_what_fits_passes(entry: Resources, workers: WorkerGroup | None) -> None:
+def test_feasible_request_is_accepted(entry: Resources, workers: WorkerGroup | None) -> None:
     assert check(STACK, entry, workers, {"role": "worker"}) is None
 
 
-def test_the_entry_point_goes_where_it_costs_least_workers() -> None:
+def test_entry_point_placement_maximizes_worker_capacity() -> None:
     nodes = [node("even", CPU=4), node("odd", CPU=5)]
     assert check(nodes, Resources(cpus=1), WorkerGroup(4, cpus=2)) is None
     assert "hold 4" in refusal(nodes, Resources(cpus=1), WorkerGroup(5, cpus=2))
 
 
-def test_a_job_waits_for_resources_in_use() -> None:
+def test_job_waits_for_resources_in_use() -> None:
     nodes = [node("a", CPU=2, GPU=2, used=1), node("b", CPU=2, GPU=2, used=2)]
     assert str(check(nodes, Resources(gpus=2))) == "The job waits for 1 GPU."
     assert check(nodes, Resources(gpus=1)) is None
@@ -200,10 +200,10 @@ def test_a_job_waits_for_resources_in_use() -> None:
     assert str(wait) == "The job waits for room for 2 of its 3 workers with 1 CPU and 1 GPU each."
 
 
-def test_a_job_waits_for_an_unavailable_node_by_name() -> None:
+def test_job_waits_for_unavailable_node_by_name() -> None:
     nodes = [node("here", CPU=2), node("ray-worker-1", alive=False, CPU=2, GPU=1)]
     assert str(check(nodes, Resources(gpus=1))) == "The job waits for 1 GPU; ray-worker-1 is unavailable."
 
 
-def test_a_shortage_names_the_jobs_that_hold_the_resources() -> None:
+def test_shortage_names_jobs_holding_resources() -> None:
     assert str(Shortage("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."

@@ -1,4 +1,4 @@
-"""Jobs that fit, and the nodes that labels select."""
+"""Feasible jobs, and nodes selected by labels."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
 
 
 def accepted(free: FreeCapacity, asked: Request, at_most: int = 100) -> int:
-    """Count the jobs of a kind that are accepted, one after another."""
+    """Submit equal jobs one after another and return how many are accepted."""
     for number in range(at_most):
         if free.check(asked):
             return number
@@ -44,18 +44,18 @@ def accepted(free: FreeCapacity, asked: Request, at_most: int = 100) -> int:
         ("", [False, False, False]),
     ],
 )
-def test_a_label_is_selected_as_ray_selects_it(selector: str, selected: list[bool]) -> None:
+def test_label_selectors_match_rays_semantics(selector: str, selected: list[bool]) -> None:
     nodes = [node(labels={"zone": "b"}), node(labels={"zone": "c"}), node(labels={})]
     assert [one.has({"zone": selector}) for one in nodes] == selected
 
 
-def test_all_labels_have_to_fit() -> None:
+def test_all_labels_must_match() -> None:
     assert node(labels={"zone": "b", "role": "worker"}).has({"zone": "b", "role": "!head"})
     assert not node(labels={"zone": "b", "role": "head"}).has({"zone": "b", "role": "!head"})
     assert node(labels={}).has({})
 
 
-def test_an_entry_point_goes_to_nodes_of_the_label_only_whatever_it_asks_for() -> None:
+def test_entry_points_are_confined_to_labeled_nodes() -> None:
     free = FreeCapacity([node("head", labels={"role": "head"}, CPU=8), node(CPU=1)], WORKER)
     with pytest.raises(CapacityError):
         free.check(job(num_cpus=2))
@@ -64,7 +64,7 @@ def test_an_entry_point_goes_to_nodes_of_the_label_only_whatever_it_asks_for() -
     assert accepted(free, job(num_cpus=1)) == 1
 
 
-def test_an_entry_point_goes_to_the_nodes_that_it_selects() -> None:
+def test_entry_point_uses_selected_nodes() -> None:
     nodes = [node("a", labels={**WORKER, "zone": "a"}, CPU=4), node("b", labels={**WORKER, "zone": "b"}, CPU=1)]
     free = FreeCapacity(nodes, WORKER)
     assert accepted(free, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
@@ -90,19 +90,19 @@ def test_an_entry_point_goes_to_the_nodes_that_it_selects() -> None:
         *("workers beside an entry point", "workers with gpus", "nothing"),
     ],
 )
-def test_reserved_resources_are_not_given_twice(asked: Request, count: int) -> None:
+def test_reserved_resources_are_not_allocated_twice(asked: Request, count: int) -> None:
     nodes = [node("a", CPU=4, GPU=1, memory=8 << 30), node("b", CPU=4, GPU=1, memory=8 << 30, special=1)]
     assert accepted(FreeCapacity(nodes, WORKER), asked) == count
     assert nodes[0].free == nodes[0].total, "the nodes given to FreeCapacity were changed"
 
 
-def test_workers_that_reserve_nothing_take_nothing() -> None:
+def test_workers_without_resources_use_no_capacity() -> None:
     free = FreeCapacity([node(CPU=1)], WORKER)
     assert accepted(free, job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
     assert free.check(job(num_cpus=1)) is None
 
 
-def test_different_jobs_share_the_nodes() -> None:
+def test_different_jobs_share_nodes() -> None:
     free = FreeCapacity([node(CPU=4, GPU=1)], WORKER)
     free.take(job({"workers": "1", "worker_gpus": "1"}, num_cpus=1))
     assert str(free.check(job(num_gpus=1))) == "The job waits for 1 GPU."
@@ -110,7 +110,7 @@ def test_different_jobs_share_the_nodes() -> None:
     assert free.check(job(num_cpus=3)) is not None
 
 
-def test_a_lost_node_makes_jobs_wait_and_accepts_none() -> None:
+def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
     free = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
     assert "lost is unavailable" in str(free.check(job(num_cpus=4)))
     assert accepted(free, job(num_cpus=1)) == 1
@@ -128,7 +128,7 @@ def test_a_lost_node_makes_jobs_wait_and_accepts_none() -> None:
     ],
     ids=str,
 )
-def test_a_request_that_no_node_can_ever_satisfy_is_rejected(entry: dict[str, Any]) -> None:
+def test_infeasible_request_is_rejected(entry: dict[str, Any]) -> None:
     with pytest.raises(CapacityError):
         FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
 

@@ -1,4 +1,4 @@
-"""`make data`: what becomes of good, broken and hostile archives of Food-11."""
+"""`make data` with good, broken and malicious archives of Food-11."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTS = {"training": 2, "validation": 1, "evaluation": 1}
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive's inside, with the names that the published one has."""
+    """Contents of an archive, with the published one's file names."""
     folder = tmp_path_factory.mktemp("published")
     stand_in.write(folder / "Food-11", COUNTS, size=16, original=True)
     (folder / "Food-11" / "README.txt").write_text("no photo")
@@ -35,7 +35,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """A volume, empty but for what file systems put there."""
+    """A volume that is empty except for file system artifacts."""
     (tmp_path / "volume" / "lost+found").mkdir(parents=True)
     return tmp_path / "volume"
 
@@ -50,7 +50,7 @@ def kept(volume: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "gztar", "xztar"])
-def test_photos_of_an_archive_come_to_lie_by_class(published: Path, volume: Path, tmp_path: Path, kind: str) -> None:
+def test_photos_are_sorted_by_class(published: Path, volume: Path, tmp_path: Path, kind: str) -> None:
     food11.fill(shutil.make_archive(str(tmp_path / "food"), kind, published), volume / "Food-11")
     files = kept(volume)
     assert len(files) == 11 * sum(COUNTS.values())
@@ -62,13 +62,13 @@ def test_photos_of_an_archive_come_to_lie_by_class(published: Path, volume: Path
         assert files[Path("Food-11", "training", f"class_{number:02d}", "1.jpg")] == original.read_bytes()
 
 
-def test_an_archive_that_is_ordered_by_class_is_taken_as_it_is(volume: Path, tmp_path: Path) -> None:
+def test_archive_sorted_by_class_is_kept_unchanged(volume: Path, tmp_path: Path) -> None:
     ordered = stand_in.write(tmp_path / "ordered", COUNTS, size=16)
     food11.fill(shutil.make_archive(str(tmp_path / "food"), "zip", ordered), volume / "Food-11")
     assert kept(volume / "Food-11") == kept(ordered)
 
 
-def test_a_filled_volume_is_left_as_it_is_unless_forced(
+def test_filled_volume_is_replaced_only_by_force(
     archive: Path, volume: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = volume / "Food-11"
@@ -82,14 +82,14 @@ def test_a_filled_volume_is_left_as_it_is_unless_forced(
     (broken := tmp_path / "broken.zip").write_bytes(b"<html>")
     with pytest.raises(StorageError):
         food11.fill(str(broken), folder, force=True)
-    assert mark.exists(), "what was there outlives an archive that is refused"
+    assert mark.exists(), "a rejected archive changed the volume"
     food11.fill(str(archive), folder, force=True)
     assert not mark.exists()
     assert {path.name for path in volume.iterdir()} == {"Food-11", "lost+found"}
 
 
 def refused(source: Path | str, volume: Path) -> str:
-    """The message; nothing may be left of the attempt."""
+    """Return the error message, after checking that the failed attempt left nothing."""
     with pytest.raises(PlatformError) as refusal:
         food11.fill(str(source), volume / "Food-11")
     assert [path.name for path in volume.iterdir()] == ["lost+found"]
@@ -98,14 +98,14 @@ def refused(source: Path | str, volume: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "gztar"])
-def test_an_archive_that_was_cut_off_is_refused(published: Path, volume: Path, tmp_path: Path, kind: str) -> None:
+def test_truncated_archive_is_rejected(published: Path, volume: Path, tmp_path: Path, kind: str) -> None:
     whole = Path(shutil.make_archive(str(tmp_path / "food"), kind, published))
     with whole.open("r+b") as file:
         file.truncate(whole.stat().st_size // 2)
     assert f"{whole.name} was rejected: it" in refused(whole, volume)
 
 
-def test_an_archive_with_a_changed_byte_is_refused(archive: Path, volume: Path) -> None:
+def test_archive_with_changed_byte_is_rejected(archive: Path, volume: Path) -> None:
     with zipfile.ZipFile(archive) as zipped:
         entry = next(entry for entry in zipped.infolist() if entry.filename.endswith("training/5_0.jpg"))
     with archive.open("r+b") as file:
@@ -114,23 +114,23 @@ def test_an_archive_with_a_changed_byte_is_refused(archive: Path, volume: Path) 
     assert "food.zip was rejected: it is damaged" in refused(archive, volume)
 
 
-# Where they stand in an entry of a zip's directory: a flag of its content, and how that is compressed.
+# Offsets in an entry of a zip's directory: the flags and the compression method.
 @pytest.mark.parametrize(
-    ("offset", "value", "said"), [(8, 1, "password"), (10, 99, "compression")], ids=["password", "unknown compression"]
+    ("offset", "value", "expected"),
+    [(8, 1, "password"), (10, 99, "compression")],
+    ids=["password", "unknown compression"],
 )
-def test_an_archive_that_python_cannot_open_is_refused(
-    archive: Path, volume: Path, offset: int, value: int, said: str
-) -> None:
+def test_unsupported_archive_is_rejected(archive: Path, volume: Path, offset: int, value: int, expected: str) -> None:
     content = bytearray(archive.read_bytes())
     for entry in re.finditer(rb"PK\x01\x02", content):
         content[entry.start() + offset] = value
     archive.write_bytes(content)
     message = refused(archive, volume)
     assert "food.zip was rejected: it is damaged" in message
-    assert said in message
+    assert expected in message
 
 
-def test_what_is_no_archive_is_refused(volume: Path, tmp_path: Path) -> None:
+def test_non_archive_is_rejected(volume: Path, tmp_path: Path) -> None:
     (page := tmp_path / "page.zip").write_text("<html>log in first</html>")
     assert refused(page, volume) == "page.zip was rejected: it is neither a zip nor a tar archive."
     assert refused(tmp_path / "nothing.zip", volume) == (
@@ -151,15 +151,13 @@ def test_what_is_no_archive_is_refused(volume: Path, tmp_path: Path) -> None:
         ("again/training/0_0.jpg", b"", r"it contains training/class_00/0.jpg 2 times"),
     ],
 )
-def test_a_wrong_file_among_good_ones_is_named(
-    archive: Path, volume: Path, name: str, content: bytes, message: str
-) -> None:
+def test_single_bad_file_is_named(archive: Path, volume: Path, name: str, content: bytes, message: str) -> None:
     with zipfile.ZipFile(archive, "a") as zipped:
         zipped.writestr(name, content)
     assert message in refused(archive, volume)
 
 
-def test_a_link_in_a_tar_is_refused(published: Path, volume: Path, tmp_path: Path) -> None:
+def test_tar_with_link_is_rejected(published: Path, volume: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "food.tar", "w") as tar:
         tar.add(published, ".")
         link = tarfile.TarInfo("training/0_9.jpg")
@@ -168,7 +166,7 @@ def test_a_link_in_a_tar_is_refused(published: Path, volume: Path, tmp_path: Pat
     assert "training/0_9.jpg in it is not a regular file" in refused(tmp_path / "food.tar", volume)
 
 
-def test_an_archive_without_one_of_the_classes_is_refused(published: Path, volume: Path, tmp_path: Path) -> None:
+def test_archive_with_missing_class_is_rejected(published: Path, volume: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "food.zip", "w") as zipped:
         for path in published.rglob("*.jpg"):
             if not (path.parent.name == "validation" and path.name.startswith("7_")):
@@ -178,7 +176,7 @@ def test_an_archive_without_one_of_the_classes_is_refused(published: Path, volum
 
 @pytest.fixture
 def server(archive: Path) -> Iterator[str]:
-    """Serves the archive's folder; `/short/` gives half of a file."""
+    """A server of the archive's folder; `/short/` sends half of a file."""
 
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -200,12 +198,12 @@ def server(archive: Path) -> Iterator[str]:
         httpd.shutdown()
 
 
-def test_an_address_is_downloaded(server: str, volume: Path) -> None:
+def test_archive_is_downloaded_from_url(server: str, volume: Path) -> None:
     food11.fill(f"{server}/food.zip?key=secret", volume / "Food-11")
     assert len(kept(volume)) == 11 * sum(COUNTS.values())
 
 
-def test_an_address_that_gives_nothing_or_half_is_refused(server: str, volume: Path) -> None:
+def test_failed_or_truncated_download_is_rejected(server: str, volume: Path) -> None:
     assert refused(f"{server}/other.zip?key=secret", volume) == (
         f"{server}/other.zip answered 404: set SRC to another address."
     )
@@ -215,9 +213,7 @@ def test_an_address_that_gives_nothing_or_half_is_refused(server: str, volume: P
         food11.fill(f"{server}/other.zip", volume / "Food-11")
 
 
-def test_the_verb_shows_a_local_archive_to_the_container(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_make_data_mounts_local_archive(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Accounts and switches of other libraries in the environment."""
+"""Accounts and switches of other libraries, read from the environment."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from mlplatform.settings.accounts import OtherTrackers, TrackingAccount
 DATABRICKS = ("DATABRICKS_HOST", "DATABRICKS_CONFIG_FILE")
 
 
-def test_an_account_is_passed_on_as_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_is_passed_on_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {
         "MLFLOW_TRACKING_USERNAME": "ada",
         "MLFLOW_TRACKING_PASSWORD": "secret",
@@ -25,7 +25,7 @@ def test_an_account_is_passed_on_as_it_is_set(monkeypatch: pytest.MonkeyPatch) -
     assert "secret" not in repr(account)
 
 
-def test_a_user_without_a_password_is_not_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_password_is_not_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "")
     assert TrackingAccount.load().login is None
@@ -37,13 +37,13 @@ def test_booleans_are_read_as_mlflow_reads_them(text: str, value: bool, monkeypa
     assert TrackingAccount.load().insecure_tls is value
 
 
-def test_another_boolean_is_refused_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_boolean_error_names_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "maybe")
     with pytest.raises(SettingsError, match=r"MLFLOW_TRACKING_INSECURE_TLS='maybe'.*use true, false, 1 or 0"):
         TrackingAccount.load()
 
 
-def test_databricks_has_a_default_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databricks_config_file_has_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in DATABRICKS:
         monkeypatch.delenv(variable, raising=False)
     assert TrackingAccount.load().databricks_config == Path("~/.databrickscfg").expanduser()
@@ -52,12 +52,12 @@ def test_databricks_has_a_default_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("on", True), ("false", False), ("", None)])
-def test_comet_goes_online_as_asked(text: str, value: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_online_switch_is_parsed(text: str, value: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMET_START_ONLINE", text)
     assert OtherTrackers.load().comet_online is value
 
 
-def test_a_change_within_the_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_within_process_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert OtherTrackers.load().wandb_mode == "offline"
     monkeypatch.setenv("WANDB_MODE", "online")

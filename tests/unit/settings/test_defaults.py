@@ -1,4 +1,4 @@
-"""One value per setting: the defaults of `.env.example`, of the compose files and of the settings' models agree."""
+"""One default per setting: `.env.example`, the compose files and the settings' models agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
 """`${NAME:-default}` and `${NAME-default}` of Compose."""
 
 ONLY_OF_COMPOSE = {"COMPOSE_PROFILES"}
-"""The example starts every service; without the variable, Compose starts those without a profile."""
+"""The example starts every service; without this variable, Compose starts only services without a profile."""
 
 
 def example() -> dict[str, str]:
@@ -35,7 +35,7 @@ def compose_files() -> list[Path]:
 
 
 def defaults_of_compose() -> dict[str, set[str]]:
-    """The defaults that the compose files give each variable."""
+    """Defaults of each variable in the compose files."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in compose_files():
         for name, default in DEFAULT.findall(path.read_text()):
@@ -44,7 +44,7 @@ def defaults_of_compose() -> dict[str, set[str]]:
 
 
 def environments() -> Iterator[tuple[str, str]]:
-    """Variable and value of each container's environment, with Compose's own defaults filled in."""
+    """Environment of each container, with Compose's defaults substituted."""
     for path in compose_files():
         for service in (yaml.safe_load(path.read_text()).get("services") or {}).values():
             variables = service.get("environment") or {}
@@ -53,46 +53,46 @@ def environments() -> Iterator[tuple[str, str]]:
 
 
 def defaults(model: type[BaseSettings]) -> dict[str, Any]:
-    """The defaults of a model, by variable, without those that are computed or mean that nothing is set."""
+    """A model's defaults by variable, except computed defaults and those that mean unset."""
     fields = model.model_fields.values()
     known = {str(field.validation_alias): field.get_default() for field in fields if not field.is_required()}
     return {variable: default for variable, default in known.items() if default is not None}
 
 
-def test_compose_has_the_defaults_of_the_example() -> None:
-    # An empty line of the example leaves the choice to Compose, which differs by accelerator.
+def test_compose_defaults_equal_env_example() -> None:
+    # An empty value in the example leaves the choice to Compose; it differs by accelerator.
     given = {name: value for name, value in example().items() if value}
     found = {name: values for name, values in defaults_of_compose().items() if name in given}
     assert len(found) > 20
     assert found == {name: {given[name]} for name in found}
 
 
-def test_each_line_of_the_example_is_read() -> None:
+def test_each_variable_of_env_example_is_used() -> None:
     compose = " ".join(path.read_text() for path in compose_files())
     of_the_host = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
     assert {name for name in example() if not re.search(rf"\$\{{{name}\b", compose)} <= of_the_host
 
 
-def test_the_stacks_settings_have_the_defaults_of_the_example() -> None:
+def test_stack_settings_defaults_equal_env_example() -> None:
     given = example()
     found = {name: str(value) for name, value in defaults(StackSettings).items() if name not in ONLY_OF_COMPOSE}
     assert found == {name: given[name] for name in found}
 
 
-def test_each_variable_of_a_container_is_read() -> None:
+def test_each_container_variable_has_settings_field() -> None:
     fields = [*Settings.model_fields.values(), *GatewaySettings.model_fields.values()]
     read = {str(field.validation_alias) for field in fields}
     assert {name for name, _ in environments() if name.startswith("MLPLATFORM_")} <= read
 
 
 @pytest.mark.parametrize("model", [Settings, GatewaySettings])
-def test_containers_get_the_defaults_of_the_code(model: type[BaseSettings]) -> None:
+def test_container_defaults_equal_code_defaults(model: type[BaseSettings]) -> None:
     ours = {name: value for name, value in defaults(model).items() if name.startswith("MLPLATFORM_")}
     found = {name: value for name, value in environments() if name in ours and name != "MLPLATFORM_HOME"}
     assert found
     assert found == {name: str(ours[name]) for name in found}
 
 
-def test_a_laptop_finds_the_gateway_where_the_stack_publishes_it() -> None:
+def test_laptop_default_equals_published_gateway_port() -> None:
     given = example()
     assert defaults(Settings)["RAY_ADDRESS"] == f"http://{given['BIND_ADDRESS']}:{given['RAY_PORT']}"

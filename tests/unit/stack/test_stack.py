@@ -1,4 +1,4 @@
-"""The stack's files on a host: `.env`, secrets, workers for any number of GPUs, and the checks before a start."""
+"""The stack's files on a host: `.env`, secrets, workers for any number of GPUs, and the checks before starting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A checkout in which nothing was set up yet."""
+    """A checkout before any set-up."""
     shutil.copy(CHECKOUT / ".env.example", tmp_path)
     (tmp_path / "platform").mkdir()
     shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
@@ -44,7 +44,7 @@ def test_env_and_secrets_are_written_once(root: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_version_of_an_older_checkout_is_replaced_in_env(root: Path) -> None:
+def test_outdated_version_in_env_is_replaced(root: Path) -> None:
     stack_env.write_env(root)
     version = stack_env.checkout_version(root)
     assert StackSettings.load(root / ".env").version == version
@@ -54,7 +54,7 @@ def test_the_version_of_an_older_checkout_is_replaced_in_env(root: Path) -> None
     assert (root / ".env").read_text() == text
 
 
-def test_missing_and_empty_secrets_alone_are_made_again(root: Path) -> None:
+def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
     stack_env.write_env(root)
     kept = (root / "secrets/ray_token").read_text()
     (root / "secrets/grafana_password").unlink()
@@ -72,7 +72,7 @@ def test_secrets_are_readable_by_services_and_closed_to_others(root: Path) -> No
     assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in secrets_folder.FILES}
 
 
-def test_two_hosts_never_share_a_secret(tmp_path: Path) -> None:
+def test_two_hosts_never_share_secrets(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         secrets_folder.write_missing(tmp_path / name / "secrets")
@@ -93,12 +93,12 @@ def test_accounts_read_back_as_written(tmp_path: Path) -> None:
         assert len(secret) >= 32
 
 
-def test_missing_account_names_the_file_and_the_fix(tmp_path: Path) -> None:
+def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"There is no secret .*/nobody; run `make env`"):
         credentials.read_s3_account(tmp_path / "nobody")
 
 
-def test_metrics_token_is_signed_with_the_accounts_key(tmp_path: Path) -> None:
+def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     credentials.s3_account("prometheus", tmp_path / "account")
     credentials.minio_metrics_token(tmp_path / "account", tmp_path / "token")
     signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
@@ -109,7 +109,7 @@ def test_metrics_token_is_signed_with_the_accounts_key(tmp_path: Path) -> None:
     assert claims["sub"] == "prometheus"
 
 
-def test_prometheus_keeps_a_hash_of_its_password(tmp_path: Path) -> None:
+def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("correct")
     credentials.prometheus_web(tmp_path / "password", tmp_path / "web")
     hashed = yaml.safe_load((tmp_path / "web").read_text())["basic_auth_users"]["prometheus"]
@@ -117,20 +117,20 @@ def test_prometheus_keeps_a_hash_of_its_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
-def test_generated_workers_have_the_form_of_the_shipped_ones(accelerator: str) -> None:
+def test_generated_workers_equal_shipped_layout(accelerator: str) -> None:
     shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
     assert yaml.safe_load(workers.render_workers(accelerator, 2)) == shipped
     assert len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 6  # with the log shipper
 
 
-def test_generated_layout_is_written_for_the_host(root: Path) -> None:
+def test_generated_layout_is_written_for_host(root: Path) -> None:
     stack_env.write_env(root)
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
     assert stack_env.write_env(root) == ["compose/workers.cpu.generated.yaml"]
 
 
-def test_every_setting_of_the_code_and_of_compose_is_explained_in_the_example() -> None:
+def test_every_setting_is_documented_in_env_example() -> None:
     text = (CHECKOUT / ".env.example").read_text()
     explained = {line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")}
     in_code = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
@@ -138,12 +138,12 @@ def test_every_setting_of_the_code_and_of_compose_is_explained_in_the_example() 
     in_compose = set()
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         in_compose |= {part.split(":")[0].split("-")[0].split("}")[0] for part in path.read_text().split("${")[1:]}
-    # What `make up ONLY=...` passes by itself; not for people.
+    # `make up ONLY=...` passes it; users do not set it.
     assert in_compose - {"TRACKING_ADDRESS", "JOBS_ADDRESS"} <= explained
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("ACCELERATOR=tpu", "ACCELERATOR='tpu'.*'cpu', 'cuda' or 'rocm'"),
         ("WORKER_LAYOUT=node", "WORKER_LAYOUT='node'.*'host', 'gpu' or 'generated'"),
@@ -152,26 +152,26 @@ def test_every_setting_of_the_code_and_of_compose_is_explained_in_the_example() 
         ("STACK_PREFIX=Ä", "STACK_PREFIX='Ä'"),
     ],
 )
-def test_bad_settings_name_variable_value_and_what_is_valid(root: Path, line: str, said: str) -> None:
+def test_invalid_setting_error_names_variable_value_and_fix(root: Path, line: str, expected: str) -> None:
     stack_env.write_env(root)
     with (root / ".env").open("a") as env:
         env.write(line + "\n")
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=expected):
         StackSettings.load(root / ".env")
 
 
-def test_missing_env_says_how_to_write_it(tmp_path: Path) -> None:
+def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"There is no .*\.env; run `make env`"):
         StackSettings.load(tmp_path / ".env")
 
 
-def test_unknown_half_of_the_stack_is_refused(root: Path) -> None:
+def test_unknown_only_value_is_rejected(root: Path) -> None:
     stack_env.write_env(root)
     with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
         services.only_variables(StackSettings.load(root / ".env"), "grafana")
 
 
-def test_halves_leave_the_other_half_out(root: Path) -> None:
+def test_only_starts_one_half_of_stack(root: Path) -> None:
     stack_env.write_env(root)
     settings = StackSettings.load(root / ".env")
     tracking, ray = (services.only_variables(settings, half) for half in ("tracking", "ray"))
@@ -181,7 +181,7 @@ def test_halves_leave_the_other_half_out(root: Path) -> None:
     assert ray["TRACKING_ADDRESS"] == ""
 
 
-def test_ssh_line_forwards_every_page_to_its_own_port(root: Path) -> None:
+def test_ssh_command_forwards_every_page(root: Path) -> None:
     stack_env.write_env(root)
     pages = stack_pages.pages(StackSettings.load(root / ".env"))
     line = stack_pages.ssh_line(pages, "ana@gpu-host")
@@ -189,14 +189,14 @@ def test_ssh_line_forwards_every_page_to_its_own_port(root: Path) -> None:
     assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
 
 
-def test_full_disk_is_named_with_what_is_needed(tmp_path: Path) -> None:
+def test_full_disk_error_names_needed_space(tmp_path: Path) -> None:
     (problem,) = doctor._disk_problems(tmp_path / "not" / "visible", 10**6)
     assert "DISK_NEEDED_GB=1000000" in problem
     assert list(doctor._disk_problems(tmp_path, 0)) == []
 
 
 def compose_services() -> dict[str, dict[str, Any]]:
-    """Services of the shipped compose files, without what they inherit."""
+    """Services of the shipped compose files, without inherited keys."""
     found: dict[str, dict[str, Any]] = {}
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         if path.name != "base.yaml" and not path.name.startswith("workers."):
@@ -206,7 +206,7 @@ def compose_services() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("service", services.SERVICES, ids=lambda service: service.name)
-def test_the_table_of_services_agrees_with_the_compose_files(service: services.Service) -> None:
+def test_service_table_matches_compose_files(service: services.Service) -> None:
     found = compose_services()[service.name]
     assert found.get("profiles", []) == ([service.profile] if service.profile else [])
     image = str(found.get("image", "mlplatform-ray"))
@@ -218,22 +218,22 @@ def test_the_table_of_services_agrees_with_the_compose_files(service: services.S
     assert ports.count("BIND_ADDRESS") == len(service.ports)
 
 
-def test_every_service_is_in_the_table() -> None:
-    of_a_verb = {"food11-data"}  # `make data` runs it, no start does
+def test_every_service_is_in_table() -> None:
+    of_a_verb = {"food11-data"}  # only `make data` runs it
     assert set(compose_services()) - of_a_verb == {service.name for service in services.SERVICES}
 
 
-def test_the_secrets_of_compose_are_those_that_are_made() -> None:
+def test_compose_secrets_equal_generated_secrets() -> None:
     text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
     assert set(re.findall(r"file: \.\./secrets/(\w+)", text)) == set(secrets_folder.FILES)
 
 
-def test_every_service_with_an_image_setting_is_in_the_table() -> None:
+def test_every_service_with_image_setting_is_in_table() -> None:
     named = {name for name, service in compose_services().items() if "_IMAGE:-" in str(service.get("image"))}
     assert named == {service.name for service in services.SERVICES if service.image_setting}
 
 
-def test_only_the_images_that_a_start_needs_have_to_be_built(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_images_of_started_services_are_required(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack_env.write_env(root)
     monkeypatch.setattr(images, "is_present", lambda image: False)
     settings = StackSettings.load(root / ".env")
@@ -249,7 +249,7 @@ def test_only_the_images_that_a_start_needs_have_to_be_built(root: Path, monkeyp
     assert needed("", StackSettings.load(root / ".env", minio_image="quay.io/s3", profiles="")) == {"platform"}
 
 
-def test_an_image_that_cannot_be_pulled_is_named_with_its_setting_and_the_way_around_it() -> None:
+def test_unpullable_image_error_names_setting_and_workaround() -> None:
     profiles = ["tracking", "grafana"]
     problem = images._problem("grafana", "grafana/grafana:12.1.1", "a\nno such host\n", profiles)
     assert problem == (

@@ -1,4 +1,4 @@
-"""Checkpoints of a job's training runs, read as Ray Train leaves them, and shown by `mlplatform jobs ID`."""
+"""Checkpoints of a job's training runs, as Ray Train stores them and `mlplatform jobs ID` shows them."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def kept(number: int, accuracy: float) -> dict[str, object]:
 
 
 def leave(folder: Path, results: list[dict[str, object]], latest: dict[str, object] | None, metric: str | None) -> None:
-    """A training run's folder as Ray Train 2.60 leaves it; results are in Ray's order, the best at the end."""
+    """Write a training run's folder like Ray Train 2.60; results are in Ray's order, the best one last."""
     folder.mkdir(parents=True)
     snapshot = {"checkpoint_results": results, "latest_checkpoint_result": latest}
     (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_best_is_told_from_the_latest_by_the_metric(job: Path) -> None:
+def test_best_checkpoint_is_selected_by_metric(job: Path) -> None:
     found = {fit.name: fit for fit in training_runs("digits-1")}
     assert list(found) == ["by-age", "fit", "tune/trial"]
     fit = found["fit"]
@@ -52,12 +52,12 @@ def test_the_best_is_told_from_the_latest_by_the_metric(job: Path) -> None:
     assert found["by-age"].best is None
 
 
-def test_a_checkpoint_without_metadata_has_no_metric(job: Path) -> None:
+def test_checkpoint_without_metadata_has_no_metric(job: Path) -> None:
     (job / "fit" / "checkpoint_3" / ".metadata.json").unlink()
     assert {fit.metric for fit in training_runs("digits-1")} == {None}
 
 
-def test_what_a_lost_worker_has_left_is_removed_and_what_is_kept_stays(job: Path) -> None:
+def test_partial_checkpoints_of_lost_worker_are_removed(job: Path) -> None:
     fit = job / "fit"
     for name in ("checkpoint_1", "checkpoint_4", "files_of_the_job"):
         (fit / name).mkdir()
@@ -67,12 +67,12 @@ def test_what_a_lost_worker_has_left_is_removed_and_what_is_kept_stays(job: Path
     assert left == {"checkpoint_1", "checkpoint_3", "files_of_the_job"}
 
 
-def test_nothing_is_removed_before_the_first_checkpoint(tmp_path: Path) -> None:
+def test_nothing_is_removed_before_first_checkpoint(tmp_path: Path) -> None:
     assert remove_unkept(str(tmp_path / "fit")) == []
 
 
 def counted(folder: Path, counts: dict[int, int | None], indices: list[int]) -> None:
-    """Kept checkpoints by number, with the count of reports in their metadata, and with Ray's indices of reports."""
+    """Write checkpoints by number, with report counts in their metadata and Ray's report indices."""
     folder.mkdir()
     for number, count in counts.items():
         (folder / f"checkpoint_{number}").mkdir()
@@ -87,25 +87,25 @@ def counted(folder: Path, counts: dict[int, int | None], indices: list[int]) -> 
     ("counts", "indices", "reports"),
     [
         ({3: 9, 2: 6}, [8, 5], 9),
-        # The controller was lost before it had noted the count in the latest.
+        # The controller was lost before it stored the count with the latest checkpoint.
         ({3: None, 2: 6}, [8, 5], 9),
         ({1: 3, 3: None, 2: 6}, [2, 8, 5], 9),
         ({3: None}, [8], 9),
     ],
 )
-def test_reports_are_counted_also_where_the_latest_checkpoint_does_not_say(
+def test_reports_are_counted_without_count_in_latest_checkpoint(
     tmp_path: Path, counts: dict[int, int | None], indices: list[int], reports: int
 ) -> None:
     counted(tmp_path / "fit", counts, indices)
     assert count_reports(str(tmp_path / "fit"), "count") == reports
 
 
-def test_without_a_checkpoint_no_report_counts(tmp_path: Path) -> None:
+def test_report_count_is_zero_without_checkpoint(tmp_path: Path) -> None:
     assert count_reports(str(tmp_path / "fit"), "count") == 0
 
 
 @pytest.mark.parametrize(("metric", "place"), [("acc", ["acc"]), ("val/acc", ["val", "acc"])])
-def test_scores_that_were_no_number_are_so_again(tmp_path: Path, metric: str, place: list[str]) -> None:
+def test_nan_scores_are_restored(tmp_path: Path, metric: str, place: list[str]) -> None:
     def scored(number: int, score: float | None) -> dict[str, object]:
         metrics: dict[str, object] = {"note": None, place[0]: score if len(place) == 1 else {place[1]: score}}
         return {**kept(number, 0), "metrics": metrics}
@@ -125,11 +125,11 @@ def test_scores_that_were_no_number_are_so_again(tmp_path: Path, metric: str, pl
     restore_nan(str(tmp_path / "none"), metric)
 
 
-def test_a_job_that_saved_nothing_has_none(job: Path) -> None:
+def test_job_without_checkpoints_has_no_training_runs(job: Path) -> None:
     assert training_runs("digits-2") == []
 
 
-def test_a_job_is_shown_with_the_addresses_of_its_checkpoints(job: Path, serve: Callable[..., str]) -> None:
+def test_job_page_shows_checkpoint_addresses(job: Path, serve: Callable[..., str]) -> None:
     details = {"submission_id": "digits-1", "job_id": None, "status": "SUCCEEDED", "entrypoint": "python digits.py"}
     known = {**details, "metadata": {"user": "ada"}, "message": "Job finished successfully."}
     answers = {"/api/jobs/digits-1": known, "/platform/jobs/digits-1": {**known, "attempts": []}}
@@ -144,7 +144,7 @@ def test_a_job_is_shown_with_the_addresses_of_its_checkpoints(job: Path, serve: 
     assert not any(line.startswith("Best of by-age") for line in lines)
 
 
-def test_attempts_are_shown_as_the_gateway_counts_them(serve: Callable[..., str]) -> None:
+def test_attempts_are_parsed_from_gateway(serve: Callable[..., str]) -> None:
     details = {"submission_id": "a", "job_id": None, "status": "RUNNING", "entrypoint": "python a.py"}
     begun, died = "2026-11-21T20:20:52.679896+00:00", "2026-11-21T20:21:04+00:00"
     lost = {"number": 1, "ray_submission_id": "a", "outcome": "LOST", "reason": "its node died", "node": "w0"}

@@ -1,4 +1,4 @@
-"""A job's replaced attempt writes no checkpoint, in a real folder and in S3."""
+"""A replaced attempt cannot write checkpoints, in a real folder and in S3."""
 
 import pickle
 import subprocess
@@ -24,13 +24,13 @@ REPLACED = "Attempt 1 of job steps was replaced by attempt 2; it can no longer w
 
 @pytest.fixture
 def folder(become: Become, tmp_path: Path) -> Path:
-    """The job's checkpoints."""
+    """The folder of the job's checkpoints."""
     made = tmp_path / "storage" / "steps"
     made.mkdir(parents=True)
     return made
 
 
-def test_only_the_latest_attempt_may_write(become: Become, replace: Callable[[], None]) -> None:
+def test_only_latest_attempt_may_write(become: Become, replace: Callable[[], None]) -> None:
     fence.check()
     replace()
     with pytest.raises(FencedError) as error:
@@ -42,7 +42,7 @@ def test_only_the_latest_attempt_may_write(become: Become, replace: Callable[[],
     fence.check()
 
 
-def test_a_replaced_attempt_stays_so(replace: Callable[[], None]) -> None:
+def test_replaced_attempt_stays_replaced(replace: Callable[[], None]) -> None:
     replace()
     with pytest.raises(FencedError):
         fence.check()
@@ -51,7 +51,7 @@ def test_a_replaced_attempt_stays_so(replace: Callable[[], None]) -> None:
         fence.check()
 
 
-def test_outside_of_an_attempt_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_process_without_attempt_reads_no_fence(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     fence.check()
     monkeypatch.setenv("MLPLATFORM_JOB_ID", "steps")
@@ -59,13 +59,13 @@ def test_outside_of_an_attempt_nothing_is_asked(monkeypatch: pytest.MonkeyPatch,
     fence.check()
 
 
-def test_what_is_no_number_is_named(folder: Path) -> None:
+def test_invalid_fence_content_is_named(folder: Path) -> None:
     (folder / "attempt").write_text("two")
     with pytest.raises(StorageError, match="steps/attempt holds 'two'"):
         fence.check()
 
 
-def test_a_process_that_was_stopped_asks_again_when_it_wakes_up(folder: Path) -> None:
+def test_suspended_process_rechecks_fence_on_resume(folder: Path) -> None:
     program = """
 import time
 from mlplatform.storage import fence
@@ -103,7 +103,7 @@ while True:
         lambda files, at: files.copy_file(f"{at}/old", f"{at}/new"),
     ],
 )
-def test_each_write_to_the_checkpoints_is_refused(
+def test_replaced_attempt_cannot_write_checkpoints(
     write: Callable[[Any, str], Any], folder: Path, replace: Callable[[], None]
 ) -> None:
     (folder / "fit").mkdir()
@@ -113,10 +113,10 @@ def test_each_write_to_the_checkpoints_is_refused(
     with pytest.raises(FencedError, match="was replaced by attempt 2"):
         write(files, path)
     assert [file.name for file in (folder / "fit").iterdir()] == ["old"]
-    assert files.open_input_stream(f"{path}/old").read() == b"1", "reading stays allowed"
+    assert files.open_input_stream(f"{path}/old").read() == b"1", "reading was rejected"
 
 
-def test_a_file_that_was_begun_before_is_not_finished_after(folder: Path, replace: Callable[[], None]) -> None:
+def test_file_started_before_replacement_is_not_finished(folder: Path, replace: Callable[[], None]) -> None:
     (folder / "snapshot.json").write_text("the second attempt's")
     files, path = filesystem.filesystem(str(folder))
     stream = files.open_output_stream(f"{path}/snapshot.json")
@@ -128,7 +128,7 @@ def test_a_file_that_was_begun_before_is_not_finished_after(folder: Path, replac
 
 
 @pytest.mark.parametrize("size", [0, 1, _SMALL_BYTES, _SMALL_BYTES + 1, 3 * _SMALL_BYTES])
-def test_a_file_of_any_size_arrives_whole(size: int, folder: Path) -> None:
+def test_file_of_any_size_arrives_complete(size: int, folder: Path) -> None:
     files, path = filesystem.filesystem(str(folder))
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     with pickle.loads(pickle.dumps(files)).open_output_stream(f"{path}/file") as stream:  # noqa: S301 - our own
@@ -156,7 +156,7 @@ with files.open_output_stream(path + "/snapshot.json") as file:
     assert path.read_text() == "{}"
 
 
-def test_a_folder_of_many_files_is_copied_there(folder: Path, tmp_path: Path) -> None:
+def test_folder_of_many_files_is_copied(folder: Path, tmp_path: Path) -> None:
     from pyarrow.fs import LocalFileSystem, copy_files
 
     source = tmp_path / "source"
@@ -170,7 +170,7 @@ def test_a_folder_of_many_files_is_copied_there(folder: Path, tmp_path: Path) ->
 
 
 class Bucket:
-    """As much of S3 over HTTP as boto3's uploads and pyarrow's reads need; objects by key, in the order of writing."""
+    """The part of S3's HTTP API that boto3 uploads and pyarrow reads need; objects by key, in the order of writing."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -221,13 +221,13 @@ class Bucket:
 
 @pytest.fixture
 def bucket(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """The platform's storage is in S3."""
+    """A bucket that is the platform's storage."""
     made = Bucket()
     (tmp_path / "aws").write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws"))
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_port}")
-    # Below another prefix for each test: pyarrow's connections are kept by address.
+    # Another prefix for each test, because pyarrow caches connections by address.
     monkeypatch.setenv("MLPLATFORM_STORAGE", f"s3://ray/{tmp_path.name}")
     become(1)
     yield made
@@ -235,13 +235,13 @@ def bucket(become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     made.server.server_close()
 
 
-def test_in_s3_the_number_is_read_as_it_was_written(bucket: Bucket) -> None:
+def test_s3_fence_round_trips(bucket: Bucket) -> None:
     assert fence.allowed("steps") is None
     fence.allow("steps", 12)
     assert fence.allowed("steps") == 12
 
 
-def test_an_upload_that_was_begun_before_is_not_completed_after(bucket: Bucket, tmp_path: Path) -> None:
+def test_s3_upload_started_before_replacement_is_not_completed(bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "a").write_bytes(b"whole")
     (tmp_path / "checkpoint" / "b").write_bytes(bytes(20 << 20))
@@ -256,7 +256,7 @@ def test_an_upload_that_was_begun_before_is_not_completed_after(bucket: Bucket, 
     assert [key.rpartition("/")[2] for key in bucket.objects] == ["a", "attempt"]
 
 
-def test_an_outage_of_the_storage_is_waited_out_where_a_write_would(
+def test_fence_check_waits_out_storage_outage(
     bucket: Bucket, replace: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlplatform.storage.retry._PAUSE_SECONDS", 0.01)

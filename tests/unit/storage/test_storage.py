@@ -15,7 +15,7 @@ REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message><
 
 @pytest.fixture
 def s3_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A key in a file, as containers have it."""
+    """A credentials file, as in containers."""
     credentials = tmp_path / "aws"
     credentials.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
@@ -30,15 +30,13 @@ def s3_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("/data", "", "/data/digits-1"),
     ],
 )
-def test_checkpoints_lie_below_the_jobs_id(
-    root: str, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_path_contains_job_id(root: str, name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_STORAGE", root)
     monkeypatch.setenv("MLPLATFORM_JOB_ID", "digits-1")
     assert addresses.checkpoint_uri(name) == expected
 
 
-def test_a_process_outside_of_jobs_has_one_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_outside_jobs_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_STORAGE", "/data")
     monkeypatch.setenv("MLPLATFORM_USER", "ada")
     assert addresses.checkpoint_uri("a").startswith("/data/ada-")
@@ -46,13 +44,13 @@ def test_a_process_outside_of_jobs_has_one_folder_of_its_own(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("root", ["data", "s3://", "gs://bucket", "./data"])
-def test_other_addresses_are_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_storage_schemes_are_rejected(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_STORAGE", root)
     with pytest.raises(SettingsError, match=r"MLPLATFORM_STORAGE='.*' is neither"):
         addresses.checkpoint_uri()
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_writable_check_creates_folder_and_leaves_it_empty(tmp_path: Path) -> None:
     objects.check_writable(str(tmp_path / "new"))
     assert (tmp_path / "new").is_dir()
     assert objects.list_files(str(tmp_path / "new")) == []
@@ -64,14 +62,14 @@ def test_unwritable_folder_is_named(tmp_path: Path) -> None:
         objects.check_writable(str(tmp_path / "file" / "below"))
 
 
-def test_files_of_a_folder_are_listed_at_any_depth(tmp_path: Path) -> None:
+def test_files_are_listed_recursively(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "model").touch()
     assert objects.list_files(str(tmp_path)) == [str(tmp_path / "a" / "b" / "model")]
 
 
 @pytest.mark.usefixtures("s3_key")
-def test_a_checkpoint_is_uploaded_with_its_linked_folders(
+def test_checkpoint_upload_follows_linked_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
 ) -> None:
     sent: list[str] = []
@@ -85,7 +83,7 @@ def test_a_checkpoint_is_uploaded_with_its_linked_folders(
 
 
 @pytest.mark.usefixtures("s3_key")
-def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(UnreachableError, match=rf"http://127.0.0.1:{closed_port} does not answer"):
         objects.check_writable("s3://ray/x")
@@ -96,7 +94,7 @@ def test_a_silent_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: 
     ("status", "code", "kind"),
     [(403, "InvalidAccessKeyId", AccessError), (404, "NoSuchBucket", StorageError), (400, "Odd", StorageError)],
 )
-def test_a_servers_refusal_becomes_one_sentence(
+def test_server_rejection_gives_one_sentence_error(
     status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (status, REFUSAL.format(code=code))))
@@ -106,7 +104,7 @@ def test_a_servers_refusal_becomes_one_sentence(
     assert "\n" not in str(error.value)
 
 
-def test_missing_credentials_are_told_from_wrong_ones(
+def test_missing_credentials_differ_from_wrong_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: int
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
@@ -118,7 +116,7 @@ def test_missing_credentials_are_told_from_wrong_ones(
 
 
 @pytest.mark.usefixtures("s3_key")
-def test_threads_that_begin_at_once_share_one_connection(
+def test_concurrent_threads_share_one_connection(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (200, "")))
@@ -140,7 +138,7 @@ def test_threads_that_begin_at_once_share_one_connection(
 
 @pytest.mark.usefixtures("s3_key")
 @pytest.mark.parametrize("uri", ["s3://ray", "s3://ray/", "s3://ray/team/job", "/data/job"])
-def test_pyarrow_finds_the_path_that_its_own_parser_finds(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_filesystem_path_equals_pyarrows(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyarrow.fs import FileSystem, S3FileSystem
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
@@ -148,10 +146,10 @@ def test_pyarrow_finds_the_path_that_its_own_parser_finds(uri: str, monkeypatch:
     assert our_path == their_path.rstrip("/")
     assert ours.type_name == theirs.type_name
     if isinstance(ours, S3FileSystem):
-        assert ours.region == "us-east-1", "MinIO checks the region that a request is signed for"
+        assert ours.region == "us-east-1", "MinIO would reject requests signed for another region"
 
 
-def test_a_folder_that_cannot_be_used_is_named_with_its_setting(tmp_path: Path) -> None:
+def test_unusable_folder_error_names_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = objects.open_store(str(tmp_path / "file"), "MLPLATFORM_DATASETS")
     for use in (lambda: store.write("a", "b"), lambda: store.read("a"), lambda: store.delete("a")):

@@ -9,7 +9,7 @@ from mlplatform.tracking.metrics import MetricWriter, Point, RunSink, not_yet_se
 
 
 class Picky:
-    """A run that refuses a batch with a bad metric in it, and everything once it is deleted."""
+    """A run that rejects batches with a bad metric and, once deleted, everything."""
 
     def __init__(self, bad: str = "", deleted: bool = False) -> None:
         self.bad, self.deleted, self.requests = bad, deleted, 0
@@ -33,7 +33,7 @@ def points_of(*keys: str, step: int = 1) -> list[Point]:
     return [Point(key, float(number), step, 1) for number, key in enumerate(keys)]
 
 
-def test_a_replayed_step_makes_no_second_point() -> None:
+def test_replayed_step_adds_no_second_point() -> None:
     first, second, replayed, third = (Point("loss", step / 10, step, step) for step in (1, 2, 2, 3))
     sent: dict[str, int] = {}
     assert not_yet_sent([first, second], sent) == [first, second]
@@ -41,21 +41,21 @@ def test_a_replayed_step_makes_no_second_point() -> None:
     assert not_yet_sent([Point("accuracy", 0.5, 1, 9)], sent) == [Point("accuracy", 0.5, 1, 9)]
 
 
-def test_a_writer_travels_to_another_process_without_queue_and_thread() -> None:
+def test_pickled_writer_excludes_queue_and_thread() -> None:
     writer = MetricWriter("run", "http://127.0.0.1:9")
     assert pickle.loads(pickle.dumps(writer)).__dict__.keys() == writer.__dict__.keys()  # noqa: S301 - our own bytes
 
 
 @pytest.mark.parametrize("keys", [("a[0]", "a(0)", "a{0}"), ("x" * 300, "x" * 301), ("val//loss", "val/loss")])
-def test_two_names_never_become_one(keys: tuple[str, ...]) -> None:
+def test_renamed_metrics_stay_distinct(keys: tuple[str, ...]) -> None:
     names: dict[str, str] = {}
     given = [name_among(key, names) for key in keys]
     assert len(set(given)) == len(keys)
-    assert given == [name_among(key, names) for key in keys], "a name stays what it has become"
+    assert given == [name_among(key, names) for key in keys], "a metric got another name the second time"
     assert all(valid_name(name) == name for name in given)
 
 
-def test_metrics_whose_names_become_one_all_arrive() -> None:
+def test_metrics_with_colliding_names_all_arrive() -> None:
     run = Picky()
     sink = sink_of(run)
     for step in (1, 2):
@@ -68,7 +68,7 @@ def test_metrics_whose_names_become_one_all_arrive() -> None:
     ]
 
 
-def test_a_metric_that_mlflow_refuses_costs_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_metric_does_not_lose_others(caplog: pytest.LogCaptureFixture) -> None:
     run = Picky(bad="bad")
     sink_of(run).send(points_of("a", "b", "bad", "c", "d"))
     assert [point.key for point in run.points] == ["a", "b", "c", "d"]
@@ -76,11 +76,11 @@ def test_a_metric_that_mlflow_refuses_costs_no_other_one(caplog: pytest.LogCaptu
     assert "400, no" in caplog.text
 
 
-@pytest.mark.parametrize(("away", "arrives"), [(3, True), (10, False)])
-def test_points_come_again_where_mlflow_may_mean_its_database(away: int, arrives: bool) -> None:
+@pytest.mark.parametrize(("outage", "arrives"), [(3, True), (10, False)])
+def test_points_are_resent_after_database_error(outage: int, arrives: bool) -> None:
     class Troubled(Picky):
         def log(self, points: Sequence[Point]) -> str | None:
-            if self.requests < away:
+            if self.requests < outage:
                 self.requests += 1
                 return "400, BAD_REQUEST: connection already closed"
             return super().log(points)
@@ -97,7 +97,7 @@ def test_points_come_again_where_mlflow_may_mean_its_database(away: int, arrives
     assert bool(run.points) is arrives
 
 
-def test_a_run_that_takes_nothing_is_asked_but_twice() -> None:
+def test_deleted_run_gets_only_two_requests() -> None:
     run = Picky(deleted=True)
     sink_of(run).send(points_of(*(f"metric {number}" for number in range(900))))
     assert run.requests == 2

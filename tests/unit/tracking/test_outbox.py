@@ -9,7 +9,7 @@ from mlplatform.tracking.outbox import Outbox
 
 
 class Shelf:
-    """A sink that keeps the items it gets, and is unavailable for its first `absences` calls."""
+    """A sink that stores its items and is unavailable for the first `absences` calls."""
 
     name = "Shelf"
 
@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_RETRY_SECONDS", 0.01)
 
 
-def test_everything_arrives_in_order_before_it_is_closed() -> None:
+def test_all_items_arrive_in_order_before_close() -> None:
     shelf = Shelf()
     box = Outbox(shelf)
     for number in range(100):
@@ -42,7 +42,7 @@ def test_everything_arrives_in_order_before_it_is_closed() -> None:
     assert shelf.items == [number for number in range(100) for _ in (0, 1)]
 
 
-def test_items_queued_while_the_receiver_was_unavailable_arrive_once_and_in_order() -> None:
+def test_items_queued_during_outage_arrive_exactly_once() -> None:
     shelf = Shelf(absences=3)
     box = Outbox(shelf)
     box.put([1])
@@ -52,7 +52,7 @@ def test_items_queued_while_the_receiver_was_unavailable_arrive_once_and_in_orde
     assert shelf.items == [1, 2]
 
 
-def test_closing_while_the_receiver_is_unavailable_is_bounded_and_counts_the_loss(
+def test_close_during_outage_times_out_and_counts_losses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     box = Outbox(Shelf(absences=10**9))
@@ -62,7 +62,7 @@ def test_closing_while_the_receiver_is_unavailable_is_bounded_and_counts_the_los
     assert "Shelf is unavailable" in caplog.text
     loss = "Shelf did not accept 3 items within 0.2 s; they were dropped unless a later checkpoint carries them."
     assert loss in caplog.text
-    assert box.pending() == [1, 2, 3], "the number is that of the items"
+    assert box.pending() == [1, 2, 3], "the message does not give the number of lost items"
 
 
 def test_delivered_items_do_not_count_as_lost(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,5 +79,5 @@ def test_delivered_items_do_not_count_as_lost(caplog: pytest.LogCaptureFixture) 
     assert shelf.items == [1, 2]
 
 
-def test_an_outbox_that_got_nothing_closes_at_once() -> None:
+def test_empty_outbox_closes_at_once() -> None:
     Outbox(Shelf(absences=10**9)).close()

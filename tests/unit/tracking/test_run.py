@@ -10,18 +10,18 @@ from mlplatform.tracking import exit_status, gpu_info, identity, server
 from mlplatform.tracking import run as tracking_run
 
 
-def test_without_an_address_a_job_runs_untracked_and_this_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_without_tracking_address_reports_it_is_untracked(capsys: pytest.CaptureFixture[str]) -> None:
     server.report_untracked.cache_clear()
     with tracking_run.job_run(params={"lr": 1}) as run:
         assert run is None
         assert tracking_run.process_run() is None
-    said = capsys.readouterr().err
-    assert said.strip() == server.NOT_TRACKED
-    assert "MLFLOW_TRACKING_URI" in said
+    printed = capsys.readouterr().err
+    assert printed.strip() == server.NOT_TRACKED
+    assert "MLFLOW_TRACKING_URI" in printed
 
 
 def _within_ray() -> SystemExit:
-    """Return the error that Ray makes of an exit in a signal's handler while it waits for a result."""
+    """Return the error that Ray raises if a signal handler exits while Ray waits for a result."""
     error = SystemExit(1)
     error.ray_terminate_msg = "SystemExit is raised (sys.exit is called). Exit code: 15."  # type: ignore[attr-defined]
     return error
@@ -40,18 +40,18 @@ def _within_ray() -> SystemExit:
         (ValueError("no data"), "FAILED"),
     ],
 )
-def test_a_runs_status_follows_from_the_error_that_ended_its_job(error: BaseException, status: str) -> None:
+def test_run_status_follows_from_job_error(error: BaseException, status: str) -> None:
     assert exit_status.status_after(error) == status
 
 
-def test_a_silent_server_is_named_at_once(closed_port: int) -> None:
+def test_unreachable_server_is_named_at_once(closed_port: int) -> None:
     address = f"http://127.0.0.1:{closed_port}"
     with pytest.raises(UnreachableError, match=f"MLflow at {address} .* does not answer"):
         server.check(address)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (404, UnreachableError)])
-def test_a_rejection_is_distinguished_from_a_wrong_address(
+def test_rejection_is_distinguished_from_wrong_address(
     status: int, kind: type[Exception], serve: Callable[..., str]
 ) -> None:
     address = serve(lambda method, path: (status, "no"))
@@ -59,14 +59,14 @@ def test_a_rejection_is_distinguished_from_a_wrong_address(
         server.check(address)
 
 
-def test_a_plugin_of_mlflows_client_may_authenticate_where_the_probe_cannot(
+def test_probe_accepts_server_with_plugin_authentication(
     serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "company-sso")
     server.check(serve(lambda method, path: (401, "no")))
 
 
-def test_a_database_needs_no_check() -> None:
+def test_database_needs_no_check() -> None:
     server.check("sqlite:///runs.db")
 
 
@@ -84,7 +84,7 @@ def test_a_database_needs_no_check() -> None:
         ({"RANK": "first"}, (0, 0)),
     ],
 )
-def test_a_processs_rank_is_the_one_its_launcher_has_set(
+def test_process_rank_is_read_from_launcher(
     variables: dict[str, str], ranks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID"):
@@ -94,7 +94,7 @@ def test_a_processs_rank_is_the_one_its_launcher_has_set(
     assert identity.process_ranks() == ranks
 
 
-def test_a_changed_environment_is_restored_whatever_was_done_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_environment_is_always_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_RUN_ID", "before")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
     with changed_environment({"MLFLOW_RUN_ID": None, "MLFLOW_EXPERIMENT_ID": "1"}):
@@ -104,10 +104,10 @@ def test_a_changed_environment_is_restored_whatever_was_done_to_it(monkeypatch: 
     assert "MLFLOW_EXPERIMENT_ID" not in environment()
 
 
-def test_the_report_on_gpus_names_them_or_the_node_without_any() -> None:
+def test_gpu_info_names_gpus_or_node() -> None:
     import socket
 
-    said = gpu_info.describe()
-    assert said.endswith("\n")
+    printed = gpu_info.describe()
+    assert printed.endswith("\n")
     if not shutil.which("nvidia-smi") and not shutil.which("rocm-smi"):
-        assert socket.gethostname() in said or "GPU 0" in said
+        assert socket.gethostname() in printed or "GPU 0" in printed

@@ -1,4 +1,4 @@
-"""Tests of the path that training resumes from."""
+"""The path from which a training resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mlplatform
 
 
 class Stored:
-    """Checkpoint in storage, whose files are on this machine only while its directory is in use."""
+    """A stored checkpoint whose files are on this machine only while its directory is in use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,12 +27,12 @@ class Stored:
         self.folder.rmdir()
 
 
-def test_the_first_start_has_no_path() -> None:
+def test_first_start_has_no_path() -> None:
     with mlplatform.resume_path(None, "state.ckpt") as path:
         assert path is None
 
 
-def test_a_restart_reads_the_file_while_the_block_runs(tmp_path: Path) -> None:
+def test_restart_reads_file_within_block(tmp_path: Path) -> None:
     checkpoint: Any = Stored(tmp_path / "checkpoint_000003")
     with mlplatform.resume_path(checkpoint, "state.ckpt") as path:
         assert path == str(tmp_path / "checkpoint_000003" / "state.ckpt")
@@ -40,14 +40,14 @@ def test_a_restart_reads_the_file_while_the_block_runs(tmp_path: Path) -> None:
     assert not Path(path).exists()
 
 
-def test_without_a_file_the_path_is_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_without_file_is_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint: Any = Stored(Path("checkpoint"))
     with mlplatform.resume_path(checkpoint) as path:
         assert path == str(tmp_path / "checkpoint")
 
 
-def test_an_error_of_the_training_passes_through(tmp_path: Path) -> None:
+def test_training_error_propagates(tmp_path: Path) -> None:
     checkpoint: Any = Stored(tmp_path / "checkpoint")
     with pytest.raises(RuntimeError, match="out of memory"), mlplatform.resume_path(checkpoint):
         raise RuntimeError("out of memory")

@@ -31,7 +31,7 @@ def test_each_error_type_is_failure_or_loss(kind: str) -> None:
 
 
 @pytest.mark.parametrize("status", [status.value for status in JobStatus if status != JobStatus.FAILED])
-def test_each_other_status_has_a_verdict(status: str) -> None:
+def test_each_other_status_has_verdict(status: str) -> None:
     expected = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}.get(status)
     verdict = judge(Observation({"status": status}))
     assert (verdict and verdict.outcome) == expected

@@ -1,4 +1,4 @@
-"""Errors of single jobs: logged once in a while, and kept from the other jobs."""
+"""Errors of single jobs: logged at intervals, and isolated from other jobs."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def fail(errors: JobErrors, job_id: str) -> None:
         raise KeyError(job_id)
 
 
-def test_an_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCaptureFixture) -> None:
     errors = JobErrors()
     for job_id in ("a", "a", "b"):
         fail(errors, job_id)
@@ -24,7 +24,7 @@ def test_an_error_is_logged_with_its_traceback_once_per_job(caplog: pytest.LogCa
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_a_persistent_error_is_logged_again_later(
+def test_persistent_error_is_logged_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(containment, "_LOG_AGAIN_SECONDS", 0.0)
@@ -34,12 +34,12 @@ def test_a_persistent_error_is_logged_again_later(
     assert len(caplog.records) == 2
 
 
-def test_a_deleted_job_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_job_is_not_reported_as_error(caplog: pytest.LogCaptureFixture) -> None:
     with JobErrors().contained("a"):
         raise NoSuchJobError("Job a does not exist")
     assert not caplog.records
 
 
-def test_an_outage_concerns_every_job() -> None:
+def test_outage_concerns_every_job() -> None:
     with pytest.raises(UnreachableError), JobErrors().contained("a"):
         raise UnreachableError("The database does not answer.")

@@ -1,4 +1,4 @@
-"""Housekeeping after jobs, over SQLite."""
+"""Housekeeping after jobs, with SQLite."""
 
 import asyncio
 from pathlib import Path
@@ -16,11 +16,11 @@ from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
 
 
-def test_each_final_state_ends_the_runs() -> None:
+def test_each_final_state_closes_runs() -> None:
     assert set(housekeeping._RUN_ENDS) == {state for state in State if state.final}
 
 
-def test_a_job_whose_runs_cannot_be_ended_does_not_keep_those_of_others_open(
+def test_failing_run_closure_does_not_block_other_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: list[tuple[str, str]] = []

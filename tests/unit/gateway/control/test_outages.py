@@ -1,4 +1,4 @@
-"""Outages of services, as they are noticed, remembered and forgotten."""
+"""Outages of services: detected, remembered and forgotten."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ def recent_of(addresses: dict[str, str], act: Callable[[Outages], Awaitable[None
     return asyncio.run(scenario())
 
 
-def test_a_server_is_unavailable_if_it_refuses_connections_or_its_proxy_reports_it(
+def test_refused_connection_or_proxy_error_counts_as_outage(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str], closed_port: int
 ) -> None:
     address = serve(lambda method, path: (int(path[1:]), ""))
@@ -32,14 +32,14 @@ def test_a_server_is_unavailable_if_it_refuses_connections_or_its_proxy_reports_
     ]
 
 
-def test_one_late_answer_is_not_an_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
+def test_single_timeout_does_not_count_as_outage(serve: Callable[[Callable[[str, str], tuple[int, str]]], str]) -> None:
     answers = iter((503, 200, 503, 503))
     address = serve(lambda method, path: (next(answers), ""))
     assert recent_of({"storage": address}) == []
     assert recent_of({"storage": address}) == ["storage"]
 
 
-def test_a_server_that_answers_again_was_unavailable_and_is_not_now(
+def test_recovered_server_is_available_again(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
 ) -> None:
     answers = iter((503, 503, 200))
@@ -57,7 +57,7 @@ def test_a_server_that_answers_again_was_unavailable_and_is_not_now(
     assert asyncio.run(scenario()) == [(["storage"], ["storage"]), ([], ["storage"])]
 
 
-def test_an_outage_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_is_forgotten_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def note(outages: Outages) -> None:
         outages.note("storage")
 

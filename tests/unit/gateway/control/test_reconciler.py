@@ -1,4 +1,4 @@
-"""Start, watch and end of jobs: the gateway's parts over SQLite and folders, in front of a head made up here."""
+"""Starting, watching and ending jobs: the gateway's parts with SQLite and folders, and a stand-in for the Ray head."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
 
 
 @dataclass
-class MadeUpHead:
-    """Answers as Ray's head would; `jobs` is what it knows."""
+class StandInHead:
+    """Stand-in for the Ray head; `jobs` contains the jobs that it knows."""
 
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class MadeUpHead:
     supervised: bool = True
     status: str = "RUNNING"
     wanted: list[dict[str, float]] = field(default_factory=list)
-    """Bundles of a placement group that has no place."""
+    """Bundles of a pending placement group."""
 
     async def look(self) -> ClusterSnapshot:
         return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
@@ -85,16 +85,16 @@ class MadeUpHead:
 
 
 def ray(status: str, **more: Any) -> dict[str, Any]:
-    """Ray's details of an attempt."""
+    """Ray's job details of an attempt."""
     where = {"driver_node_id": "n", "driver_agent_http_address": "http://10.0.0.1:52365"}
     return {"status": status, "type": "SUBMISSION", "job_id": None, "driver_info": None, **where, **more}
 
 
 @dataclass
 class Gateway:
-    """Parts of the gateway behind its HTTP API."""
+    """The gateway's parts behind its HTTP API."""
 
-    head: MadeUpHead
+    head: StandInHead
     store: JobStore
     logs: JobLogs
     reconciler: Reconciler
@@ -139,7 +139,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):
         (tmp_path / folder).mkdir(parents=True)
-    head = MadeUpHead()
+    head = StandInHead()
     store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
@@ -147,7 +147,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     return Gateway(head, store, logs, Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None))
 
 
-def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
+def test_job_starts_and_ends(gateway: Gateway) -> None:
     async def scenario() -> str:
         async with gateway.at_work():
             await gateway.submit()
@@ -168,7 +168,7 @@ def test_a_job_is_started_and_ends(gateway: Gateway) -> None:
     ],
     ids=["by Ray", "without its package"],
 )
-def test_a_job_that_can_never_start_fails_once_and_frees_its_place(
+def test_unstartable_job_fails_once_and_frees_capacity(
     gateway: Gateway, fields: dict[str, Any], refusal: Exception | None, message: str
 ) -> None:
     async def scenario() -> str:
@@ -183,7 +183,7 @@ def test_a_job_that_can_never_start_fails_once_and_frees_its_place(
 
 
 @pytest.mark.parametrize(
-    ("bundles", "said"),
+    ("bundles", "expected"),
     [
         ([{"CPU": 1.0, "GPU": 9.0}], "One worker asks for 1 CPU and 9 GPUs; no node has a GPU"),
         ([{"CPU": 2.0}] * 3, "The job asks for 3 workers with 2 CPUs each; all nodes together hold 2"),
@@ -191,8 +191,8 @@ def test_a_job_that_can_never_start_fails_once_and_frees_its_place(
     ],
     ids=["one", "all together", "one of several"],
 )
-def test_an_infeasible_request_is_reported_in_the_message_and_the_log(
-    gateway: Gateway, bundles: list[dict[str, float]], said: str
+def test_infeasible_request_appears_in_message_and_log(
+    gateway: Gateway, bundles: list[dict[str, float]], expected: str
 ) -> None:
     async def message_has(text: str) -> bool:
         return text in (await gateway.store.get("mine")).message
@@ -204,20 +204,18 @@ def test_an_infeasible_request_is_reported_in_the_message_and_the_log(
             (ray_submission_id,) = gateway.head.submitted
             gateway.head.jobs[ray_submission_id] = ray("RUNNING", job_id="02000000")
             gateway.head.wanted = bundles
-            await gateway.until(lambda: message_has(f"waits for a node that can run its workers. {said}"))
-            gateway.head.wanted = [{"CPU": 4.0}]  # has to wait for its turn, but fits
+            await gateway.until(lambda: message_has(f"waits for a node that can run its workers. {expected}"))
+            gateway.head.wanted = [{"CPU": 4.0}]  # feasible; only waits for its turn
             await gateway.until(lambda: message_has("Job is currently running."))
             assert await gateway.state() == State.RUNNING
             return await gateway.logs.text("mine")
 
     log = asyncio.run(scenario())
-    assert log.count(said) == 1
+    assert log.count(expected) == 1
     assert "To end the job: mlplatform stop mine" in log
 
 
-def test_an_open_job_without_an_attempt_does_not_keep_the_others_from_starting(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_open_job_without_attempt_does_not_block_others(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with gateway.at_work():
             broken = Submission.model_validate({"entrypoint": "true", "submission_id": "broken"}).job()
@@ -239,7 +237,7 @@ def test_an_open_job_without_an_attempt_does_not_keep_the_others_from_starting(
     )
 
 
-def test_a_job_whose_step_fails_does_not_keep_the_others_from_starting(
+def test_job_with_failing_step_does_not_block_others(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = gateway.store.seen
@@ -264,7 +262,7 @@ def test_a_job_whose_step_fails_does_not_keep_the_others_from_starting(
     assert line == "A step of job broken failed and will be retried."
 
 
-def test_a_waiting_job_that_cannot_be_judged_does_not_keep_the_others_from_starting(gateway: Gateway) -> None:
+def test_unjudgeable_waiting_job_does_not_block_others(gateway: Gateway) -> None:
     async def scenario() -> None:
         async with gateway.at_work():
             odd = Submission.model_validate({"entrypoint": "true", "submission_id": "odd"}).job()
@@ -276,9 +274,7 @@ def test_a_waiting_job_that_cannot_be_judged_does_not_keep_the_others_from_start
     asyncio.run(scenario())
 
 
-def test_a_former_metadata_key_is_named_in_the_jobs_log_and_the_gateways(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_renamed_metadata_key_is_logged_for_job_and_gateway(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> str:
         async with gateway.at_work():
             await gateway.submit(metadata={"max_retries": "1"})
@@ -316,7 +312,7 @@ async def _unavailable(*_: object) -> bool:
     raise UnreachableError("The database does not answer.")
 
 
-def test_a_job_that_ray_never_accepted_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_not_accepted_by_ray_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 
     async def scenario() -> None:
@@ -328,15 +324,13 @@ def test_a_job_that_ray_never_accepted_can_be_stopped(gateway: Gateway, monkeypa
             await gateway.until_state(State.STOPPED)
             tried = len(gateway.head.submitted)
             gateway.head.refusal = None
-            await asyncio.sleep(0.3)  # several steps, none of which may start it
+            await asyncio.sleep(0.3)  # several steps; none of them may start it
             assert len(gateway.head.submitted) == tried
 
     asyncio.run(scenario())
 
 
-def test_a_job_that_ray_stored_and_never_started_is_started_again(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.3)
 
     async def scenario() -> None:
@@ -351,7 +345,7 @@ def test_a_job_that_ray_stored_and_never_started_is_started_again(
     asyncio.run(scenario())
 
 
-def test_a_job_that_waits_for_its_environment_is_left_alone(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_installing_its_environment_is_not_restarted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.1)
 
     async def scenario() -> None:
@@ -366,9 +360,7 @@ def test_a_job_that_waits_for_its_environment_is_left_alone(gateway: Gateway, mo
     asyncio.run(scenario())
 
 
-def test_a_lost_attempt_is_fenced_off_before_its_end_is_stored(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_attempt_is_fenced_before_its_end_is_stored(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed: list[int | None] = []
     end_attempt = gateway.store.end_attempt
 
@@ -390,9 +382,7 @@ def test_a_lost_attempt_is_fenced_off_before_its_end_is_stored(
     assert allowed == [2]
 
 
-def test_a_followed_log_ends_even_if_the_database_never_confirmed_the_end(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_followed_log_ends_without_database_confirmation(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     end_attempt = gateway.store.end_attempt
 
     async def unanswered(*arguments: Any) -> None:
@@ -414,8 +404,8 @@ def test_a_followed_log_ends_even_if_the_database_never_confirmed_the_end(
     asyncio.run(scenario())
 
 
-def test_a_job_with_the_id_of_a_deleted_one_starts_from_attempt_1(gateway: Gateway) -> None:
-    """Deleted the moment that its end is seen, while what follows the end goes on."""
+def test_reused_job_id_starts_at_attempt_1(gateway: Gateway) -> None:
+    """The job is deleted as soon as its end is visible, while the gateway is still processing the end."""
 
     async def scenario() -> None:
         request: Any = None
@@ -435,7 +425,7 @@ def test_a_job_with_the_id_of_a_deleted_one_starts_from_attempt_1(gateway: Gatew
     asyncio.run(scenario())
 
 
-def test_a_silent_jobs_log_is_released_when_its_reader_leaves(gateway: Gateway) -> None:
+def test_idle_log_is_released_when_reader_disconnects(gateway: Gateway) -> None:
     async def followers(count: int) -> bool:
         return sum(job.readers for job in gateway.logs._jobs.values()) == count
 

@@ -1,4 +1,4 @@
-"""A stand-in for the Ray head, and a gateway in front of it."""
+"""A stand-in for the Ray head and a gateway in front of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stand-in for the Ray head, and a gateway of authentication and proxy alone in front of it.
+"""Stand-in for the Ray head, and a gateway in front of it that only authenticates and proxies.
 
-Run as a program, this file is the stand-in.
+Run as a program, this module is the stand-in.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 MEBIBYTE = bytes(1 << 20)
 FLOOD = 200
-"""Mebibytes; exceeds the socket buffers of two hops (32 each by Linux's default)."""
+"""Mebibytes; exceeds the socket buffers of two hops (Linux's default: 32 each)."""
 BOUND_S = 10
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Unused; httpx would read the system's certificates for every client, which takes longer than most tests here."""
+"""Unused. Otherwise httpx reads the system's certificates for every client, which takes longer than most tests."""
 
 
 counts: dict[str, int] = {}
@@ -71,7 +71,7 @@ async def big(request: Request) -> Response:
 
 
 async def halting(request: Request) -> Response:
-    """Gives a first line, the last one when /go is asked for, and notes when its client leaves."""
+    """Send a first line, and the last one on a request for /go; record when the client disconnects."""
 
     async def parts() -> AsyncIterator[bytes]:
         may_end.clear()
@@ -152,7 +152,7 @@ head_app = Starlette(
 
 
 class Head:
-    """The head, a process of its own, so that it can be killed."""
+    """The stand-in in its own process, so that tests can kill it."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
@@ -166,7 +166,7 @@ class Head:
 
 @contextmanager
 def served(app: ASGIApp) -> Iterator[str]:
-    """An ASGI application on a port of this machine."""
+    """Serve an ASGI application on a local port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(
             uvicorn.Config(app, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1)
@@ -187,12 +187,12 @@ def gateway_to(head: str) -> ASGIApp:
 def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + BOUND_S
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {BOUND_S} s"
+        assert time.monotonic() < deadline, f"timed out after {BOUND_S} s waiting for {what}"
         time.sleep(0.02)
 
 
 def raw(address: str, request: str) -> str:
-    """The response to a request written by hand."""
+    """The response to a raw request."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), BOUND_S) as connection:
         connection.sendall(request.encode("latin-1"))

@@ -1,4 +1,4 @@
-"""Token authentication, ambiguous paths, and the guard against browsers' requests."""
+"""Token authentication, ambiguous paths, and the protection against cross-site requests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mlplatform.gateway.http.auth import COOKIE
         ({"Authorization": TOKEN}, 403, "Forbidden: Invalid authentication token"),
         ({"Authorization": "Bearer \xe9"}, 403, "Forbidden: Invalid authentication token"),
         ({"Cookie": f"{COOKIE}=wrong"}, 403, "Forbidden: Invalid authentication token"),
-        # The first that is there decides, as on Ray's head.
+        # The first credential decides, as on Ray's head.
         ({"Authorization": "Bearer x", "X-Ray-Authorization": f"Bearer {TOKEN}"}, 403, "Forbidden: Invalid"),
         ({"X-Ray-Authorization": "Bearer x", "Cookie": f"{COOKIE}={TOKEN}"}, 403, "Forbidden: Invalid"),
     ],
 )
-def test_a_token_is_checked_as_by_rays_head(gateway: str, headers: dict[str, str], status: int, text: str) -> None:
+def test_token_is_checked_like_rays_head(gateway: str, headers: dict[str, str], status: int, text: str) -> None:
     encoded = {name: value.encode("latin-1") for name, value in headers.items()}
     answer = httpx.get(f"{gateway}/api/jobs/", headers=encoded, verify=NO_TLS)
     assert (answer.status_code, answer.text[: len(text)]) == (status, text)
@@ -38,11 +38,11 @@ def test_a_token_is_checked_as_by_rays_head(gateway: str, headers: dict[str, str
 @pytest.mark.parametrize(
     "path", ["/", "/favicon.ico", "/static/js/main.js", "/api/authentication_mode", "/api/gcs_healthz"]
 )
-def test_the_paths_of_a_browsers_login_are_open(gateway: str, path: str) -> None:
+def test_login_paths_need_no_token(gateway: str, path: str) -> None:
     assert httpx.get(gateway + path, verify=NO_TLS).status_code == 200
 
 
-def test_logging_in_is_open_and_answered_by_the_head(gateway: str) -> None:
+def test_login_is_open_and_handled_by_head(gateway: str) -> None:
     answer = httpx.post(
         f"{gateway}/api/authenticate", headers={"Origin": gateway, "User-Agent": "Mozilla/5.0"}, verify=NO_TLS
     )
@@ -71,7 +71,7 @@ def test_logging_in_is_open_and_answered_by_the_head(gateway: str) -> None:
         "*",
     ],
 )
-def test_no_path_opens_another_one(gateway: str, path: str) -> None:
+def test_path_tricks_do_not_bypass_authentication(gateway: str, path: str) -> None:
     answer = raw(gateway, f"GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
     assert answer.startswith("HTTP/1.1 400"), answer
     assert "is ambiguous" in answer
@@ -80,7 +80,7 @@ def test_no_path_opens_another_one(gateway: str, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/static", "/staticx", "/favicon.ico/", "/api/authenticate/x", "/%61pi/jobs/", "/API/gcs_healthz"]
 )
-def test_only_the_very_paths_are_open(gateway: str, path: str) -> None:
+def test_only_exact_open_paths_are_open(gateway: str, path: str) -> None:
     assert httpx.get(gateway + path, verify=NO_TLS).status_code == 401
 
 
@@ -94,14 +94,14 @@ def test_malformed_requests_are_rejected(gateway: str, lines: str) -> None:
 @pytest.mark.parametrize(
     "header", [("User-Agent", "Mozilla/5.0"), ("Origin", "http://evil"), ("Sec-Fetch-Site", "same-site")]
 )
-def test_browsers_may_read_and_not_change(client: httpx.Client, method: str, header: tuple[str, str]) -> None:
+def test_cross_site_browser_requests_are_read_only(client: httpx.Client, method: str, header: tuple[str, str]) -> None:
     answer = client.request(method, "/api/jobs/", headers=dict([header]))
     assert (answer.status_code, answer.text) == (405, f"'{method}' method not allowed for browser traffic.")
     assert client.get("/api/jobs/", headers=dict([header])).status_code == 200
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, 401), ({"Authorization": "Bearer x"}, 403)])
-def test_a_websocket_needs_the_token_too(gateway: str, headers: dict[str, str], status: int) -> None:
+def test_websocket_requires_token(gateway: str, headers: dict[str, str], status: int) -> None:
     with pytest.raises(InvalidStatus) as refused:
         talking(gateway, additional_headers=headers)
     assert refused.value.response.status_code == status

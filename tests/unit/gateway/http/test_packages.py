@@ -1,4 +1,4 @@
-"""Packages at the gateway: stored whole or not at all, never replaced, and rejected with the reason."""
+"""Packages at the gateway: stored completely or not at all, never replaced, and rejected with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 3 << 20
 BOUND_S = 10
 SILENT_S = 0.5
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Unused, and quicker to make than what httpx would make for each client."""
+"""Unused, and faster to create than httpx's default for each client."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def served(packages: Packages) -> Iterator[str]:
 def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + BOUND_S
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {BOUND_S} s"
+        assert time.monotonic() < deadline, f"timed out after {BOUND_S} s waiting for {what}"
         time.sleep(0.02)
 
 
@@ -96,7 +96,7 @@ async def taken(packages: Packages, name: str = NAME) -> tuple[int, bytes]:
     return size, b"".join([part async for part in stream])
 
 
-def test_a_package_is_uploaded_read_and_deleted(client: httpx.Client, packages: Packages, spool: Path) -> None:
+def test_package_upload_read_and_delete(client: httpx.Client, packages: Packages, spool: Path) -> None:
     missing = client.get(PATH)
     assert (missing.status_code, missing.text) == (404, f"Package gcs://{NAME} does not exist")
     content = hashlib.sha256(b"seed").digest() * (LIMIT // 32)
@@ -111,7 +111,7 @@ def test_a_package_is_uploaded_read_and_deleted(client: httpx.Client, packages: 
     assert kept(spool) == []
 
 
-def test_old_packages_without_a_job_are_removed(packages: Packages, root: Path) -> None:
+def test_old_packages_without_job_are_removed(packages: Packages, root: Path) -> None:
     names = ["_ray_pkg_old.zip", "_ray_pkg_needed.zip", "_ray_pkg_asked.zip", "_ray_pkg_new.zip"]
     for name in names:
         asyncio.run(packages.put(name, pieces(b"x")))
@@ -123,7 +123,7 @@ def test_old_packages_without_a_job_are_removed(packages: Packages, root: Path) 
     assert kept(root) == sorted(names[1:])
 
 
-def test_drafts_of_a_killed_process_are_removed(packages: Packages, spool: Path) -> None:
+def test_drafts_of_killed_process_are_removed(packages: Packages, spool: Path) -> None:
     for name in ("package-left", "package-new", "other"):
         (spool / name).write_text("x")
     (spool / "package-folder").mkdir()
@@ -134,13 +134,13 @@ def test_drafts_of_a_killed_process_are_removed(packages: Packages, spool: Path)
     assert kept(spool) == ["other", "package-new"]
 
 
-def test_the_first_package_of_a_name_stays(client: httpx.Client, packages: Packages) -> None:
+def test_existing_package_is_never_replaced(client: httpx.Client, packages: Packages) -> None:
     assert client.put(PATH, content=b"first").status_code == 200
     assert client.put(PATH, content=b"second").status_code == 200
     assert asyncio.run(taken(packages)) == (5, b"first")
 
 
-def test_concurrent_uploads_of_one_name_make_one_package(address: str, packages: Packages) -> None:
+def test_concurrent_uploads_of_same_name_create_one_package(address: str, packages: Packages) -> None:
     contents = [bytes([number]) * (1 << 20) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda content: httpx.put(address + PATH, content=content, verify=NO_TLS), contents))
@@ -165,7 +165,7 @@ def test_concurrent_uploads_of_one_name_make_one_package(address: str, packages:
         "a" * 252 + ".zip",
     ],
 )
-def test_a_name_that_rays_clients_never_use_is_rejected(client: httpx.Client, root: Path, name: str) -> None:
+def test_invalid_package_name_is_rejected(client: httpx.Client, root: Path, name: str) -> None:
     for answer in (client.get(f"/api/packages/gcs/{name}"), client.put(f"/api/packages/gcs/{name}", content=b"x")):
         assert answer.status_code == 400, answer.text
         assert "Invalid package name" in answer.text
@@ -173,12 +173,12 @@ def test_a_name_that_rays_clients_never_use_is_rejected(client: httpx.Client, ro
 
 
 @pytest.mark.parametrize("extension", ["zip", "whl", "tar.gz", "tgz", "tar.xz"])
-def test_every_kind_that_ray_uploads_is_accepted(client: httpx.Client, extension: str) -> None:
+def test_every_package_type_of_ray_is_accepted(client: httpx.Client, extension: str) -> None:
     path = f"/api/packages/gcs/my_module-1.0+cpu.{extension}"
     assert (client.put(path, content=b"x").status_code, client.get(path).status_code) == (200, 200)
 
 
-def test_the_python_side_checks_names_too(packages: Packages) -> None:
+def test_package_store_validates_names(packages: Packages) -> None:
     for name in ("../outside.zip", "a/../../outside.zip"):
         for call in (packages.exists(name), packages.delete(name), taken(packages, name), packages.put(name, pieces())):
             with pytest.raises(PackageError, match="Invalid package name"):
@@ -198,12 +198,12 @@ def chunks(size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [LIMIT + (1 << 16), 30 << 20])
-def test_a_package_over_the_limit_is_rejected_and_leaves_nothing(
+def test_oversized_package_is_rejected_without_leftovers(
     client: httpx.Client, root: Path, spool: Path, size: int
 ) -> None:
     answers = [
         client.put(PATH, content=bytes(size)),
-        client.put(PATH, content=chunks(size)),  # without a length
+        client.put(PATH, content=chunks(size)),  # without Content-Length
     ]
     for answer in answers:
         assert answer.status_code == 413
@@ -211,34 +211,34 @@ def test_a_package_over_the_limit_is_rejected_and_leaves_nothing(
     assert kept(root, spool) == []
 
 
-def test_a_declared_length_over_the_limit_is_rejected_before_the_body(address: str) -> None:
+def test_oversized_content_length_is_rejected_before_body(address: str) -> None:
     with upload(address, LIMIT + 1) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")
 
 
-def test_an_empty_package_is_rejected(client: httpx.Client, root: Path) -> None:
+def test_empty_package_is_rejected(client: httpx.Client, root: Path) -> None:
     assert client.put(PATH, content=b"").status_code == 400
     assert kept(root) == []
 
 
 @contextmanager
 def upload(address: str, length: int, content: bytes = b"") -> Iterator[socket.socket]:
-    """An upload that has declared its length and sent `content`."""
+    """An open upload that has declared its length and sent `content`."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), BOUND_S) as connection:
         connection.sendall(f"PUT {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n".encode() + content)
         yield connection
 
 
-def test_a_stalled_upload_is_ended(address: str, root: Path, spool: Path) -> None:
+def test_stalled_upload_is_ended(address: str, root: Path, spool: Path) -> None:
     with upload(address, 100, b"half") as connection:
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # to its end: it may come in pieces
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until its end: it may arrive in pieces
     assert answer.startswith(b"HTTP/1.1 408"), answer
     assert b"stalled for 0.5 s" in answer
     assert kept(root, spool) == []
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(address: str, client: httpx.Client, root: Path, spool: Path) -> None:
+def test_aborted_upload_leaves_nothing(address: str, client: httpx.Client, root: Path, spool: Path) -> None:
     with upload(address, 100, b"half"):
         wait_for(lambda: kept(spool), "the draft")
     wait_for(lambda: not kept(spool), "the end of the draft")
@@ -246,13 +246,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(address: str, client: httpx.Cl
     assert client.put(PATH, content=b"whole").status_code == 200
 
 
-def test_an_unavailable_store_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path) -> None:
+def test_unavailable_package_store_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path) -> None:
     credentials = tmp_path / "credentials"
     credentials.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
-    monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's pauses between attempts add up to 8 s
+    monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's delays between attempts add up to 8 s
     away = Packages("s3://jobs", LIMIT)
     with served(away) as address:
         answer = httpx.get(address + PATH, timeout=BOUND_S)
@@ -269,6 +269,6 @@ def test_unwritable_folder_is_named(client: httpx.Client, root: Path) -> None:
     assert str(root) in answer.text
 
 
-def test_the_store_has_to_be_a_bucket_or_a_folder() -> None:
+def test_package_store_must_be_bucket_or_folder() -> None:
     with pytest.raises(SettingsError, match="MLPLATFORM_GATEWAY_STORE"):
         Packages("jobs", LIMIT)

@@ -1,4 +1,4 @@
-"""Reverse proxy: requests, responses and WebSockets arrive as they were sent."""
+"""Reverse proxy: requests, responses and WebSockets are forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ BIG = 50
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_a_request_arrives_as_it_was_sent(client: httpx.Client, gateway: str, head: Head, method: str) -> None:
+def test_request_is_forwarded_unchanged(client: httpx.Client, gateway: str, head: Head, method: str) -> None:
     target = "/a%20b/c%2Fd;e?q=%2B1&q=2&empty="
     cookies = {"Cookie": "a=1; b=2", "X-Forwarded-For": "192.0.2.1", "X-Twice": "1", "TE": "trailers"}
     answer = client.request(method, target, content=b"body", headers=cookies).json()
     received = [tuple(item) for item in answer["headers"]]
     assert (answer["method"], answer["target"], answer["size"]) == (method, target, 4)
-    assert dict(received) | {"host": head.address.removeprefix("http://")} == dict(received), "Host is the head's"
+    assert dict(received) | {"host": head.address.removeprefix("http://")} == dict(received), "Host is not the head's"
     assert ("cookie", "a=1; b=2") in received
     assert ("x-forwarded-for", "192.0.2.1, 127.0.0.1") in received
     assert ("authorization", f"Bearer {TOKEN}") in received
     assert "te" not in dict(received)
-    assert len(received) == len(dict(received)), "nothing came twice"
+    assert len(received) == len(dict(received)), "a header or the body arrived twice"
 
 
-def test_a_request_with_two_lengths_has_one_behind_the_gateway(gateway: str) -> None:
+def test_duplicate_content_length_is_forwarded_once(gateway: str) -> None:
     answer = raw(
         gateway,
         "POST /echo HTTP/1.1\r\nHost: gateway\r\nConnection: close, X-Secret\r\nX-Secret: 1\r\n"
@@ -56,7 +56,7 @@ def test_a_request_with_two_lengths_has_one_behind_the_gateway(gateway: str) -> 
     assert not {"x-secret", "content-length"} & {name for name, _ in received["headers"]}
 
 
-def test_an_answer_comes_back_as_it_was_given(client: httpx.Client) -> None:
+def test_response_is_forwarded_unchanged(client: httpx.Client) -> None:
     with client.stream("GET", "/squeezed") as answer:
         squeezed_bytes = b"".join(answer.iter_raw())
     assert answer.headers["content-encoding"] == "gzip"
@@ -67,22 +67,22 @@ def test_an_answer_comes_back_as_it_was_given(client: httpx.Client) -> None:
     assert client.head("/squeezed").headers["content-length"] == str(len(squeezed_bytes))
 
 
-def test_redirects_and_cookies_are_left_to_the_client(client: httpx.Client) -> None:
+def test_proxy_passes_redirects_and_cookies_through(client: httpx.Client) -> None:
     answer = client.get("/moved", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/elsewhere")
     assert [line.split(";")[0] for line in answer.headers.get_list("set-cookie")] == ["a=1", "b=2"]
     with httpx.Client(base_url=str(client.base_url), headers=AUTHORIZED, verify=NO_TLS) as other:
-        assert "cookie" not in dict(other.get("/echo").json()["headers"]), "no cookie reaches another client"
+        assert "cookie" not in dict(other.get("/echo").json()["headers"]), "a cookie reached another client"
 
 
 @pytest.mark.parametrize("length", [{}, {"Content-Length": str(BIG * len(MEBIBYTE))}])
-def test_large_bodies_pass_whole(client: httpx.Client, length: dict[str, str]) -> None:
+def test_large_bodies_are_forwarded_completely(client: httpx.Client, length: dict[str, str]) -> None:
     answer = client.put("/echo", content=(MEBIBYTE for _ in range(BIG)), headers=length).json()
     assert answer["digest"] == hashlib.sha256(MEBIBYTE * BIG).hexdigest()
     assert len(client.get(f"/big?size={BIG}").content) == BIG * len(MEBIBYTE)
 
 
-def test_an_answer_streams(client: httpx.Client) -> None:
+def test_response_is_streamed(client: httpx.Client) -> None:
     with client.stream("GET", "/halting") as answer:
         lines = answer.iter_lines()
         assert next(lines) == "first"
@@ -90,15 +90,15 @@ def test_an_answer_streams(client: httpx.Client) -> None:
         assert next(lines) == "last"
 
 
-def test_a_slow_reader_slows_the_head_down(client: httpx.Client) -> None:
+def test_slow_reader_applies_backpressure_to_head(client: httpx.Client) -> None:
     with client.stream("GET", f"/big?size={FLOOD}") as answer:
         parts = answer.iter_raw()
         assert next(parts)
-        assert settled(client, "sent") < FLOOD - 80, "the gateway buffered what the client has not read"
+        assert settled(client, "sent") < FLOOD - 80, "the gateway buffered data that the client has not read"
 
 
 def settled(client: httpx.Client, what: str) -> int:
-    """A count of the head's once it stands still."""
+    """Wait until a counter of the head stops changing, and return it."""
     seen: list[int] = [-1]
 
     def still() -> bool:
@@ -106,18 +106,18 @@ def settled(client: httpx.Client, what: str) -> int:
         seen.append(client.get("/counts").json()[what])
         return seen[-1] == seen[-2]
 
-    wait_for(still, f"a standing count of {what}")
+    wait_for(still, f"a stable count of {what}")
     return seen[-1]
 
 
-def test_a_client_that_disconnects_ends_the_heads_stream(client: httpx.Client) -> None:
+def test_client_disconnect_ends_stream_of_head(client: httpx.Client) -> None:
     before = client.get("/counts").json().get("ended", 0)
     with client.stream("GET", "/halting") as answer:
         assert next(answer.iter_lines()) == "first"
     wait_for(lambda: client.get("/counts").json().get("ended", 0) > before, "the end of the head's stream")
 
 
-def test_a_stalled_upload_is_ended(gateway: str) -> None:
+def test_stalled_upload_is_ended(gateway: str) -> None:
     answer = raw(
         gateway, f"PUT /echo HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nhalf"
     )
@@ -128,7 +128,7 @@ def test_a_stalled_upload_is_ended(gateway: str) -> None:
 # --- While the head is unavailable ---
 
 
-def test_an_unavailable_head_is_named(closed_port: int) -> None:
+def test_unavailable_head_is_named(closed_port: int) -> None:
     with served(gateway_to(f"http://127.0.0.1:{closed_port}")) as address:
         for _ in range(3):
             answer = httpx.post(f"{address}/x", headers=AUTHORIZED, content=b"body", verify=NO_TLS)
@@ -143,13 +143,13 @@ def test_an_unavailable_head_is_named(closed_port: int) -> None:
         assert "it may be restarting" in closed.value.rcvd.reason
 
 
-def test_a_silent_head_is_given_up_but_for_its_streams(client: httpx.Client) -> None:
+def test_silent_head_times_out_except_for_streams(client: httpx.Client) -> None:
     answer = client.get("/silent")
     assert (answer.status_code, "(no response for 0.5 s)" in answer.text) == (503, True)
     assert client.get("/api/v0/logs/stream").text == "at last"
 
 
-def test_half_a_response_does_not_look_complete() -> None:
+def test_truncated_response_fails_at_client() -> None:
     dying = Head()
     with (
         served(gateway_to(dying.address)) as address,
@@ -172,7 +172,7 @@ def test_half_a_response_does_not_look_complete() -> None:
 # --- Websockets ---
 
 
-def test_messages_pass_both_ways(gateway: str) -> None:
+def test_websocket_messages_pass_both_ways(gateway: str) -> None:
     headers = {**AUTHORIZED, "Cookie": "a=1", "X-Own": "2"}
     with talking(gateway, "/talk?q=%2B1", additional_headers=headers, subprotocols=["first", "second"]) as socket:
         assert socket.subprotocol == "second"
@@ -186,7 +186,7 @@ def test_messages_pass_both_ways(gateway: str) -> None:
             assert socket.recv(BOUND_S) == message
 
 
-def test_close_codes_pass_both_ways(gateway: str, client: httpx.Client) -> None:
+def test_websocket_close_codes_pass_both_ways(gateway: str, client: httpx.Client) -> None:
     with talking(gateway) as socket:
         socket.recv(BOUND_S)
         socket.send("close")
@@ -201,21 +201,21 @@ def test_close_codes_pass_both_ways(gateway: str, client: httpx.Client) -> None:
     with talking(gateway) as socket:
         socket.recv(BOUND_S)
         socket.socket.shutdown(2)
-        # uvicorn tells of a lost connection as of one that was closed without a code.
+        # uvicorn reports a lost connection like one that was closed without a code.
         wait_for(lambda: client.get("/counts").json().get("closed with") == 1000, "the end at the head")
 
 
-def test_a_rejected_handshake_reaches_the_client(gateway: str) -> None:
+def test_rejected_websocket_handshake_reaches_client(gateway: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
         talking(gateway, "/refuse")
     assert (refused.value.response.status_code, refused.value.response.body) == (404, b"no such job")
 
 
-def test_a_slow_listener_slows_the_head_down(gateway: str, client: httpx.Client) -> None:
+def test_slow_websocket_client_applies_backpressure(gateway: str, client: httpx.Client) -> None:
     with talking(gateway, max_queue=1) as socket:
         socket.recv(BOUND_S)
         socket.send("flood")
         socket.recv(BOUND_S)
-        assert settled(client, "flood") < FLOOD - 80, "the gateway buffered what the client has not read"
+        assert settled(client, "flood") < FLOOD - 80, "the gateway buffered data that the client has not read"
         for _ in range(FLOOD - 1):
             assert len(socket.recv(BOUND_S)) == len(MEBIBYTE)

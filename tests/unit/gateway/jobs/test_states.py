@@ -10,7 +10,7 @@ from mlplatform.gateway.jobs import states
 from mlplatform.gateway.jobs.states import Observation, Outcome, RestartCounts, State, Verdict, judge, next_state
 
 OWN_FAULTS = ("JOB_ENTRYPOINT_COMMAND_ERROR", "RUNTIME_ENV_SETUP_FAILURE")
-"""Of Ray's error types; all others are faults of what ran the job."""
+"""Ray's error types that are the job's own fault; all others are losses of the node or of Ray."""
 
 KINDS = [
     None,
@@ -25,7 +25,7 @@ KINDS = [
 """Ray's error types; tests/embedded/gateway/jobs/test_states.py compares them with the installed Ray."""
 
 STATUSES = {"PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"}
-"""Ray's states of a job, likewise."""
+"""Ray's job states, compared in the same way."""
 
 LOST = Verdict(Outcome.LOST, "the node of its driver has died")
 FAILED = Verdict(Outcome.FAILED, "Job failed:\nValueError: 3", 1)
@@ -45,18 +45,18 @@ def count(
 
 
 @pytest.mark.parametrize("state", State)
-def test_a_job_waits_or_has_an_attempt_or_has_ended(state: State) -> None:
+def test_each_state_waits_has_attempt_or_is_final(state: State) -> None:
     assert state.waits + state.has_attempt + state.final == 1
     assert state.has_attempt or not state.runs
     assert state.of_ray in STATUSES
 
 
 @pytest.mark.parametrize("state", State)
-def test_each_state_is_in_the_drawing(state: State) -> None:
+def test_each_state_is_in_state_diagram(state: State) -> None:
     assert state in str(states.__doc__)
 
 
-def test_the_description_of_the_api_has_the_states_and_outcomes() -> None:
+def test_openapi_lists_all_states_and_outcomes() -> None:
     text = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
     schemas = yaml.safe_load(text)["components"]["schemas"]
     fields = schemas["JobWithAttempts"]["allOf"][1]["properties"]
@@ -71,7 +71,7 @@ def test_the_description_of_the_api_has_the_states_and_outcomes() -> None:
 @pytest.mark.parametrize("unavailable", [(), ("the storage",)])
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_is_the_jobs_own_only_if_everything_else_was_healthy(
+def test_failure_counts_only_if_ray_was_healthy(
     kind: str | None, node_dead: bool, unavailable: tuple[str, ...]
 ) -> None:
     own = kind is None or kind in OWN_FAULTS
@@ -84,16 +84,14 @@ def test_a_failure_is_the_jobs_own_only_if_everything_else_was_healthy(
 @pytest.mark.parametrize("unavailable", [(), ("the storage",)])
 @pytest.mark.parametrize("node_dead", [False, True])
 @pytest.mark.parametrize("status", sorted(STATUSES - {"FAILED"}))
-def test_what_has_not_failed_is_lost_only_with_its_node(
-    status: str, node_dead: bool, unavailable: tuple[str, ...]
-) -> None:
+def test_running_attempt_is_lost_only_with_its_node(status: str, node_dead: bool, unavailable: tuple[str, ...]) -> None:
     verdict = judge(Observation({"status": status}, node_dead, unavailable))
     ended = {"SUCCEEDED": Outcome.SUCCEEDED, "STOPPED": Outcome.STOPPED}
     expected = ended.get(status, Outcome.LOST if node_dead else None)
     assert (verdict and verdict.outcome) == expected
 
 
-def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
+def test_attempt_unknown_to_ray_is_lost() -> None:
     assert judge(Observation(None)) == Verdict(Outcome.LOST, "Ray was restarted and has no record of it")
 
 
@@ -107,7 +105,7 @@ def test_an_attempt_that_ray_has_forgotten_is_lost() -> None:
         (failed(), "It broke."),
     ],
 )
-def test_a_verdict_gives_the_reason(observed: Observation, reason: str) -> None:
+def test_verdict_contains_reason(observed: Observation, reason: str) -> None:
     verdict = judge(observed)
     assert verdict is not None
     assert reason in verdict.reason
@@ -122,7 +120,7 @@ def test_a_verdict_gives_the_reason(observed: Observation, reason: str) -> None:
         "Killed by the memory monitor.",
     ],
 )
-def test_out_of_memory_is_the_jobs_own_fault_while_its_node_lives(kind: str | None, message: str) -> None:
+def test_out_of_memory_is_failure_while_node_lives(kind: str | None, message: str) -> None:
     verdict = judge(failed(kind, message, unavailable=["the storage"]))
     assert verdict is not None
     assert (verdict.outcome, verdict.reason) == (Outcome.FAILED, message)
@@ -136,20 +134,20 @@ def test_out_of_memory_is_the_jobs_own_fault_while_its_node_lives(kind: str | No
 
 @pytest.mark.parametrize(("used", "delay_s"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (999, 60)])
 @pytest.mark.parametrize("verdict", [LOST, FAILED])
-def test_each_start_waits_longer_up_to_a_minute(verdict: Verdict, used: int, delay_s: float) -> None:
+def test_restart_delay_grows_to_one_minute(verdict: Verdict, used: int, delay_s: float) -> None:
     transition = next_state(verdict, RestartCounts(used, 1000, used, 1000), False, False)
     assert (transition.state, transition.delay_s) == (State.WAITING, delay_s)
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_the_message_gives_attempts_reason_and_where_the_job_continues(resumes: bool) -> None:
+def test_message_has_attempt_reason_and_resume_point(resumes: bool) -> None:
     where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     assert next_state(LOST, count(losses=1), False, resumes).message == (
         f"Attempt 3 {where}; attempt 2 was lost: the node of its driver has died."
     )
 
 
-def test_losses_and_failures_are_counted_apart_and_number_attempts_together() -> None:
+def test_losses_and_failures_are_counted_separately() -> None:
     transition = next_state(
         FAILED, count(losses=3, max_restarts_on_loss=3, failures=1, max_restarts_on_failure=2), False, False
     )
@@ -160,7 +158,7 @@ def test_losses_and_failures_are_counted_apart_and_number_attempts_together() ->
 @pytest.mark.parametrize(
     ("used", "times"), [(0, "once"), (1, "2 times"), (3, "4 times")], ids=["none", "one", "the default"]
 )
-def test_a_job_lost_too_often_fails_and_names_the_option_that_allows_more(used: int, times: str) -> None:
+def test_too_many_losses_fail_and_name_option(used: int, times: str) -> None:
     transition = next_state(LOST, count(losses=used, max_restarts_on_loss=used), False, True)
     assert transition.state is State.FAILED
     assert transition.message == (
@@ -169,22 +167,22 @@ def test_a_job_lost_too_often_fails_and_names_the_option_that_allows_more(used: 
     )
 
 
-def test_a_failure_without_restarts_keeps_its_whole_message() -> None:
+def test_failure_without_restarts_keeps_full_message() -> None:
     transition = next_state(FAILED, count(), False, False)
     assert (transition.state, transition.message, transition.delay_s) == (State.FAILED, FAILED.reason, 0)
 
 
 @pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
-def test_a_job_with_a_requested_stop_is_not_started_again(verdict: Verdict) -> None:
+def test_stopping_job_is_not_restarted(verdict: Verdict) -> None:
     assert next_state(verdict, count(max_restarts_on_failure=3), True, True).state is State.STOPPED
 
 
-def test_a_stop_from_elsewhere_ends_the_job_too() -> None:
+def test_stop_outside_gateway_ends_job() -> None:
     assert next_state(STOPPED, count(max_restarts_on_failure=3), False, True).state is State.STOPPED
 
 
 @pytest.mark.parametrize("stop_requested", [False, True])
-def test_a_success_is_kept_despite_a_requested_stop(stop_requested: bool) -> None:
+def test_success_is_kept_despite_requested_stop(stop_requested: bool) -> None:
     assert next_state(SUCCEEDED, count(), stop_requested, False).state is State.SUCCEEDED
 
 

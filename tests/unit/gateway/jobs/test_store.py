@@ -1,4 +1,4 @@
-"""Jobs in the gateway's database, over SQLite: the writes of each step, and the rejected ones."""
+"""Jobs in the gateway's database, with SQLite: accepted and rejected writes of each step."""
 
 import asyncio
 import shutil
@@ -48,7 +48,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(migrated: Path, tmp_path: Path) -> JobStore:
     store = JobStore(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
-    # Nothing here outlives its process: a busy disk need not be waited for.
+    # Do not wait for the disk: these databases do not outlive the process.
     event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     return store
 
@@ -93,7 +93,7 @@ def listed_ids(store: JobStore) -> list[str]:
 # --- Requests ---
 
 
-def test_a_job_is_read_as_it_was_stored(store: JobStore) -> None:
+def test_stored_job_reads_back_unchanged(store: JobStore) -> None:
     fields = {"runtime_env": {"env_vars": {"Ä": "ü"}}, "metadata": {"workers": "2"}, "entrypoint_num_cpus": 0.5}
     job = submitted(submission_id="mine", **fields)
     do(store.add(job))
@@ -104,14 +104,14 @@ def test_a_job_is_read_as_it_was_stored(store: JobStore) -> None:
     assert (kept.attempts, kept.losses, kept.stop_requested, kept.ended) == ([], 0, False, None)
 
 
-def test_an_id_is_used_once(store: JobStore) -> None:
+def test_job_id_is_unique(store: JobStore) -> None:
     first = add(store, user="ann")
     with pytest.raises(JobExistsError, match="mine already exists"):
         add(store, user="bob")
     assert do(store.get("mine")).user == first.user
 
 
-def test_jobs_are_listed_in_the_order_of_arrival(store: JobStore) -> None:
+def test_jobs_are_listed_in_submission_order(store: JobStore) -> None:
     for job_id in ("c", "a", "b"):
         add(store, job_id)
     begin(store, "a")
@@ -120,7 +120,7 @@ def test_jobs_are_listed_in_the_order_of_arrival(store: JobStore) -> None:
     assert ids(do(store.open_jobs())) == ["c", "b"]
 
 
-def test_the_list_shows_each_job_as_it_is_shown_alone(store: JobStore) -> None:
+def test_list_and_detail_of_job_agree(store: JobStore) -> None:
     for job_id in ("waits", "runs", "again"):
         add(store, job_id)
     for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
@@ -145,13 +145,13 @@ def test_the_list_shows_each_job_as_it_is_shown_alone(store: JobStore) -> None:
     ],
     ids=["get", "stop", "delete", "begin", "message", "end"],
 )
-def test_a_missing_job_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
+def test_missing_job_is_named(store: JobStore, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]) -> None:
     add(store)
     with pytest.raises(NoSuchJobError, match="Job none does not exist"):
         do(ask(store))
 
 
-def test_a_waiting_job_stops_at_once(store: JobStore) -> None:
+def test_waiting_job_stops_at_once(store: JobStore) -> None:
     add(store)
     stopped, job = do(store.request_stop("mine"))
     assert (stopped, job.state, job.message) == (True, State.STOPPED, "Job was intentionally stopped.")
@@ -160,7 +160,7 @@ def test_a_waiting_job_stops_at_once(store: JobStore) -> None:
     assert do(store.request_stop("mine"))[0] is False
 
 
-def test_a_started_job_stops_with_its_attempt(store: JobStore) -> None:
+def test_started_job_stops_with_its_attempt(store: JobStore) -> None:
     add(store)
     begin(store)
     stopped, job = do(store.request_stop("mine"))
@@ -169,7 +169,7 @@ def test_a_started_job_stops_with_its_attempt(store: JobStore) -> None:
     assert do(store.get("mine")).state == State.STOPPED
 
 
-def test_an_open_job_is_not_deleted(store: JobStore) -> None:
+def test_open_job_is_not_deleted(store: JobStore) -> None:
     add(store)
     with pytest.raises(JobIsOpenError, match="'mine', but it is in a non-terminal state PENDING"):
         do(store.delete("mine"))
@@ -179,7 +179,7 @@ def test_an_open_job_is_not_deleted(store: JobStore) -> None:
         do(store.delete("mine"))
 
 
-def test_a_deleted_job_frees_its_id_and_its_attempts_are_deleted(store: JobStore) -> None:
+def test_deleting_job_frees_id_and_deletes_attempts(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -195,7 +195,7 @@ def test_a_deleted_job_frees_its_id_and_its_attempts_are_deleted(store: JobStore
 # --- Attempts ---
 
 
-def test_an_attempt_begins_only_while_the_job_waits(store: JobStore) -> None:
+def test_attempt_begins_only_for_waiting_job(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     assert (attempt.number, attempt.accepted, attempt.in_ray) == (1, False, True)
@@ -207,7 +207,7 @@ def test_an_attempt_begins_only_while_the_job_waits(store: JobStore) -> None:
     assert do(store.begin_attempt("mine")) is None
 
 
-def test_rays_details_of_an_attempt_are_stored(store: JobStore) -> None:
+def test_ray_details_of_attempt_are_stored(store: JobStore) -> None:
     add(store)
     begin(store)
     assert do(store.accepted("mine", 1))
@@ -228,7 +228,7 @@ def test_rays_details_of_an_attempt_are_stored(store: JobStore) -> None:
     ("verdict", "state"),
     [(SUCCEEDED, State.SUCCEEDED), (FAILED, State.FAILED), (STOPPED, State.STOPPED)],
 )
-def test_an_attempt_ends_once(store: JobStore, verdict: Verdict, state: State) -> None:
+def test_attempt_ends_once(store: JobStore, verdict: Verdict, state: State) -> None:
     add(store)
     begin(store)
     ended = end(store, verdict)
@@ -244,7 +244,7 @@ def test_an_attempt_ends_once(store: JobStore, verdict: Verdict, state: State) -
     assert job.ended is not None
 
 
-def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
+def test_lost_job_waits_before_restart(store: JobStore) -> None:
     add(store, max_restarts_on_loss="2")
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -260,7 +260,7 @@ def test_a_lost_job_waits_before_it_is_started_again(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize("state", State)
-def test_a_job_gets_the_state_of_its_transition(state: State, store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_gets_state_of_its_transition(state: State, store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlplatform.gateway.jobs.store.next_state", lambda *_: Transition(state, "why"))
     add(store)
     begin(store)
@@ -269,7 +269,7 @@ def test_a_job_gets_the_state_of_its_transition(state: State, store: JobStore, m
     assert (job.state, job.message, job.ended is not None) == (state, "why", state.final)
 
 
-def test_a_job_is_restarted_as_often_as_allowed(store: JobStore) -> None:
+def test_job_restarts_up_to_its_limits(store: JobStore) -> None:
     add(store, max_restarts_on_loss="1", max_restarts_on_failure="1")
     for number, verdict in enumerate((LOST, FAILED, LOST), 1):
         begin(store)
@@ -280,14 +280,14 @@ def test_a_job_is_restarted_as_often_as_allowed(store: JobStore) -> None:
     assert [attempt.outcome for attempt in job.attempts] == ["LOST", "FAILED", "LOST"]
 
 
-def test_people_read_their_own_id_in_rays_reasons(store: JobStore) -> None:
+def test_ray_id_in_reason_is_replaced_by_job_id(store: JobStore) -> None:
     add(store)
     attempt = begin(store)
     end(store, Verdict(Outcome.FAILED, f"Job {attempt.ray_submission_id} broke."))
     assert do(store.get("mine")).message == "Job mine broke."
 
 
-def test_an_end_keeps_the_known_details_of_the_driver(store: JobStore) -> None:
+def test_ended_attempt_keeps_driver_details(store: JobStore) -> None:
     add(store)
     begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -296,7 +296,7 @@ def test_an_end_keeps_the_known_details_of_the_driver(store: JobStore) -> None:
     assert (attempt.ray_job_id, attempt.driver, attempt.node) == ("01000000", ray()["driver_info"], "a")
 
 
-def test_a_job_that_ray_rejects_fails_however_many_restarts_it_has(store: JobStore) -> None:
+def test_job_rejected_by_ray_fails_without_restart(store: JobStore) -> None:
     add(store, max_restarts_on_loss="3", max_restarts_on_failure="3")
     begin(store)
     do(store.refuse("mine", 1, "Ray refuses the job."))
@@ -305,7 +305,7 @@ def test_a_job_that_ray_rejects_fails_however_many_restarts_it_has(store: JobSto
     assert do(store.left_in_ray(0)) == []
 
 
-def test_only_a_waiting_job_gets_a_message_about_what_it_waits_for(store: JobStore) -> None:
+def test_only_waiting_job_gets_capacity_message(store: JobStore) -> None:
     add(store)
     do(store.set_message("mine", "It waits.", State.WAITING))
     assert do(store.get("mine")).message == "It waits."
@@ -317,7 +317,7 @@ def test_only_a_waiting_job_gets_a_message_about_what_it_waits_for(store: JobSto
 # --- Ray's ids ---
 
 
-def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: JobStore) -> None:
+def test_job_is_found_by_ray_ids_of_all_attempts(store: JobStore) -> None:
     add(store)
     first = begin(store)
     do(store.seen("mine", 1, ray(), "a"))
@@ -332,7 +332,7 @@ def test_a_job_is_found_by_rays_ids_of_any_of_its_attempts(store: JobStore) -> N
     assert do(store.job_of(ray_job_id="03000000")) is None
 
 
-def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: JobStore) -> None:
+def test_reused_ray_job_id_means_latest_job(store: JobStore) -> None:
     for job_id in ("a", "b"):
         add(store, job_id)
     for job_id in ("b", "a"):
@@ -341,7 +341,7 @@ def test_a_drivers_id_that_ray_gave_twice_means_the_later_one(store: JobStore) -
     assert do(store.get("01000000")).id == do(store.job_of(ray_job_id="01000000")) == "a"
 
 
-def test_a_persons_id_comes_before_rays(store: JobStore) -> None:
+def test_submission_id_takes_precedence_over_ray_id(store: JobStore) -> None:
     add(store, "other")
     begin(store, "other")
     do(store.seen("other", 1, ray(), "a"))
@@ -352,7 +352,7 @@ def test_a_persons_id_comes_before_rays(store: JobStore) -> None:
 # --- Housekeeping ---
 
 
-def test_runs_are_closed_after_each_attempt_and_after_the_job(store: JobStore) -> None:
+def test_runs_close_after_each_attempt_and_job(store: JobStore) -> None:
     sequence = add(store).sequence
     add(store, "running")
     for job_id in ("mine", "running"):
@@ -370,7 +370,7 @@ def test_runs_are_closed_after_each_attempt_and_after_the_job(store: JobStore) -
     assert do(store.unclosed()) == []
 
 
-def test_a_job_that_was_deleted_has_no_runs_to_close(store: JobStore) -> None:
+def test_deleted_job_has_no_runs_to_close(store: JobStore) -> None:
     sequence = add(store).sequence
     do(store.request_stop("mine"))
     do(store.delete("mine"))
@@ -378,7 +378,7 @@ def test_a_job_that_was_deleted_has_no_runs_to_close(store: JobStore) -> None:
     do(store.runs_closed(sequence, [], job_too=True))
 
 
-def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: JobStore) -> None:
+def test_runs_of_job_without_attempts_are_closed(store: JobStore) -> None:
     sequence = add(store).sequence
     do(store.request_stop("mine"))
     assert do(store.unclosed()) == [sequence]
@@ -386,8 +386,8 @@ def test_a_job_that_stopped_before_its_first_attempt_is_closed_too(store: JobSto
     assert do(store.unclosed()) == []
 
 
-def test_a_reason_may_hold_zero_characters(store: JobStore) -> None:
-    """Ray puts the last lines into its message, and Postgres refuses a text with a zero."""
+def test_nul_characters_in_reason_are_stored(store: JobStore) -> None:
+    """Ray puts the last log lines into its message, and Postgres rejects text with a NUL character."""
     add(store)
     begin(store)
     end(store, Verdict(Outcome.FAILED, "Last lines: a\0b"))
@@ -401,14 +401,14 @@ def test_a_reason_may_hold_zero_characters(store: JobStore) -> None:
         do(store.get("a\0b"))
 
 
-def test_packages_of_all_jobs_are_needed(store: JobStore) -> None:
+def test_packages_of_all_jobs_are_kept(store: JobStore) -> None:
     modules = {"py_modules": ["gcs://b.whl", "/local"]}
     for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {})):
         do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
     assert do(store.packages()) == {"a.zip", "b.whl"}
 
 
-def test_ray_keeps_the_latest_ended_attempts_only(store: JobStore) -> None:
+def test_only_latest_ended_attempts_stay_in_ray(store: JobStore) -> None:
     submission_ids = []
     for job_id in ("a", "b", "c", "open"):
         add(store, job_id)
@@ -422,7 +422,7 @@ def test_ray_keeps_the_latest_ended_attempts_only(store: JobStore) -> None:
     assert do(store.left_in_ray(2)) == []
 
 
-def test_nodes_are_remembered_as_lost_ones_for_a_while(store: JobStore) -> None:
+def test_lost_nodes_are_remembered_for_limited_time(store: JobStore) -> None:
     shape = {"CPU": 8.0, "GPU": 1.0}
     do(store.remember_nodes([Node("a", True, {"CPU": 1.0}, {}, {}), Node("dead", False, shape, shape, {})]))
     do(store.remember_nodes([Node("a", True, shape, {"CPU": 0.0}, {"role": "worker"})]))
@@ -434,13 +434,13 @@ def test_nodes_are_remembered_as_lost_ones_for_a_while(store: JobStore) -> None:
 # --- The database ---
 
 
-def test_the_migration_gives_the_tables_of_the_schema(store: JobStore) -> None:
+def test_migrations_create_schema_tables(store: JobStore) -> None:
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
+def test_second_upgrade_changes_nothing(store: JobStore) -> None:
     add(store)
     do(upgrade(store.engine))
     assert listed_ids(store) == ["mine"]
@@ -458,7 +458,7 @@ def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
     ids=["ping", "list", "stop", "upgrade"],
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_an_unavailable_database_is_named(
+def test_unavailable_database_is_named(
     tmp_path: Path, closed_port: int, kind: str, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]
 ) -> None:
     nowhere = {
@@ -470,11 +470,11 @@ def test_an_unavailable_database_is_named(
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_ping_returns_if_the_database_answers(store: JobStore) -> None:
+def test_ping_returns_if_database_answers(store: JobStore) -> None:
     assert do(store.ping()) is None
 
 
-def test_nothing_changes_if_a_step_fails(store: JobStore) -> None:
+def test_failed_step_is_rolled_back(store: JobStore) -> None:
     add(store)
     begin(store)
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""The stored form of a job's log, which has to stay readable."""
+"""The storage format of a job's log, which has to stay readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = {"chunks": [[4, 32, 4], [5, 32, 4], [6, 32, 4]], "left_out": [134, 18], 
 """Written by mlplatform 0.1.0."""
 
 
-def test_a_log_of_0_1_0_is_continued_and_written_in_the_same_form() -> None:
+def test_log_of_0_1_0_continues_in_same_format() -> None:
     text = "(A pid=4711, ray-worker-0) hi\n"
     content = f"{json.dumps(CHUNK)}\n{text}"
     job = JobLog("train", 120, 300)

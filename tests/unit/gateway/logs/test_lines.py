@@ -1,4 +1,4 @@
-"""Log lines from raw output: what is kept of a line, whose it is, and where long lines are cut."""
+"""Log lines from raw output: control characters, line prefixes, and the split of long lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
         ("\x1b]" * 30_000, ""),
     ],
 )
-def test_a_line_is_kept_as_a_terminal_shows_it(raw: str, shown: str | None) -> None:
+def test_line_is_stored_as_terminal_shows_it(raw: str, shown: str | None) -> None:
     started = time.monotonic()
     assert plain(raw) == shown
     assert time.monotonic() - started < 1
@@ -43,7 +43,7 @@ def test_a_line_is_kept_as_a_terminal_shows_it(raw: str, shown: str | None) -> N
         "(pid=gcs_server) Health check failed.",
     ],
 )
-def test_lines_of_the_control_plane_are_left_out(line: str) -> None:
+def test_control_plane_lines_are_dropped(line: str) -> None:
     assert is_noise(line)
 
 
@@ -56,11 +56,11 @@ def test_lines_of_the_control_plane_are_left_out(line: str) -> None:
         "my own (raylet) line",
     ],
 )
-def test_lines_of_the_job_are_kept(line: str) -> None:
+def test_job_lines_are_kept(line: str) -> None:
     assert not is_noise(line)
 
 
-def test_names_of_logs_say_whose_they_are_and_others_are_none() -> None:
+def test_log_file_names_identify_their_job() -> None:
     rotated = [WORKER, WORKER.replace(".out", ".2.out"), f"{WORKER}.3"]
     assert [(name.file, name.age, name.ray_job) for name in map(log_name, rotated) if name] == [
         (WORKER, 0, "01000000"),
@@ -73,7 +73,7 @@ def test_names_of_logs_say_whose_they_are_and_others_are_none() -> None:
     assert [name for name in others if log_name(name)] == []
 
 
-def test_a_long_line_is_cut_between_characters_and_behind_a_carriage_return() -> None:
+def test_long_line_splits_at_characters_and_carriage_returns() -> None:
     body = ("é" * PART_BYTES).encode()
     pieces = split(body)
     assert all("\ufffd" not in raw.decode() for raw, _ in pieces)
@@ -83,7 +83,7 @@ def test_a_long_line_is_cut_between_characters_and_behind_a_carriage_return() ->
     assert all(raw.endswith(b"\r") for raw, _ in split(bar))
 
 
-def test_workers_say_who_they_are_as_under_ray() -> None:
+def test_worker_lines_have_rays_prefix() -> None:
     name = log_name(WORKER)
     assert name
     source = LogSource(NODE, name, "train")

@@ -1,4 +1,4 @@
-"""Logs on the way from nodes to a gateway: real files, a real shipper, a real server that is killed meanwhile."""
+"""Shipping logs from nodes to a gateway: real files, a real shipper, and a real server that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EARLY_WORKER = f"worker-{'cd' * 28}-ffffffff-4712.out"
 
 
 class Gateway:
-    """A server of log requests over a folder; killed, it loses what it had in memory only."""
+    """A log server that stores to a folder; when killed, it loses everything that it has only in memory."""
 
     def __init__(self, folder: Path, port: int, **sizes: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -70,7 +70,7 @@ class Gateway:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 8) -> None:
-    """Wait for a condition, which may be a coroutine function."""
+    """Wait for a condition, a plain or a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:
             result = condition()
@@ -97,7 +97,7 @@ def logs_of(root: Path, node: str = "ray-worker-0", session: str = SESSION) -> P
 
 
 def run(gateway: Gateway, root: Path, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario beside a started gateway and a shipper."""
+    """Run a scenario concurrently with a gateway and a shipper."""
 
     async def bounded() -> None:
         async with asyncio.timeout(30), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
@@ -130,7 +130,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_lines_arrive_within_a_second_from_nodes_and_sessions_that_come_later(root: Path, gateway: Gateway) -> None:
+def test_lines_of_new_nodes_arrive_within_one_second(root: Path, gateway: Gateway) -> None:
     async def scenario() -> None:
         await until(lambda: gateway.requests == [])
         folder = logs_of(root)
@@ -154,7 +154,7 @@ def test_lines_arrive_within_a_second_from_nodes_and_sessions_that_come_later(ro
     run(gateway, root, scenario)
 
 
-def test_a_file_that_ray_moves_to_old_is_read_to_its_end(root: Path, gateway: Gateway) -> None:
+def test_file_moved_to_old_is_read_completely(root: Path, gateway: Gateway) -> None:
     async def scenario() -> None:
         folder = logs_of(root)
         (folder / "old").mkdir()
@@ -168,7 +168,7 @@ def test_a_file_that_ray_moves_to_old_is_read_to_its_end(root: Path, gateway: Ga
     run(gateway, root, scenario)
 
 
-def test_rotated_and_rewritten_files_are_read_whole_and_once(root: Path, gateway: Gateway) -> None:
+def test_rotated_and_rewritten_files_are_read_exactly_once(root: Path, gateway: Gateway) -> None:
     async def scenario() -> None:
         folder = logs_of(root)
         append(folder / DRIVER, b"d\n")
@@ -189,7 +189,7 @@ def test_rotated_and_rewritten_files_are_read_whole_and_once(root: Path, gateway
     run(gateway, root, scenario)
 
 
-def test_a_gateway_killed_again_and_again_has_every_line_once_and_in_order(root: Path, gateway: Gateway) -> None:
+def test_repeated_gateway_kills_keep_lines_exactly_once(root: Path, gateway: Gateway) -> None:
     rng = random.Random(5)  # noqa: S311 - the same moments in each run
     counts = {DRIVER: 3000, WORKER: 2000, EARLY_WORKER: 1000}
 
@@ -228,8 +228,8 @@ def test_a_gateway_killed_again_and_again_has_every_line_once_and_in_order(root:
     run(gateway, root, scenario)
 
 
-def test_all_that_a_node_had_is_there_once_its_attempt_is_settled(root: Path, gateway: Gateway) -> None:
-    """Also what belongs to a Ray job that has become known only just now, and a line without its end."""
+def test_settled_attempt_has_all_lines_of_its_node(root: Path, gateway: Gateway) -> None:
+    """This includes lines of a Ray job that was registered only just before, and a line without a newline."""
     del gateway.known["01000000"]
 
     async def scenario() -> None:
@@ -249,7 +249,7 @@ def test_all_that_a_node_had_is_there_once_its_attempt_is_settled(root: Path, ga
     run(gateway, root, scenario)
 
 
-def test_files_without_a_job_are_queried_rarely_and_old_ones_never_again(root: Path, gateway: Gateway) -> None:
+def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> None:
     gateway.known["gone--1-000000"] = "gone"
 
     async def scenario() -> None:
@@ -275,7 +275,7 @@ def test_files_without_a_job_are_queried_rarely_and_old_ones_never_again(root: P
     run(gateway, root, scenario)
 
 
-def test_a_shipper_started_again_sends_no_log_twice(root: Path, gateway: Gateway) -> None:
+def test_restarted_shipper_sends_nothing_twice(root: Path, gateway: Gateway) -> None:
     folder = logs_of(root)
     data = b"".join(b"line %d\n" % number for number in range(60_000))
 
@@ -287,15 +287,17 @@ def test_a_shipper_started_again_sends_no_log_twice(root: Path, gateway: Gateway
     async def second() -> None:
         gateway.requests.clear()
         await until(lambda: any(request.startswith("POST") for request in gateway.requests))
-        assert sum(request.startswith("PUT") for request in gateway.requests) <= 2  # it asks, and asks who is there
+        assert (
+            sum(request.startswith("PUT") for request in gateway.requests) <= 2
+        )  # one query for the files, one for the gateway's instance
         assert await gateway.logs.text("train") == data.decode()
 
     run(gateway, root, first)
     run(gateway, root, second)
 
 
-def test_the_heartbeat_stops_while_the_gateway_is_down(root: Path, gateway: Gateway) -> None:
-    """The health check of the container reads its age."""
+def test_heartbeat_stops_while_gateway_is_down(root: Path, gateway: Gateway) -> None:
+    """The container's health check reads its age."""
 
     def beats() -> bool:
         if gateway.heartbeat.exists():
@@ -318,7 +320,7 @@ def test_the_heartbeat_stops_while_the_gateway_is_down(root: Path, gateway: Gate
     run(gateway, root, scenario)
 
 
-def test_while_the_store_is_unavailable_the_nodes_keep_the_lines(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+def test_store_outage_leaves_lines_on_nodes(root: Path, gateway: Gateway, tmp_path: Path) -> None:
     store, aside = tmp_path / "store", tmp_path / "aside"
     lines = b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(10_000))
     gateway.sizes = {}
@@ -342,7 +344,7 @@ def test_while_the_store_is_unavailable_the_nodes_keep_the_lines(root: Path, gat
     run(gateway, root, scenario)
 
 
-def test_the_shippers_own_process_is_small_and_sends_the_token(root: Path, closed_port: int, tmp_path: Path) -> None:
+def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     seen: list[str | None] = []
 
@@ -364,7 +366,7 @@ def test_the_shippers_own_process_is_small_and_sends_the_token(root: Path, close
         logs_of(root)
         command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
         shipper = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
-        said = asyncio.create_task(shipper.communicate())
+        communicating = asyncio.create_task(shipper.communicate())
         try:
             await until(lambda: len(seen) > 1)
             await until(lambda: (tmp_path / "heartbeat").exists())
@@ -376,7 +378,7 @@ def test_the_shippers_own_process_is_small_and_sends_the_token(root: Path, close
             server.should_exit = True
             await task
         assert set(seen) == {"Bearer secret"}
-        imported = {line.rpartition("|")[2].strip() for line in (await said)[1].decode().split("\n")}
+        imported = {line.rpartition("|")[2].strip() for line in (await communicating)[1].decode().split("\n")}
         assert "watchfiles" in imported
         assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}
 

@@ -1,4 +1,4 @@
-"""Job logs: their contents, their objects in the store, and what readers see."""
+"""Job logs: their contents, their stored objects, and their readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def resolve(ray_submission_id: str | None, ray_job_id: str | None) -> str 
 
 @asynccontextmanager
 async def running(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
-    """Logs over a folder, with their writer; at the end it stops as at a crash."""
+    """Logs that are stored to a folder, with their writer, which stops at the end as in a crash."""
     logs = JobLogs(FolderStore(str(folder)), resolve, **sizes)
     writer = asyncio.create_task(logs.run())
     try:
@@ -57,11 +57,11 @@ async def printed(logs: JobLogs, text: str, offset: int = 0, file: str = DRIVER,
 
 
 def stored(folder: Path) -> str:
-    """The texts of all stored chunks."""
+    """Texts of all stored chunks."""
     return "".join(path.read_text().split("\n", 1)[1] for path in sorted(folder.rglob("*.log")))
 
 
-def test_driver_and_worker_lines_are_one_log_under_the_jobs_own_id(tmp_path: Path) -> None:
+def test_driver_and_worker_lines_form_one_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             with pytest.raises(UnknownJobError, match="driver"):
@@ -80,7 +80,7 @@ def test_driver_and_worker_lines_are_one_log_under_the_jobs_own_id(tmp_path: Pat
     run(scenario)
 
 
-def test_a_restarted_gateway_continues_from_the_store(tmp_path: Path) -> None:
+def test_restarted_gateway_continues_from_store(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=100) as logs:
             end = await printed(logs, "".join(f"line {number}\n" for number in range(100)))
@@ -99,7 +99,7 @@ def test_a_restarted_gateway_continues_from_the_store(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_every_stored_chunk_states_the_offset_behind_its_last_line(tmp_path: Path) -> None:
+def test_each_chunk_records_offset_after_last_line(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=1000) as logs:
             await printed(logs, "".join(f"{number:09d}\n" for number in range(1000)))
@@ -116,7 +116,7 @@ def test_every_stored_chunk_states_the_offset_behind_its_last_line(tmp_path: Pat
     run(scenario)
 
 
-def test_half_a_line_waits_for_its_end_or_for_the_end_of_the_attempt(tmp_path: Path) -> None:
+def test_partial_line_waits_for_newline_or_attempt_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             assert await printed(logs, "one\ntw") == 4
@@ -129,14 +129,14 @@ def test_half_a_line_waits_for_its_end_or_for_the_end_of_the_attempt(tmp_path: P
             assert await settled
             assert await logs.text("train") == "one\ntwo\nlast words\n"
             assert await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"") == 18
-            assert await logs.settle("train", None, since=101.0, timeout_s=0.05)  # a node that is long silent
+            assert await logs.settle("train", None, since=101.0, timeout_s=0.05)  # a node that has been silent for long
             await logs.passed(NODE, time.time())
             assert not await logs.settle("train", None, since=time.time() + 5, timeout_s=0.05)
 
     run(scenario)
 
 
-def test_a_rotated_file_and_a_rewritten_one_begin_at_zero(tmp_path: Path) -> None:
+def test_rotated_and_rewritten_files_start_at_offset_zero(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             await printed(logs, "one\n")
@@ -150,7 +150,7 @@ def test_a_rotated_file_and_a_rewritten_one_begin_at_zero(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+def test_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     lines = [f"{number:09d}" for number in range(10_000)]
 
     async def scenario() -> None:
@@ -159,7 +159,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
             for start in range(0, len(lines), 100):
                 offset = await printed(logs, "".join(f"{line}\n" for line in lines[start : start + 100]), offset)
             await logs.close("train")
-            while len(list(tmp_path.rglob("*.log"))) > 21:  # the ones left out are deleted
+            while len(list(tmp_path.rglob("*.log"))) > 21:  # dropped chunks are deleted
                 await asyncio.sleep(0.01)
         async with running(tmp_path, limit_bytes=20_000, chunk_bytes=1000) as logs:
             text = await logs.text("train")
@@ -174,7 +174,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_readers_see_lines_at_once_each_at_its_own_pace_until_the_end(tmp_path: Path) -> None:
+def test_readers_follow_independently_to_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=500) as logs:
             await logs.note("train", "mlplatform: waits")
@@ -197,7 +197,7 @@ def test_readers_see_lines_at_once_each_at_its_own_pace_until_the_end(tmp_path: 
     run(scenario)
 
 
-def test_an_unavailable_store_loses_nothing_and_fills_no_memory(tmp_path: Path) -> None:
+def test_store_outage_loses_nothing_and_bounds_memory(tmp_path: Path) -> None:
     folder, aside = tmp_path / "store", tmp_path / "aside"
 
     async def scenario() -> None:
@@ -222,7 +222,7 @@ def test_an_unavailable_store_loses_nothing_and_fills_no_memory(tmp_path: Path) 
     run(scenario)
 
 
-def test_a_deleted_log_is_gone_and_ends_for_its_readers(tmp_path: Path) -> None:
+def test_deleting_log_ends_its_readers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             await printed(logs, "one\n")
@@ -238,7 +238,7 @@ def test_a_deleted_log_is_gone_and_ends_for_its_readers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["..", "a/../../b", "ü x", "%2e%2e"])
-def test_no_job_id_leads_out_of_the_folder_of_logs(tmp_path: Path, job_id: str) -> None:
+def test_job_ids_cannot_escape_log_folder(tmp_path: Path, job_id: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path / "store") as logs:
             await logs.note(job_id, "hello")
@@ -250,7 +250,7 @@ def test_no_job_id_leads_out_of_the_folder_of_logs(tmp_path: Path, job_id: str) 
     run(scenario)
 
 
-def test_requests_are_rejected_with_the_reason_and_the_gateways_instance(tmp_path: Path) -> None:
+def test_rejected_requests_get_reason_and_gateway_instance(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
             transport = httpx.ASGITransport(Starlette(routes=http_logs.routes(logs)))
@@ -294,7 +294,7 @@ def test_requests_are_rejected_with_the_reason_and_the_gateways_instance(tmp_pat
     run(scenario)
 
 
-def test_a_log_that_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
+def test_unreadable_log_raises_storage_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, chunk_bytes=10) as logs:
             await printed(logs, "one line of text\nand another one\n")

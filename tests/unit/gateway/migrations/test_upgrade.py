@@ -1,4 +1,4 @@
-"""A database of version 0.1.0 under the present code: upgraded, read, and continued where it was left."""
+"""A database of version 0.1.0 after the upgrade: its jobs are read, continued and restarted as before."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def do(call: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[JobStore]:
-    """The store over the dump of 0.1.0, not yet upgraded."""
+    """A store on the dump of 0.1.0 before the upgrade."""
     with sqlite3.connect(tmp_path / "gateway.db") as database:
         database.executescript((FIXTURES / "gateway.sqlite.sql").read_text())
     database.close()
@@ -43,25 +43,25 @@ def old(tmp_path: Path) -> Iterator[JobStore]:
 
 @pytest.fixture
 def store(old: JobStore) -> JobStore:
-    """The same, upgraded."""
+    """The same store after the upgrade."""
     do(upgraded(old))
     return old
 
 
-def test_every_job_and_attempt_reads_as_before(old: JobStore) -> None:
+def test_upgraded_jobs_and_attempts_read_unchanged(old: JobStore) -> None:
     assert do(upgraded(old)) == json.loads((FIXTURES / "jobs.json").read_text())
 
 
-def test_a_second_upgrade_changes_nothing(store: JobStore) -> None:
+def test_second_upgrade_changes_nothing(store: JobStore) -> None:
     assert do(upgraded(store)) == json.loads((FIXTURES / "jobs.json").read_text())
 
 
-def test_the_upgraded_tables_are_those_of_the_code(store: JobStore) -> None:
+def test_upgraded_tables_match_schema(store: JobStore) -> None:
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
-def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: JobStore) -> None:
+def test_downgrade_restores_tables_and_rows_of_0_1_0(old: JobStore) -> None:
     before = rows(old)
     do(upgrade(old.engine))
     with old.engine.begin() as connection:
@@ -74,7 +74,7 @@ def test_a_downgrade_gives_the_tables_and_rows_of_0_1_0(old: JobStore) -> None:
 def rows(store: JobStore) -> dict[str, Any]:
     """Tables of a database: columns and indexes by name, and every row."""
     with store.engine.connect() as connection:
-        # Over the same connection: SQLite has no other.
+        # Use the same connection: an in-memory SQLite database has only one.
         inspector = inspect(connection)
         return {
             table: (
@@ -116,7 +116,7 @@ def test_open_jobs_are_still_open(store: JobStore) -> None:
     }
 
 
-def test_a_running_job_is_restarted_within_its_limit(store: JobStore) -> None:
+def test_running_job_is_restarted_within_its_limit(store: JobStore) -> None:
     ended = do(store.end_attempt("running", 3, Verdict(Outcome.FAILED, "It broke.", 1), None, False))
     assert ended
     assert ended.transition.state is State.WAITING
@@ -125,25 +125,25 @@ def test_a_running_job_is_restarted_within_its_limit(store: JobStore) -> None:
     assert again.number == 4
 
 
-def test_a_job_without_restarts_left_fails(store: JobStore) -> None:
+def test_job_without_restarts_left_fails(store: JobStore) -> None:
     ended = do(store.end_attempt("starting", 1, Verdict(Outcome.LOST, "the node of its driver has died"), None, False))
     assert ended
     assert ended.transition.state is State.FAILED
 
 
-def test_a_requested_stop_is_remembered(store: JobStore) -> None:
+def test_requested_stop_is_remembered(store: JobStore) -> None:
     verdict = Verdict(Outcome.LOST, "the node of its driver has died")
     ended = do(store.end_attempt("running-to-be-stopped", 1, verdict, None, False))
     assert ended
     assert ended.transition.state is State.STOPPED
 
 
-def test_a_new_job_arrives_last(store: JobStore) -> None:
+def test_new_job_arrives_last(store: JobStore) -> None:
     do(store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "new"}).job()))
     assert [job.id for job, _ in do(store.list())][-2:] == ["waiting", "new"]
 
 
-def test_jobs_are_found_by_what_ray_calls_them(store: JobStore) -> None:
+def test_jobs_are_found_by_ray_ids(store: JobStore) -> None:
     running = do(store.get("running"))
     last = running.attempts[-1]
     assert do(store.job_of(last.ray_submission_id)) == "running"

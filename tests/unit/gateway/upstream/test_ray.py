@@ -1,4 +1,4 @@
-"""Answers of Ray's head and nodes, as the gateway understands them."""
+"""The gateway's interpretation of responses from Ray's head and nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def well(agent: str) -> bool:
     [([(0, 200)], True), ([(0.5, 200), (0, 200)], True), ([(0, 503), (0, 200)], True), ([(0, 503), (0, 503)], False)],
     ids=["answers", "late once", "unwell once", "unwell"],
 )
-def test_a_node_gets_two_requests_before_it_counts_as_gone(
+def test_node_is_gone_after_two_failed_requests(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, answers: Iterable[tuple[float, int]], expected: bool
 ) -> None:
     monkeypatch.setattr(ray, "_HEALTH_TIMEOUTS", (0.2, 10.0))
@@ -46,7 +46,7 @@ def test_a_node_gets_two_requests_before_it_counts_as_gone(
     assert well(serve(answer)) is expected
 
 
-def test_a_node_that_refuses_connections_is_gone(closed_port: int) -> None:
+def test_node_refusing_connections_is_gone(closed_port: int) -> None:
     assert not well(f"http://127.0.0.1:{closed_port}")
 
 
@@ -63,7 +63,7 @@ async def nothing() -> AsyncIterator[bytes]:
         (500, "aiohttp.web_exceptions.HTTPRequestEntityTooLarge: Maximum request body size 1048576 exceeded."),
     ],
 )
-def test_a_request_that_ray_will_never_accept_is_rejected_once(serve: Serve, status: int, text: str) -> None:
+def test_permanent_ray_rejection_is_not_retried(serve: Serve, status: int, text: str) -> None:
     async def submit() -> None:
         head = RayHead(serve(lambda method, path: (status, text)), "http://127.0.0.1:1")
         try:
@@ -83,7 +83,7 @@ def test_a_request_that_ray_will_never_accept_is_rejected_once(serve: Serve, sta
         (500, "the head starts", UnreachableError),
     ],
 )
-def test_a_package_that_is_too_large_for_ray_is_not_uploaded_again(
+def test_package_too_large_for_ray_is_not_reuploaded(
     serve: Serve, status: int, text: str, expected: type[Exception]
 ) -> None:
     async def bring() -> None:
