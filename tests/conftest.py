@@ -20,7 +20,7 @@ Become = Callable[[int], None]
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the platform that its shell may be connected to, nor the settings of the test before."""
+    """Hide the platform that the shell may be connected to, and the settings of the previous test."""
     for variable in environment.environment():
         if variable.startswith(("RAY_", "MLFLOW_", "MLPLATFORM_", "AWS_")):
             monkeypatch.delenv(variable)
@@ -31,8 +31,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def become(clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
-    """Make this process one of a numbered attempt of job `steps`; of the first one, to begin with."""
-    # MLflow keeps the artifacts of a SQLite beside the current folder.
+    """Make this process part of job `steps`, attempt 1; call the fixture with the number of another attempt."""
+    # With a SQLite database, MLflow stores artifacts in the current folder.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     monkeypatch.setenv("MLPLATFORM_JOB_ID", "steps")
@@ -47,7 +47,7 @@ def become(clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def replace(become: Become) -> Callable[[], None]:
-    """Let attempt 2 replace the first, which notices as soon as its last answer is too old."""
+    """Let attempt 2 replace the first, which notices once its last check has expired."""
 
     def allow_the_second() -> None:
         fence.allow("steps", 2)
@@ -58,7 +58,7 @@ def replace(become: Become) -> Callable[[], None]:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port of this machine that refuses connections."""
+    """A local port that refuses connections."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -66,7 +66,7 @@ def closed_port() -> int:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Callable[[str, str], Answer]], str]]:
-    """Start an HTTP server that answers as the given function of method and path does; returns its address."""
+    """Start an HTTP server that answers with the given function of method and path; returns its address."""
     servers = []
 
     def start(answer: Callable[[str, str], Answer]) -> str:

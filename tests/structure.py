@@ -21,6 +21,8 @@ MODULE_LINES = 400
 TEST_LINES = 500
 """Test modules may be longer: each test repeats its set-up."""
 
+TEST_NAME_WORDS = 10
+
 CLASS_LINES = 250
 LIBRARY = "platform/src/"
 DOCUMENTS = (".md", ".yaml", ".yml", ".sh", ".ini", ".example", "Dockerfile", "Makefile")
@@ -96,6 +98,21 @@ def too_long(tree: ast.Module, lines: int, in_library: bool) -> Iterator[tuple[i
                 yield node.lineno, f"class {node.name} has {length} lines, at most {CLASS_LINES} are allowed: split it"
 
 
+def test_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names of test functions, each with its line number."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name
+
+
+def check_test_name(line: int, name: str) -> Iterator[tuple[int, str]]:
+    """Faults of a test's name: it is a sentence, or has words of the wordlist."""
+    parts = name.split("_")[1:]
+    if len(parts) > TEST_NAME_WORDS:
+        yield line, f"{name} has {len(parts)} words, at most {TEST_NAME_WORDS} are allowed: name the behavior"
+    yield from words(line, " ".join(parts))
+
+
 def prose(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """String literals and comments of a module, each with its first line's number."""
     for node in ast.walk(tree):
@@ -126,10 +143,12 @@ def check_python(path: Path, name: str) -> Iterator[tuple[int, str]]:
     in_library = name.startswith(LIBRARY)
     yield from headless(tree)
     yield from too_long(tree, source.count("\n"), in_library)
-    # Tests quote what they reject and this file what it looks for.
-    if not name.startswith("tests/"):
+    if path != Path(__file__):  # which contains the wordlist
         for line, text in prose(source, tree):
             yield from words(line, text)
+    if name.startswith("tests/"):
+        for line, test in test_names(tree):
+            yield from check_test_name(line, test)
 
 
 def check_document(path: Path) -> Iterator[tuple[int, str]]:

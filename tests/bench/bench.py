@@ -1,7 +1,7 @@
-"""Measure a running stack against what it is built on, and print a table: `make bench`.
+"""Compare a running stack with the tools that it is built on, and print a table: `make bench`.
 
-Programs that run inside the stack are in `scripts/`. Jobs print what they measured; commands of the notebook are timed
-in its container, so that nothing of this program counts.
+Programs that run inside the stack are in `scripts/`. Jobs print their measurements; commands in the notebook are timed
+in its container, so that the overhead of this program does not count.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ RESULTS = CHECKOUT / ".bench" / "results.json"
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow", "minio"}
 
 FIRST_LINE = "The first line of user code."
-# What the tutorial's requirements.txt names.
+# The packages of the tutorial's requirements.txt.
 TUTORIAL_PACKAGES = ["torch", "torchvision", "lightning", "boto3", "s3fs"]
 FOLDER = "/tmp/bench"
 
 _PAIRS = 5
 _TUTORIAL_PAIRS = 3
-"""Two and a half minutes each; the interval of two would be 13 deviations wide."""
+"""Each takes two and a half minutes; the interval of two pairs would be 13 deviations wide."""
 
 
 class NotMeasuredError(Exception):
-    """A job or a command of the benchmark failed; the message holds the end of what it printed."""
+    """A job or a command of the benchmark failed; the message contains the end of its output."""
 
 
 class Bench:
-    """The running stack, and helpers that the measurements share."""
+    """The running stack, and helpers shared by the measurements."""
 
     def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int) -> None:
         self.stack = Stack(root)
@@ -52,19 +52,19 @@ class Bench:
         self._jobs = jobs
 
     def job(self, script: str, *arguments: str) -> dict[str, list[tuple[float, float]]]:
-        """Run a script as a job; the pairs that it has measured, by name."""
+        """Run a script as a job and return the pairs that it measured, by name."""
         command = ["python", "-m", f"scripts.{script}", f"--pairs={self.pairs}", *arguments]
         job_id = self._jobs.submit([*command, *(["--quick"] if self.quick else [])], BENCH, name=f"bench-{script}")
         lines = list(self._jobs.follow(job_id))
         found = [line.partition(RESULT)[2] for line in lines if RESULT in line]
         if self._jobs.get(job_id).status != "SUCCEEDED" or not found:
-            raise NotMeasuredError(f"Job {job_id} has measured nothing:\n" + "\n".join(lines[-30:]))
+            raise NotMeasuredError(f"Job {job_id} measured nothing:\n" + "\n".join(lines[-30:]))
         return json.loads(found[-1])
 
     def seconds(self, folder: str, *command: str, until: str = "") -> float:
-        """Time a command of the notebook, to its end or to the first line that holds `until`.
+        """Time a command in the notebook, to its end or to the first line that contains `until`.
 
-        What the command submitted has ended when this returns, so that it does not slow down the next one.
+        Waits for the submitted job to end, so that it does not slow down the next measurement.
         """
         stopwatch = ["python", f"{FOLDER}/stopwatch.py", *(["--until", until] if until else [])]
         printed = subprocess.run(
@@ -84,7 +84,7 @@ class Bench:
         return str(self._jobs.attempts(job_id)[-1].node)
 
     def recovery(self, victims: Callable[[str], Sequence[str]]) -> float:
-        """Seconds from the crash of services, in the midst of a training, to its next new step."""
+        """Seconds from the crash of services during a training to its next new step."""
         job_id = training_job.submit(self._jobs, 300, 1)
         training_job.after_a_checkpoint(self._jobs, job_id, more=4)
         crashed = victims(job_id)
@@ -92,7 +92,7 @@ class Bench:
             self._jobs,
             job_id,
             lambda: [training_job.crash(self.stack, one) for one in crashed],
-            # Training goes on without the head alone.
+            # Training continues if only the head is down.
             workers_restart=set(crashed) != {"ray-head"},
         )
         self._jobs.stop(job_id)
@@ -101,7 +101,7 @@ class Bench:
         return seconds
 
     def new_job(self, **files: str) -> str:
-        """A folder in the notebook with a job that nobody has seen before; files are named without their suffix."""
+        """Create a folder in the notebook with a job new to the stack; `files` are named without their suffix."""
         folder = f"{FOLDER}/{secrets.token_hex(4)}"
         self.stack.write("notebook", f"{folder}/hello.py", f"print({FIRST_LINE!r}, flush=True)  # {folder}\n")
         for name, text in files.items():
@@ -117,7 +117,7 @@ class Bench:
 
 # --- Measurements ---
 
-# The platform's hook for plain `ray job submit` is no part of plain Ray.
+# Unset the platform's hook, which is not part of plain Ray.
 PLAIN = ("env", "-u", "RAY_JOB_SUBMIT_HOOK", "ray", "job", "submit")
 
 
@@ -153,8 +153,8 @@ def plain_submit(bench: Bench) -> float:
 
 
 def tutorial_submit(bench: Bench, index_url: str) -> float:
-    """The tutorial's way: packages in the job's runtime environment. Its list is one that no node has seen before."""
-    # A marker that holds everywhere makes the list another one without changing what it installs.
+    """Submit as the tutorial does, with packages in the job's runtime environment; no node has a copy of it."""
+    # A marker that is true everywhere makes the list new without changing the installed packages.
     packages = [*TUTORIAL_PACKAGES, f'iniconfig==2.1.0; platform_machine != "bench-{secrets.token_hex(4)}"']
     variables = {"FOOD11_DATA_DIR": "/mnt/Food-11", **({"PIP_INDEX_URL": index_url} if index_url else {})}
     runtime = json.dumps({"pip": "requirements.txt", "env_vars": variables})
@@ -165,7 +165,7 @@ def tutorial_submit(bench: Bench, index_url: str) -> float:
 
 def first_line(bench: Bench) -> list[Row]:
     if not bench.quick:
-        # The first of each reads its programs from disk.
+        # Warm-up: the first run of each reads its programs from disk.
         submit(bench)
         plain_submit(bench)
     pairs = interleaved(partial(submit, bench), partial(plain_submit, bench), bench.pairs)
@@ -174,15 +174,15 @@ def first_line(bench: Bench) -> list[Row]:
 
 def first_line_tutorial(bench: Bench) -> list[Row]:
     if bench.quick:
-        print("first-line-tutorial is left out: it takes minutes.")
+        print("Skipped first-line-tutorial: it takes minutes.")
         return []
     asked = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
     )
     baseline = partial(tutorial_submit, bench, asked.stdout.strip())
     pairs = interleaved(partial(submit, bench), baseline, _TUTORIAL_PAIRS)
-    name = "first-line-tutorial: times sooner than with the tutorial's runtime_env"
-    return [Row(name, "s", pairs, 20, "higher", times_sooner=True)]
+    name = "first-line-tutorial: speedup over the tutorial's runtime_env"
+    return [Row(name, "s", pairs, 20, "higher", speedup=True)]
 
 
 def warm_submit(bench: Bench) -> list[Row]:
@@ -198,11 +198,11 @@ def warm_submit(bench: Bench) -> list[Row]:
     ]
 
 
-def door(bench: Bench) -> list[Row]:
-    """The gateway before the head."""
-    for name, file in (("harness", "harness.py"), ("door", "scripts/door.py")):
+def gateway(bench: Bench) -> list[Row]:
+    """Requests through the gateway compared with requests to the head."""
+    for name, file in (("harness", "harness.py"), ("gateway", "scripts/gateway.py")):
         bench.stack.write("notebook", f"{FOLDER}/{name}.py", (BENCH / file).read_text())
-    printed = bench.stack.execute("notebook", "python", f"{FOLDER}/door.py", f"--pairs={bench.pairs}").stdout
+    printed = bench.stack.execute("notebook", "python", f"{FOLDER}/gateway.py", f"--pairs={bench.pairs}").stdout
     measured = json.loads(printed.rpartition(RESULT)[2])
     allowed = [(ours, max(1.1 * theirs, theirs + 0.05)) for ours, theirs in measured["submit"]]
     return [
@@ -214,7 +214,7 @@ def door(bench: Bench) -> list[Row]:
 def recovery(bench: Bench) -> list[Row]:
     """Time that a crash costs a training, up to the first step beyond the last reported one."""
     if bench.quick:
-        print("recovery is left out: the tests of the stack do the same.")
+        print("Skipped recovery: the stack tests do the same.")
         return []
     workers = ("ray-worker-0", "ray-worker-1")
     node = [bench.recovery(lambda job_id: [bench.driver_node(job_id)]) for _ in range(bench.pairs)]
@@ -234,14 +234,14 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "checkpoint-upload": checkpoint_upload,
     "trivial-fit": trivial_fit,
     "training": training,
-    "door": door,
+    "gateway": gateway,
     "recovery": recovery,
     "first-line-tutorial": first_line_tutorial,
 }
 
 
 def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
-    """Measure, show and keep rows; False where one does not hold or could not be measured."""
+    """Measure, print and store rows; return False if one does not hold or could not be measured."""
     rows: list[Row] = []
     measured_all = True
     RESULTS.unlink(missing_ok=True)
@@ -257,7 +257,7 @@ def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
             if new:
                 console.print(table(new))
             rows += new
-            # After each, so that a run that breaks off keeps what it has.
+            # After each measurement, so that an interrupted run keeps its results.
             write(rows, RESULTS)
     finally:
         bench.clean_up()
@@ -268,9 +268,11 @@ def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
-    parser.add_argument("--quick", action="store_true", help="one short pair of each, without judging")
+    parser.add_argument("--quick", action="store_true", help="one short pair per measurement, without judging")
     parser.add_argument("--rows", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
-    parser.add_argument("--pairs", type=int, default=_PAIRS, help="of each row but first-line-tutorial; 2 or more")
+    parser.add_argument(
+        "--pairs", type=int, default=_PAIRS, help="pairs per row except first-line-tutorial; at least 2"
+    )
     args = parser.parse_args()
     if args.pairs < 2:
         parser.error(f"--pairs is {args.pairs}: an interval needs 2 or more.")

@@ -1,4 +1,4 @@
-"""Rows of the benchmark: pairs measured beside each other, the interval of their ratio, and what it is held against."""
+"""Rows of the benchmark: pairs of measurements, the confidence interval of their ratio, and its target."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 RESULT = "bench result"
-"""Starts the line of a job's log that carries what the job has measured, as JSON."""
+"""Prefix of the log line with a job's measurements as JSON."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity, measured for us and for a baseline in turn."""
+    """One quantity, measured alternately for us and for a baseline."""
 
     name: str
     unit: str
@@ -31,16 +31,16 @@ class Row:
     better: Literal["lower", "higher"] = "lower"
     """`lower`: the ratio must not exceed the target; `higher`: it must not fall below it."""
 
-    times_sooner: bool = False
-    """The ratio is the baseline's seconds by ours, instead of ours by the baseline's."""
+    speedup: bool = False
+    """The ratio is the baseline's seconds divided by ours instead of ours divided by the baseline's."""
 
     @property
     def ratios(self) -> list[float]:
-        return [theirs / ours if self.times_sooner else ours / theirs for ours, theirs in self.pairs]
+        return [theirs / ours if self.speedup else ours / theirs for ours, theirs in self.pairs]
 
     @property
     def result(self) -> Result:
-        """The geometric mean of the ratios; its interval, whose worse end is judged, needs two pairs or more."""
+        """Geometric mean of the ratios, and its interval, which needs two pairs or more; the worse end is judged."""
         ratio, half = _mean_and_half_width([math.log(value) for value in self.ratios])
         if half is None:
             return Result(self.name, math.exp(ratio), None, None, self.target, None)
@@ -59,11 +59,11 @@ class Result:
     high: float | None
     target: float
     holds: bool | None
-    """None where one pair gives no interval."""
+    """None for a single pair, which has no interval."""
 
 
 def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count: int) -> list[tuple[float, float]]:
-    """Measure `count` pairs; which one of a pair comes first alternates, so that a drift of the machine cancels."""
+    """Measure `count` pairs; the order within a pair alternates, so that a drift of the machine's speed cancels out."""
     pairs = []
     for index in range(count):
         if index % 2:
@@ -76,7 +76,7 @@ def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """For people: the geometric means of both sides, the ratio and what it is held against."""
+    """A table for people: geometric means of both sides, the ratio and its target."""
     from rich.table import Table
 
     shown = Table("", "ours", "baseline", "ratio", "95 % interval", "target", "holds", box=None)
@@ -105,7 +105,7 @@ def write(rows: Sequence[Row], file: Path) -> None:
 
 
 def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean of a sample and half of its confidence interval by Student's t; None for a sample of one."""
+    """Mean of a sample and half the width of its confidence interval (Student's t); None for a sample of one."""
     count = len(values)
     mean = math.fsum(values) / count
     if count < 2:

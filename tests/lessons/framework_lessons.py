@@ -33,7 +33,7 @@ def accelerate_applied(left: Left) -> None:
     assert "Rank 1 of 2: FSDP" in left.log, "the file was applied on every worker"
     # The report of the last epoch before may have been on its way.
     assert printed["first_epoch"] in (1, 2), "it resumed from a checkpoint"
-    assert printed["val_accuracy"] > 0.5, "it learnt"
+    assert printed["val_accuracy"] > 0.5, "it learned"
     assert [step for step, _ in left.points("val_accuracy")] == [0, 1, 2, 3], "each epoch is tracked once"
     assert len(left.runs) == 1
     shares = {path.rpartition("/")[2] for path in left.stored if "pytorch_model_fsdp_0" in path}
@@ -46,7 +46,7 @@ def tensorflow_mirrored(left: Left) -> None:
     for rank in (0, 1):
         assert f"Rank {rank}: TF_CONFIG index {rank} of 2" in left.log, "TF_CONFIG has each worker's index"
     assert [step for step, _ in left.points("val_accuracy")] == [0, 1], "each epoch is tracked once"
-    assert printed["val_accuracy"] > 0.5, "it learnt"
+    assert printed["val_accuracy"] > 0.5, "it learned"
     assert any(path.endswith("/model.keras") for path in left.stored), "its checkpoint is in storage"
 
 

@@ -41,10 +41,10 @@ def write(folder: Path, counts: Mapping[str, int] = FEW, size: int = 48, origina
 def picture(kind: int, seed: tuple[int, ...], size: int) -> Image.Image:
     """Return one image of a class: its color, its stripes, and noise."""
     random = np.random.default_rng(seed)
-    colour = np.array(colorsys.hsv_to_rgb(kind / CLASSES, 0.9, 0.9))
+    color = np.array(colorsys.hsv_to_rgb(kind / CLASSES, 0.9, 0.9))
     columns = np.arange(size) + random.uniform(0, size)
     stripes = 0.75 + 0.25 * np.sign(np.sin(columns * 2 * np.pi * (kind + 1) / size))
-    pixels = colour * stripes[None, :, None] + random.normal(0, 0.08, (size, size, 3))
+    pixels = color * stripes[None, :, None] + random.normal(0, 0.08, (size, size, 3))
     return Image.fromarray((pixels.clip(0, 1) * 255).astype(np.uint8))
 
 

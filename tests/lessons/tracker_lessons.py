@@ -88,7 +88,7 @@ def lightning(left: Left) -> None:
     )
 
 
-def says(*words: str) -> Any:
+def logs_line_with(*words: str) -> Any:
     """Return a check that the log has a line with all of these words."""
 
     def check(left: Left) -> None:
@@ -110,7 +110,7 @@ def mistake(which: str, *words: str) -> Lesson:
     return Lesson(
         "trackers/errors.py",
         "A common mistake fails with a message that names the fix.",
-        says(*words),
+        logs_line_with(*words),
         ("--which", which),
         status="FAILED",
     )

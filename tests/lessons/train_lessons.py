@@ -109,7 +109,7 @@ def callbacks_leave_readable_files(left: Left, name: str = "logs") -> None:
     assert len(left.runs) == 3, "one run for the job and one per trial"
 
 
-def callbacks_write_where_they_are_told(left: Left) -> None:
+def callbacks_write_to_given_folder(left: Left) -> None:
     callbacks_leave_readable_files(left, "diary")
     assert f"Written to /tmp/diaries/diary/{left.job.id}/attempt-1:" in left.lines
 
@@ -187,7 +187,7 @@ LESSONS = [
     Lesson(
         "train/callbacks.py",
         "The same with a different name and folder.",
-        callbacks_write_where_they_are_told,
+        callbacks_write_to_given_folder,
         ("--name=diary", "--place=/tmp/diaries"),
     ),
     Lesson(

@@ -1,4 +1,4 @@
-"""Search without a model: trials count epochs, and report and checkpoint each; the best wait at the third for a file.
+"""Search without a model: trials count epochs, reporting and checkpointing each; the best wait at the third for a file.
 
 Each start of a trial appends a line with its id and first epoch to `starts` in the given folder.
 """

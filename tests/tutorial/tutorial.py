@@ -1,7 +1,7 @@
 """Run the branches of the tutorial's training repository, unmodified, on the running stack.
 
-`make tutorial CHECKOUT=...` starts it. What is typed in the notebook's container is what the tutorial says. Where the
-workers only declare their GPUs, `cpu/sitecustomize.py` goes along.
+`make tutorial CHECKOUT=...` starts it. It runs the tutorial's commands in the notebook's container. If the workers only
+declare their GPUs, it adds `cpu/sitecustomize.py`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Step:
     command: str
     folder: str = WORK
     variables: tuple[tuple[str, str], ...] = ()
-    """Of the job's runtime environment, beside the tutorial's own."""
+    """Variables of the job's runtime environment, in addition to the tutorial's."""
 
     loses_worker: bool = False
-    """The worker that trains is stopped after a checkpoint, and started again at the end."""
+    """Stop the training worker after a checkpoint, and start it again at the end."""
 
 
 def in_terminal(branch: str) -> Step:
@@ -77,7 +77,7 @@ BRANCHES = tuple(dict.fromkeys(step.branch for step in STEPS))
 class Outcome:
     step: Step
     failure: str
-    """Empty if it went well."""
+    """The error; empty on success."""
 
     seconds: float
 
@@ -90,7 +90,7 @@ class Tutorial:
         self.on_cpu = stack.settings.accelerator == "cpu"
 
     def prepare(self, source: Path) -> None:
-        """Bring the repository, without what is changed in its working tree, and the two files that lie beside it."""
+        """Copy the repository, without uncommitted changes, and the two files that belong next to it."""
         asked = run("git", "-C", str(source), "rev-parse", "--path-format=absolute", "--git-common-dir")
         history = Path(asked.stdout.strip())
         self.stack.execute("notebook", "rm", "-rf", WORK)
@@ -107,11 +107,11 @@ class Tutorial:
         runtime["env_vars"] |= dict(step.variables)
         self.stack.write("notebook", f"{WORK}/runtime.json", json.dumps(runtime))
 
-    def take(self, step: Step) -> Outcome:
-        """Run a step, and show what it prints as it comes."""
+    def run(self, step: Step) -> Outcome:
+        """Run a step and show its output live."""
         self.check_out(step)
         print(f"\n--- {step.branch}: {step.command}", flush=True)
-        # A job finds the module in its working directory, a terminal's Python has to be told.
+        # A job finds the module in its working directory; Python in a terminal needs PYTHONPATH.
         path = ("--env", f"PYTHONPATH={WORK}") if self.on_cpu and step.folder != WORK else ()
         begun = time.monotonic()
         with ExitStack() as afterwards:
@@ -127,22 +127,24 @@ class Tutorial:
         self.stack.execute("notebook", "rm", "-rf", WORK, check=False)
 
     def _lose_worker(self, known: set[str], afterwards: ExitStack) -> str:
-        """Stop the worker that trains once there is a checkpoint; says what went wrong, if anything did."""
+        """Stop the training worker once there is a checkpoint; return the error, empty on success."""
         try:
             wait_for(lambda: self._checkpoints() - known, "a checkpoint in bucket ray", 600)
-            (lost, *_) = wait_for(self._training_nodes, "a worker that trains", 60)
+            (lost, *_) = wait_for(self._training_nodes, "a training worker", 60)
             # The tutorial's RunConfig has no name, so another attempt of the job finds no checkpoint of the first.
             also = f", {WITH_DRIVER}" if lost == self._driver_node() else ""
             print(f"--- docker stop {self.stack.container(lost)}{also}", flush=True)
             run("docker", "stop", self.stack.container(lost))
             afterwards.callback(run, "docker", "start", self.stack.container(lost))
-            wait_for(lambda: self._training_nodes() - {lost}, f"a training elsewhere than on {lost}", 300)
+            wait_for(
+                lambda: self._training_nodes() - {lost}, f"the training to continue on a node other than {lost}", 300
+            )
         except AssertionError as error:
             return str(error)
         return ""
 
     def _driver_node(self) -> str:
-        """The service whose node runs the driver of the job that was submitted last."""
+        """The service whose node runs the driver of the latest job."""
         newest = max(self.stack.ray.get("/api/jobs/").json(), key=lambda job: job["start_time"] or 0)
         return str(self.stack.ray.get(f"/platform/jobs/{newest['submission_id']}").json()["attempts"][-1]["node"])
 
@@ -167,7 +169,7 @@ class Tutorial:
 
 
 def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
-    """The stack, once everything that the steps need is there.
+    """Return the stack after checking that it has everything that the steps need.
 
     Raises:
         HostError: something is missing.
@@ -175,11 +177,11 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
     known = run("git", "-C", str(source), "branch", "--all", "--format=%(refname:lstrip=-1)", check=False)
     if known.returncode:
         raise HostError(
-            f"{source} is no git checkout; give one of the tutorial's {REPOSITORY}: make tutorial CHECKOUT=PATH."
+            f"{source} is not a git checkout; give one of the tutorial's {REPOSITORY}: make tutorial CHECKOUT=PATH."
         )
     if missing := set(branches) - set(known.stdout.split()):
         raise HostError(
-            f"{source} has no branch {', '.join(sorted(missing))}; fetch it, or choose among those that it has with "
+            f"{source} has no branch {', '.join(sorted(missing))}; fetch it, or select existing branches with "
             f'BRANCHES="...".'
         )
     if missing := NEEDED - compose.running(root):
@@ -191,9 +193,9 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    made = Table("branch", "typed in the notebook", "result", "time")
+    made = Table("branch", "command in the notebook", "result", "time")
     for outcome in outcomes:
-        result = f"[red]{outcome.failure}" if outcome.failure else "[green]well"
+        result = f"[red]{outcome.failure}" if outcome.failure else "[green]passed"
         made.add_row(outcome.step.branch, outcome.step.command, result, f"{outcome.seconds:.0f} s")
     return made
 
@@ -211,7 +213,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     try:
-        outcomes = [tutorial.take(step) for step in STEPS if step.branch in args.branches]
+        outcomes = [tutorial.run(step) for step in STEPS if step.branch in args.branches]
     finally:
         tutorial.clean_up()
     Console().print("", table(outcomes), sep="\n")

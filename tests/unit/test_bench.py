@@ -33,7 +33,7 @@ def test_worse_end_of_interval_is_judged(better: str, target: float, holds: bool
 
 
 def test_speedup_is_baseline_divided_by_ours() -> None:
-    result = Row("a", "s", [(5, 100), (4, 100)], 20, "higher", times_sooner=True).result
+    result = Row("a", "s", [(5, 100), (4, 100)], 20, "higher", speedup=True).result
     assert result.ratio == pytest.approx(math.sqrt(20 * 25))
 
 

@@ -1,4 +1,4 @@
-"""Helpers of the benchmark's jobs."""
+"""Helpers for the benchmark's jobs."""
 
 import argparse
 import json
@@ -22,19 +22,19 @@ def arguments() -> argparse.Namespace:
 
 
 def print_result(**measured: Sequence[tuple[float, float]]) -> None:
-    """Hand pairs, by the row's name, to whoever reads the job's log."""
+    """Print pairs by row name to the job's log, which `bench.py` reads."""
     print(f"{RESULT} {json.dumps(measured)}", flush=True)
 
 
 def write_random(file: Path, megabytes: int) -> None:
-    """Bytes that nothing on the way can compress."""
+    """Write incompressible bytes."""
     with file.open("wb") as output:
         for _ in range(megabytes):
             output.write(os.urandom(MB))
 
 
 def remove_files_of_job() -> None:
-    """Leave none of the job's checkpoints behind."""
+    """Delete the job's checkpoints."""
     files, path = filesystem.filesystem(addresses.checkpoint_uri())
     if files.get_file_info(path).type == FileType.Directory:
         files.delete_dir(path)

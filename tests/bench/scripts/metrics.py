@@ -1,4 +1,4 @@
-"""Metrics a second: through the platform's writer until everything has arrived, and one by one through MLflow."""
+"""Metrics per second: with the platform's writer until all have arrived, and one by one with MLflow."""
 
 import itertools
 import time
@@ -15,7 +15,7 @@ from mlplatform.tracking.metrics import MetricWriter
 STEPS = 1000
 VALUES = ("loss", "accuracy")
 STEPS_ONE_BY_ONE = STEPS // 10
-"""A tenth, because it takes long; what counts is the time of each."""
+"""A tenth, because it is slow; the result is the rate."""
 
 _rounds = itertools.count()
 

@@ -1,6 +1,6 @@
-"""Seconds of a whole program whose two workers add up one number: through the platform, and through torchrun.
+"""Seconds of a whole program in which two workers sum a number: with the platform, and with torchrun.
 
-Both are started by this job, one after the other, on the same node.
+This job starts both, one after the other, on the same node.
 """
 
 import itertools
@@ -25,7 +25,7 @@ def main() -> None:
     args = arguments()
 
     def ours() -> float:
-        # Another name each time, or Ray Train would take it for the training that has already ended.
+        # A new name each time, or Ray Train would treat it as the training that has already ended.
         return seconds("-m", "scripts.trivial_fit", f"fit-{next(_fits)}")
 
     def torchrun() -> float:

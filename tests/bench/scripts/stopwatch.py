@@ -1,4 +1,4 @@
-"""Times a command, to its end or to the first line of its output that holds a text; needs nothing but Python."""
+"""Time a command, to its end or to the first line of output that contains a text; standard library only."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-# What `mlplatform submit` and `ray job submit` say about the job that they have made.
+# The line that `mlplatform submit` or `ray job submit` prints about the new job.
 JOB = re.compile(r"^Submitted job (\S+);|Job '(\S+)' submitted successfully", re.MULTILINE)
 
 

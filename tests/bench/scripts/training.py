@@ -1,8 +1,8 @@
-"""The same training under the same TorchTrainer, with the platform's run and run configuration and without.
+"""The same training with the same TorchTrainer, with and without the platform's run and run configuration.
 
-The clock runs in the training function, on rank 0, from the first step until the last report has returned, so that no
-start-up counts. After the clock has stopped, each tracked training also measures how long a report holds up the loop
-while its checkpoint is uploaded, asynchronously and synchronously.
+The clock runs in the training function on rank 0, from the first step until the last report has returned, so that
+start-up does not count. Afterwards, each tracked training also measures how long a report blocks the loop while its
+checkpoint is uploaded, asynchronously and synchronously.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def network() -> nn.Module:
 
 
 class Loop:
-    """Steps of plain PyTorch on one thread, on data that is in memory."""
+    """Steps of plain PyTorch on one thread, with data in memory."""
 
     def __init__(self, model: nn.Module) -> None:
         torch.set_num_threads(1)
@@ -50,7 +50,7 @@ class Loop:
         self.labels = torch.randint(10, (BATCH,), generator=generator)
 
     def run(self, steps: int) -> float:
-        """Take steps; the last one's loss."""
+        """Take steps and return the last one's loss."""
         for _ in range(steps):
             loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
             self.optimizer.zero_grad()
@@ -69,21 +69,21 @@ def train(config: dict) -> dict[str, tuple[float, float] | float]:
         torch.distributed.barrier()
         start = time.perf_counter()
         for number in range(1, config["reports"] + 1):
-            loss = loop.run(config["steps_a_report"])
+            loss = loop.run(config["steps_per_report"])
             metrics = {"loss": loss, "learning_rate": 1e-3}
             if number % REPORTS_BETWEEN_CHECKPOINTS:
                 ray.train.report(metrics)
             else:
                 ray.train.report(metrics, checkpoint=checkpoint)
         seconds = time.perf_counter() - start
-        # Ray reads the folder until everything is reported.
+        # Keep the folder until Ray has registered all checkpoints, because it reads from it.
         ray.train.get_all_reported_checkpoints()
     modes = config["stall_modes"]
     return {"seconds": seconds, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
 
 
 def stall(mode: str, rank: int, megabytes: int) -> float:
-    """Seconds that a report with a checkpoint holds up the training loop of rank 0."""
+    """Seconds for which a report with a checkpoint blocks the training loop of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         if rank == 0:
             write_random(Path(folder) / "state", megabytes)
@@ -95,14 +95,14 @@ def stall(mode: str, rank: int, megabytes: int) -> float:
             checkpoint_upload_mode=CheckpointUploadMode[mode],
         )
         seconds = time.perf_counter() - start
-        # Uploaded and registered: the folder may go, and the next report has nothing to wait for.
+        # Wait until the checkpoint is registered, so that the folder is unused and nothing delays the next report.
         ray.train.get_all_reported_checkpoints()
     return seconds
 
 
 @contextmanager
 def own_environment() -> Iterator[None]:
-    """Undo what `run_config` sets for Ray Train, or the plain training would be polled as often as the tracked one."""
+    """Undo what `run_config` sets, or Ray Train would poll the plain training as often as the tracked one."""
     before = dict(os.environ)
     try:
         yield
@@ -112,7 +112,7 @@ def own_environment() -> Iterator[None]:
 
 
 def fit(config: dict, tracked: bool) -> dict:
-    """One training; what rank 0 measured."""
+    """Run one training and return the measurements of rank 0."""
     name = f"{'tracked' if tracked else 'plain'}-{next(_fits)}"
     with own_environment(), mlplatform.job_run(experiment="bench") if tracked else nullcontext():
         if tracked:
@@ -127,7 +127,7 @@ def fit(config: dict, tracked: bool) -> dict:
 
 
 def steps_in(seconds: float) -> int:
-    """Steps that one process alone takes in that time; two that share the machine take no less time for as many."""
+    """Steps that a single process takes in `seconds`; two processes that share the machine need at least that long."""
     loop = Loop(network())
     loop.run(20)
     start = time.perf_counter()
@@ -136,8 +136,12 @@ def steps_in(seconds: float) -> int:
 
 
 def main(args: argparse.Namespace) -> None:
-    seconds_a_report, reports = (0.2, 5) if args.quick else (3.0, 21)
-    config = {"steps_a_report": steps_in(seconds_a_report), "reports": reports, "stall_mb": 32 if args.quick else 256}
+    seconds_per_report, reports = (0.2, 5) if args.quick else (3.0, 21)
+    config = {
+        "steps_per_report": steps_in(seconds_per_report),
+        "reports": reports,
+        "stall_mb": 32 if args.quick else 256,
+    }
     stalls: list[tuple[float, float]] = []
 
     def tracked() -> float:

@@ -1,4 +1,4 @@
-"""Two workers of Ray Train add up a number, in the job's run."""
+"""Sum a number over two workers of Ray Train, in the job's run."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Two processes of torchrun add up a number."""
+"""Sum a number over two processes of torchrun."""
 
 import torch
 import torch.distributed

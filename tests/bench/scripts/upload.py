@@ -1,4 +1,4 @@
-"""Megabytes a second of a checkpoint on its way to storage: through the platform, and by boto3's own `upload_file`."""
+"""Megabytes per second of a checkpoint upload: with the platform, and with boto3's own `upload_file`."""
 
 import itertools
 import tempfile
@@ -50,7 +50,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as folder:
             write_random(Path(small) / "state", 1)
             write_random(Path(folder) / "state", 32 if args.quick else 256)
-            # Imports, and what the server does once.
+            # Warm-up: imports, and one-time work of the server.
             through_the_platform(Path(small))
             through_boto3(Path(small))
             ours, theirs = partial(through_the_platform, Path(folder)), partial(through_boto3, Path(folder))

@@ -122,7 +122,7 @@ def trial_runs(client: AbsentOnce, monkeypatch: pytest.MonkeyPatch) -> TrialRuns
 
 
 def test_trial_parameters_are_sent_after_brief_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = AbsentOnce(ConnectionError("away"))
+    client = AbsentOnce(ConnectionError("unavailable"))
     runs = trial_runs(client, monkeypatch)
     start = [lambda runs: runs.start("a", "a", {"lr": 0.1})]
     with pytest.raises(ConnectionError):

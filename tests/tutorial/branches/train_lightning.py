@@ -1,4 +1,4 @@
-"""Branch lightning: Lightning's own callbacks and processes, with a GPU asked for by name."""
+"""Branch lightning: Lightning's own callbacks and processes, with a GPU requested by name."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Branch main: plain PyTorch; a new head for MobileNetV2 is trained first, then the whole network."""
+"""Branch main: plain PyTorch; trains a new head for MobileNetV2 first, then the whole network."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Branch mlflow: the same with what the tutorial logs, a small network, and one epoch of each phase."""
+"""Branch mlflow: the same with the tutorial's logging, a small network, and one epoch per phase."""
 
 import os
 import subprocess

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 torch.set_float32_matmul_precision("medium")
-# Long enough to lose a worker in it; the epochs of so few pictures would be over at once.
+# Long enough to lose a worker meanwhile; epochs of so few images would end immediately.
 config = {"initial_epochs": 2, "total_epochs": 40, "patience": 1000, "batch_size": 32, "lr": 1e-3, "pause": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""Branch tune: a trainer handed to Tune, which is an API of Ray Train V1."""
+"""Branch tune: a trainer passed to Tune, an API of Ray Train V1."""
 
 import lightning as L
 import ray.train.lightning

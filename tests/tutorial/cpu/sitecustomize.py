@@ -1,7 +1,7 @@
-"""Puts the CPU in the place of a GPU that a worker only declares, for scripts that ask for a GPU by name.
+"""Substitute the CPU for a GPU that a worker only declares, for scripts that request a GPU by name.
 
-Python imports a module of this name when it starts, so it has to be light: a change is made when the module that it
-changes is imported, and not before. `make tutorial` sends it along where no worker has a GPU; jobs never use it.
+Python imports a module of this name at start, so it has to be light: it patches a module only when that module is
+imported. `make tutorial` adds it if no worker has a GPU; jobs of the platform never use it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def gloo_for_nccl(distributed: ModuleType) -> None:
-    """`torch.distributed.init_process_group("nccl")` joins a gloo group; Ray Train calls it with `use_gpu=True`."""
+    """Make `torch.distributed.init_process_group("nccl")` join a gloo group; Ray Train calls it with `use_gpu=True`."""
     init = distributed.init_process_group
 
     @functools.wraps(init)
@@ -28,7 +28,7 @@ def gloo_for_nccl(distributed: ModuleType) -> None:
 
 
 def cpu_for_gpu(trainer: ModuleType) -> None:
-    """`Trainer(accelerator="gpu")` of Lightning trains on the CPU."""
+    """Make Lightning's `Trainer(accelerator="gpu")` train on the CPU."""
     init = trainer.Trainer.__init__
 
     @functools.wraps(init)
@@ -39,14 +39,14 @@ def cpu_for_gpu(trainer: ModuleType) -> None:
 
 
 def cpu_for_cuda(manager: ModuleType) -> None:
-    """Ray Train tells workers that hold a GPU to use the CPU; what `get_device()` and its Lightning strategies ask."""
+    """Make Ray Train assign the CPU to workers with a GPU, for `get_device()` and its Lightning strategies."""
     cuda = manager.CUDATorchDeviceManager
     cuda.get_devices = lambda self: [manager.torch.device("cpu")]
     cuda.supports_stream = lambda self: False
 
 
 class AfterImport(MetaPathFinder):
-    """Changes a module right after it was loaded."""
+    """Import hook that patches a module right after it is loaded."""
 
     def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
         self._changes = changes

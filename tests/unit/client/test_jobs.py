@@ -223,7 +223,7 @@ def test_infeasible_job_is_rejected_before_upload(serve: Callable[..., str], tmp
     assert seen == [("POST", "/platform/capacity")]
 
 
-def test_a_shortage_is_passed_on_and_the_job_is_submitted(serve: Callable[..., str], tmp_path: Path) -> None:
+def test_shortage_is_returned_and_job_is_submitted(serve: Callable[..., str], tmp_path: Path) -> None:
     shortage = {"missing": "1 GPU", "users": ["a", "b"], "unavailable": ["ray-worker-1"]}
     answers = {"/platform/capacity": {"shortage": shortage}, "/api/jobs/": {"submission_id": "given"}}
     waits: list[Shortage] = []
@@ -232,7 +232,7 @@ def test_a_shortage_is_passed_on_and_the_job_is_submitted(serve: Callable[..., s
     assert waits == [Shortage("1 GPU", ("a", "b"), ("ray-worker-1",))]
 
 
-def test_an_older_gateway_checks_the_job_itself_when_it_is_submitted(
+def test_older_gateway_checks_capacity_at_submission(
     serve: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A gateway of version 0.1.0 forwards the path to Ray's head, which lacks it too.
@@ -256,9 +256,7 @@ def test_an_older_gateway_checks_the_job_itself_when_it_is_submitted(
             jobs.check_capacity(Resources(gpus=4))
 
 
-def test_a_job_with_resources_is_not_uploaded_where_nothing_checks_it(
-    serve: Callable[..., str], tmp_path: Path
-) -> None:
+def test_job_with_resources_is_not_uploaded_unchecked(serve: Callable[..., str], tmp_path: Path) -> None:
     """A head of Ray without a gateway would let an infeasible job wait indefinitely."""
     seen = []
 

@@ -80,7 +80,7 @@ def client(gateway: str) -> Iterator[httpx.Client]:
         yield opened
 
 
-def test_the_gateway_answers_what_fits_what_waits_and_what_never_runs(jobs: Jobs) -> None:
+def test_capacity_answer_distinguishes_fit_wait_and_infeasible(jobs: Jobs) -> None:
     assert jobs.check_capacity(Resources(cpus=3)) is None
     wait = jobs.check_capacity(Resources(gpus=1))
     assert wait is not None
@@ -112,13 +112,13 @@ def test_the_gateway_answers_what_fits_what_waits_and_what_never_runs(jobs: Jobs
         assert str(error.value) == sentence
 
 
-def test_an_amount_that_is_not_a_number_is_named(jobs: Jobs) -> None:
+def test_invalid_amount_is_named(jobs: Jobs) -> None:
     for amount in (float("inf"), float("nan")):
         with pytest.raises(JobError, match=f"entrypoint.gpus={amount} is not valid: Input should be a finite number"):
             jobs.check_capacity(Resources(gpus=amount))
 
 
-def test_while_rays_head_is_down_the_stored_nodes_count(jobs: Jobs, head: Head) -> None:
+def test_stored_nodes_count_while_ray_head_is_down(jobs: Jobs, head: Head) -> None:
     assert jobs.check_capacity(Resources(cpus=3)) is None
     head.down = True
 
@@ -131,17 +131,17 @@ def test_while_rays_head_is_down_the_stored_nodes_count(jobs: Jobs, head: Head) 
 
 
 @pytest.mark.parametrize("head", ["down"], indirect=True)
-def test_a_gateway_that_has_never_seen_a_node_cannot_answer(jobs: Jobs) -> None:
+def test_gateway_without_known_nodes_cannot_answer(jobs: Jobs) -> None:
     with pytest.raises(UnreachableError, match="has not seen a node of Ray yet; try again when Ray has started"):
         jobs.check_capacity(Resources(gpus=1))
 
 
-def test_a_shortage_is_reported_without_the_users_that_ray_does_not_list(jobs: Jobs, head: Head) -> None:
+def test_shortage_omits_users_not_listed_by_ray(jobs: Jobs, head: Head) -> None:
     del head.answers["/api/v0/actors"]
     assert str(jobs.check_capacity(Resources(gpus=1))) == "The job waits for 1 GPU."
 
 
-def test_the_check_requires_the_token_and_no_browser(gateway: str) -> None:
+def test_capacity_check_requires_token_and_rejects_browsers(gateway: str) -> None:
     for headers, status in (
         ({}, 401),
         ({"Authorization": "Bearer wrong"}, 403),
@@ -153,7 +153,7 @@ def test_the_check_requires_the_token_and_no_browser(gateway: str) -> None:
     assert answer.json() == {"shortage": None}
 
 
-def test_an_invalid_request_is_rejected_with_field_and_value(client: httpx.Client) -> None:
+def test_invalid_capacity_request_error_names_field_and_value(client: httpx.Client) -> None:
     for body, status, says in (
         (b"", 400, "JSON"),
         (b"[]", 400, "object"),
@@ -176,7 +176,7 @@ def test_an_invalid_request_is_rejected_with_field_and_value(client: httpx.Clien
         assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-def test_the_description_of_the_request_agrees_with_what_is_accepted(client: httpx.Client) -> None:
+def test_capacity_request_schema_matches_parser(client: httpx.Client) -> None:
     described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())["components"]
     schema = described["schemas"]["CapacityRequest"]["properties"]
     group = dict.fromkeys(schema["workers"]["properties"], 1) | {"gpus": 0, "custom": {"CPU": 1}}

@@ -95,9 +95,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 8) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_follower_reads_the_stored_log_across_a_gateway_crash(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follower_reads_stored_log_across_gateway_crash(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     follower = threading.Thread(target=follow, args=(platform.url, lines), daemon=True)
 
@@ -146,7 +144,7 @@ async def stored_logs(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
         await asyncio.gather(storing, return_exceptions=True)
 
 
-def test_stored_lines_reach_their_follower_within_a_fraction_of_a_second(tmp_path: Path) -> None:
+def test_stored_lines_reach_follower_within_fraction_of_second(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with stored_logs(tmp_path) as logs:
             await logs.note("train", "before")

@@ -331,7 +331,7 @@ def test_store_outage_leaves_lines_on_nodes(root: Path, gateway: Gateway, tmp_pa
         await until_log(gateway, "before\n")
         await gateway.logs.flush()
         store.rename(aside)
-        store.write_text("a file is no folder")
+        store.write_text("a file is not a folder")
         append(folder / DRIVER, lines)
         job = gateway.logs._jobs["train"]
         await until(lambda: job.unwritten > 8 << 20)

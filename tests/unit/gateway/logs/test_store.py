@@ -205,7 +205,7 @@ def test_store_outage_loses_nothing_and_bounds_memory(tmp_path: Path) -> None:
             offset = await printed(logs, "before\n")
             await logs.flush()
             folder.rename(aside)
-            folder.write_text("a file is no folder")
+            folder.write_text("a file is not a folder")
             block = ("x" * 1023 + "\n") * 256
             blocks = 0
             while offset < 8 << 20:

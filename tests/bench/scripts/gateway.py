@@ -1,4 +1,4 @@
-"""In the notebook: the gateway and the bare head side by side, at submitting a job and at following its log."""
+"""Compare the gateway with the bare head, in the notebook: submitting a job and following its log."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 def submit(client: JobSubmissionClient) -> float:
-    """Seconds of the one request that submits; on a worker either way, and ended before the next."""
+    """Seconds of the request that submits; the job runs on a worker and ends before this returns."""
     began = time.perf_counter()
     job_id = client.submit_job(entrypoint="true", entrypoint_label_selector={"role": "worker"})
     seconds = time.perf_counter() - began
@@ -25,7 +25,7 @@ def submit(client: JobSubmissionClient) -> float:
 
 
 async def follow(client: JobSubmissionClient, lines: int) -> float:
-    """Mean seconds from printing a line to having it at the client."""
+    """Mean seconds from printing a line to receiving it at the client."""
     command = f"python -c '{TALK.format(lines=lines)}'"
     job_id = client.submit_job(entrypoint=command, entrypoint_label_selector={"role": "worker"})
     late = []
@@ -46,7 +46,7 @@ def main() -> None:
     }
     results = {}
     for name, measure in measured.items():
-        measure(gateway), measure(head)  # connections and imports
+        measure(gateway), measure(head)  # warm-up: connections and imports
         results[name] = interleaved(lambda do=measure: do(gateway), lambda do=measure: do(head), args.pairs)
     print(RESULT, json.dumps(results))
 
