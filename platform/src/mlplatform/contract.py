@@ -27,6 +27,9 @@ GATEWAY_HEADER = "X-MLPlatform-Gateway"
 REPORT = "mlplatform report"
 """Prefix of a line of the job's log that holds a report as JSON."""
 
+OMITTED = re.compile(r"mlplatform: [\d.]+ MiB of this log \((\d+) lines\) were omitted here\.")
+"""Line that stands for the omitted middle of a long log; the group counts the lines that the reader has not seen."""
+
 ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
 """End of the ids under which the gateway submits the attempts of a job to Ray; ids chosen by users must not match."""
 

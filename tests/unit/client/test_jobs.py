@@ -53,6 +53,17 @@ def test_log_is_followed_line_by_line(serve: Callable[..., str]) -> None:
     assert skipped == [0, 2]
 
 
+def test_follower_counts_the_omitted_lines_of_a_long_log(serve: Callable[..., str]) -> None:
+    running = (200, job("RUNNING"))
+    omitted = "mlplatform: 12.0 MiB of this log (98 lines) were omitted here."
+    address, skipped = serve_log(
+        serve, [running, running, (200, job("SUCCEEDED"))], [(200, f"one\n{omitted}\n100\n"), (200, "101\n")]
+    )
+    with Jobs(Settings.load(ray_address=address)) as jobs:
+        assert list(jobs.follow("a")) == ["one", omitted, "100", "101"]
+    assert skipped == [0, 100]
+
+
 def test_brief_gateway_outage_loses_no_log_lines(serve: Callable[..., str]) -> None:
     running = (200, job("RUNNING"))
     unavailable = [(404, "Job a does not exist"), (500, "")]

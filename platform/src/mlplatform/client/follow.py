@@ -13,7 +13,7 @@ import httpx
 
 from mlplatform.client import connection
 from mlplatform.client.connection import Connection
-from mlplatform.contract import REPORT
+from mlplatform.contract import OMITTED, REPORT
 from mlplatform.errors import UnreachableError
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
@@ -44,7 +44,7 @@ def follow(link: Connection, job_id: str) -> Iterator[str]:
                 read = answer.is_success
                 # An error message of the gateway is not a line of the job's log.
                 for line in _lines(answer) if read else ():
-                    seen, read_at = seen + 1, time.monotonic()
+                    seen, read_at = seen + _count(line), time.monotonic()
                     yield line
             if ended and read:
                 return
@@ -63,6 +63,12 @@ def report_in(line: str) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return report
+
+
+def _count(line: str) -> int:
+    """Return how many lines of the log a line stands for."""
+    omitted = OMITTED.fullmatch(line)
+    return int(omitted[1]) if omitted else 1
 
 
 def _lines(answer: httpx.Response) -> Iterator[str]:

@@ -164,12 +164,16 @@ def test_long_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
         async with running(tmp_path, limit_bytes=20_000, chunk_bytes=1000) as logs:
             text = await logs.text("train")
             later = "".join([part async for part in logs.follow("train", 9_999, ended=True)])
+            between = "".join([part async for part in logs.follow("train", 600, ended=True)])
         kept = text.rstrip("\n").split("\n")
         assert kept[:500] == lines[:500]
         assert kept[501:] == lines[-(len(kept) - 501) :]
-        assert kept[500] == "mlplatform: 0.1 MiB of this log were omitted here."
+        assert kept[500] == f"mlplatform: 0.1 MiB of this log ({10_000 - len(kept) + 1} lines) were omitted here."
         assert 19_000 <= len(text) <= 21_100
         assert later == f"{lines[-1]}\n"
+        missing, *end = between.rstrip("\n").split("\n")
+        assert missing == f"mlplatform: 0.1 MiB of this log ({10_000 - 600 - len(end)} lines) were omitted here."
+        assert end == kept[501:]
 
     run(scenario)
 

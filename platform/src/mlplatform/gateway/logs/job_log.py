@@ -196,6 +196,10 @@ class JobLog:
         """Return the number of the next chunk that is not omitted; the last chunk's in memory if there is none."""
         return next((chunk.number for chunk in self.chunks if chunk.number > number), self.number)
 
+    def lines_before(self, number: int) -> int:
+        """Return how many lines precede a chunk that follows the omitted ones, which count."""
+        return self.omitted_lines + sum(chunk.lines for chunk in self.chunks if chunk.number < number)
+
     def _add_line(self, file: SourceFile, inode: int, raw: bytes, end: int) -> None:
         """Add a line of a file, and record that the file is read up to `end`."""
         line = file.source.format_line(raw)

@@ -53,19 +53,19 @@ async def read(
     """
     job.readers += 1
     try:
-        position = _Position()
+        position, line = _Position(), 0
         while True:
             waits = stored and job.unwritten > 0 and not job.rejected
             changed, done = job.changed, job.deleted or ((ended or job.closed) and not waits)
             part = await _part(chunks, job, position, patience_s, stored and not job.rejected)
             if part.gap:
-                skip -= job.omitted_lines
-                if skip < 0 or not job.omitted_lines:
-                    yield f"mlplatform: {job.omitted / (1 << 20):.1f} MiB of this log were omitted here.\n"
-                skip = max(skip, 0)
-            shown, skip = _without_lines(part.text, skip)
-            if shown:
+                seen, line = max(line, skip), job.lines_before(part.next.number)
+                if line > seen:
+                    size = f"{job.omitted / (1 << 20):.1f} MiB"
+                    yield f"mlplatform: {size} of this log ({line - seen} lines) were omitted here.\n"
+            if shown := _without_lines(part.text, skip - line):
                 yield shown
+            line += part.text.count("\n")
             if part.next == position:
                 if done:
                     return
@@ -109,9 +109,6 @@ async def _content(chunks: Chunks, job: JobLog, number: int, patience_s: float) 
     return content
 
 
-def _without_lines(text: str, skip: int) -> tuple[str, int]:
-    """Return the text without its first `skip` lines, and the number of lines still to skip."""
-    if skip <= 0:
-        return text, 0
-    lines = text.count("\n")
-    return ("", skip - lines) if lines <= skip else (text.split("\n", skip)[skip], 0)
+def _without_lines(text: str, skip: int) -> str:
+    """Return the text without its first `skip` lines."""
+    return text if skip <= 0 else "".join(text.split("\n", skip)[skip:])

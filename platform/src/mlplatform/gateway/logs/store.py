@@ -178,7 +178,7 @@ class JobLogs:
         Waits up to 10 minutes for an unavailable store.
 
         Args:
-            skip_lines: lines to skip; lines that have been omitted since count, the line that reports them does not.
+            skip_lines: lines to skip. Omitted lines count; the line that stands for them has their number.
             ended: the job has ended: end with the last line.
             stored: yield a line only after the store has it, 0.1 s and a write later at most, or has rejected it. The
                 number of lines read is then a position in the log that outlives a crash of the gateway.
