@@ -9,7 +9,7 @@ from host import Stack, run
 
 
 def refusal(stack: Stack, *arguments: str, **options: object) -> str:
-    """Error output of a refused `make up`; it must start nothing that was not running before."""
+    """Error output of a rejected `make up`, after checking that it started nothing."""
     before = {entry["Id"] for entry in stack.containers()}
     result = run(
         str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments, cwd=stack.root, check=False, **options

@@ -56,7 +56,7 @@ def test_submit_rejects_infeasible_request(stack: Stack, options: tuple[str, ...
         assert expected.format(workers="ray-worker-0, ray-worker-1") in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stdout == ""
-        assert seconds < 2, f"refused after {seconds:.1f} s"
+        assert seconds < 2, f"rejected only after {seconds:.1f} s"
         assert jobs.list() == before
 
 

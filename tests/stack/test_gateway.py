@@ -29,7 +29,7 @@ DELIBERATE = {
     "no package: logs": NO_PACKAGE,
 }
 
-# The project of a job: a module beside the entry point, one in a package of its own, a file, variables.
+# The project of a job: a module next to the entry point, one in its own package, a file, variables.
 MAIN = """
 import os, sys
 from helper import own

@@ -138,7 +138,7 @@ def test_key_of_job_enables_online_mode(monkeypatch: pytest.MonkeyPatch, which: 
         ("comet", "COMET_START_ONLINE=true", "no Comet key on .*COMET_API_KEY.*secrets/comet_config.*kept offline"),
     ],
 )
-def test_online_without_key_names_fix(
+def test_online_mode_without_key_error_names_fix(
     monkeypatch: pytest.MonkeyPatch, which: str, variable: str, expected: str
 ) -> None:
     monkeypatch.setenv(*variable.split("=", 1))
@@ -167,7 +167,7 @@ def test_unwritable_tracker_folder_is_named(a_jobs_worker: Path) -> None:
         tracker("tensorboard")
 
 
-def test_databricks_without_file_names_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_databricks_missing_file_error_names_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DATABRICKS_HOST", raising=False)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "databrickscfg"))
     for uri in ("databricks", "databricks://team"):

@@ -1,4 +1,4 @@
-"""The Jobs API client against stand-in servers; tests/embedded tests it with the real Ray."""
+"""The Jobs API client with stand-in servers; tests/embedded tests it with the real Ray."""
 
 import json
 import re

@@ -250,7 +250,7 @@ def test_progress_is_shown_only_on_terminal(images: Path) -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_user_name_is_listed_without_markup(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_name_with_markup_is_listed_verbatim(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_USER", "ada [/lab] :cat:")
     datasets.put(images, "pets")
     command = [sys.executable, "-m", "mlplatform", "data", "list"]

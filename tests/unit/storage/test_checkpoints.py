@@ -129,7 +129,7 @@ def test_job_without_checkpoints_has_no_training_runs(job: Path) -> None:
     assert training_runs("digits-2") == []
 
 
-def test_job_page_shows_checkpoint_addresses(job: Path, serve: Callable[..., str]) -> None:
+def test_job_output_shows_checkpoint_addresses(job: Path, serve: Callable[..., str]) -> None:
     details = {"submission_id": "digits-1", "job_id": None, "status": "SUCCEEDED", "entrypoint": "python digits.py"}
     known = {**details, "metadata": {"user": "ada"}, "message": "Job finished successfully."}
     answers = {"/api/jobs/digits-1": known, "/platform/jobs/digits-1": {**known, "attempts": []}}

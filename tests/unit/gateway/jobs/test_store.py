@@ -470,7 +470,7 @@ def test_unavailable_database_is_named(
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_ping_returns_if_database_answers(store: JobStore) -> None:
+def test_ping_succeeds_if_database_answers(store: JobStore) -> None:
     assert do(store.ping()) is None
 
 

@@ -1,4 +1,4 @@
-"""A follower of a log whose gateway crashes: a real server and client over SQLite and a folder, and two sources."""
+"""Following a log across gateway crashes: a real server and client, SQLite, a folder, and two log sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def resolve(ray_submission_id: str | None, ray_job_id: str | None) -> str 
 
 
 class Platform:
-    """Files of a driver and a worker, a database and a folder, which outlive a gateway."""
+    """Files of a driver and a worker, a database and a folder; they survive a crash of the gateway."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -47,7 +47,7 @@ class Platform:
 
     @asynccontextmanager
     async def gateway(self) -> AsyncIterator[JobLogs]:
-        """A gateway that crashes at the end: what only its memory has is lost, and its connections break."""
+        """A gateway that crashes at the end: it loses everything that is only in memory, and its connections break."""
         logs = JobLogs(FolderStore(str(self.objects)), resolve)
         unused: Any = None
         routes = JobRoutes(self.store, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
@@ -63,14 +63,14 @@ class Platform:
             storing.cancel()
             server.should_exit = server.force_exit = True
             await asyncio.gather(storing, serving, return_exceptions=True)
-            # Only now is the port closed, so that no client comes back to this gateway.
+            # Close the port only now, so that no client reconnects to this gateway.
             for connection in server.server_state.connections:
                 connection.transport.abort()  # type: ignore[union-attr]
             for answering in server.server_state.tasks:
                 answering.cancel()
 
     async def send(self, logs: JobLogs, file: str, text: str = "") -> None:
-        """Let a file grow, and send what the gateway lacks of it."""
+        """Append to a file, and send the part that the gateway lacks."""
         self.files[file] += text.encode()
         begin = await logs.accept(NODE, SESSION, file, 0, 7, b"")
         await logs.accept(NODE, SESSION, file, begin, 7, self.files[file][begin:])
@@ -83,7 +83,7 @@ def platform(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def follow(url: str, lines: list[str]) -> None:
-    """Add the lines that a client shows, until the end of the job."""
+    """Collect the lines that a client shows, until the end of the job."""
     with Jobs(Settings.load(ray_address=url)) as jobs:
         for line in jobs.follow("train"):
             lines.append(line)
