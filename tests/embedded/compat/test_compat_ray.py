@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from mlplatform.compat import ray_checkpoints as layout
-from mlplatform.compat import ray_commands, ray_core
+from mlplatform.compat import ray_commands, ray_core, ray_setup_worker
 
 
 def parameters(function: Any) -> list[str]:
@@ -44,11 +45,67 @@ def test_cli_hooks_receive_arguments_they_read() -> None:
 
     given = RayParams()
     given.ray_client_server_port = 10001
-    ray_commands.leave_client_server_out(given, head=True)
+    ray_commands.prepare_local_node(given, head=True)
     assert given.ray_client_server_port is None
+    assert given.setup_worker_path == ray_setup_worker.__file__
     metadata = inspect.signature(JobSubmissionClient.submit_job).parameters["metadata"]
     assert (metadata.kind, metadata.default) == (metadata.KEYWORD_ONLY, None)
     assert {"entrypoint", "working_dir", "runtime_env", "runtime_env_json"} <= set(parameters(cli.submit.callback))
+
+
+WORKER = """
+import os, sys
+print(sys.argv[1:], sys.flags.no_user_site, [os.environ.get(name) for name in ("ONE", "TWO", "PATH", "LANGUAGE")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "arguments"),
+    [
+        ({}, ["worker.py", "--node-ip-address=127.0.0.1", "--language=PYTHON"]),
+        ({}, ["-s", "worker.py", "a b", "$HOME", "--language=PYTHON", "'quoted'"]),
+        ({"env_vars": {"ONE": "1", "TWO": "${ONE}/${NONE}$ONE", "PATH": "/first:${PATH}"}}, ["worker.py"]),
+        ({"command_prefix": ["export ONE=prefix;", "cd /;"]}, ["worker.py", "a b"]),
+        ({"py_executable": f"env TWO=2 {sys.executable}"}, ["worker.py"]),
+        ({"override_worker_entrypoint": "other.py"}, ["worker.py", "x"]),
+    ],
+)
+def test_setup_worker_executes_what_rays_executes(
+    context: dict[str, Any], arguments: list[str], tmp_path: Path
+) -> None:
+    from ray._private.runtime_env.context import RuntimeEnvContext
+    from ray._private.workers import setup_worker
+
+    for name in ("worker.py", "other.py"):
+        (tmp_path / name).write_text(f"print({name!r})\n{WORKER}")
+    whole = RuntimeEnvContext(**context).serialize()
+    words = [f"{tmp_path}/{word}" if word == "worker.py" else word for word in arguments]
+    if "override_worker_entrypoint" in context:
+        whole = whole.replace("other.py", f"{tmp_path}/other.py")
+    if "--language=PYTHON" not in words:
+        words.append("--language=PYTHON")
+    words.append(f"{ray_setup_worker.CONTEXT}{whole}")
+    ours, theirs = (
+        subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True, cwd=tmp_path)
+        for script in (ray_setup_worker.__file__, setup_worker.__file__)
+    )
+    assert ours.stdout == theirs.stdout != ""
+
+
+def test_setup_worker_leaves_unknown_context_to_ray() -> None:
+    words = ["worker.py", "--language=PYTHON", f"{ray_setup_worker.CONTEXT}{json.dumps({'new': 1})}"]
+    done = subprocess.run([sys.executable, ray_setup_worker.__file__, *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "got an unexpected keyword argument 'new'" in done.stderr
+
+
+def test_setup_worker_does_not_import_ray(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("")
+    words = ["-X", "importtime", ray_setup_worker.__file__, "worker.py", "--language=PYTHON"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert not {"ray", "mlplatform", "argparse"} & {
+        line.rpartition("|")[2].strip() for line in done.stderr.splitlines()
+    }
 
 
 def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlplatform.compat import ray_setup_worker
+
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 """`ray start` of the same interpreter; the script `ray` may not be on PATH, and `python -m ray` does not exist."""
 
@@ -15,13 +17,22 @@ START_HOOK = "RAY_START_HOOK"
 """Variable that names a function which `ray start` calls with its parameters (`ray._private.ray_constants`)."""
 
 
-def leave_client_server_out(parameters: Any, head: bool) -> None:
-    """Do not start the server for `ray://` addresses, which nothing here uses and no option of `ray start` disables.
+def prepare_node(parameters: Any, head: bool) -> None:
+    """Start this node's workers with `ray_setup_worker`.
 
     Args:
         parameters: `ray._private.parameter.RayParams`.
         head: whether the node is the head.
     """
+    parameters.setup_worker_path = ray_setup_worker.__file__
+
+
+def prepare_local_node(parameters: Any, head: bool) -> None:
+    """Do the same on the embedded platform, without the server for `ray://` addresses.
+
+    Nothing there uses that server, and no option of `ray start` disables it.
+    """
+    prepare_node(parameters, head)
     parameters.ray_client_server_port = None
 
 

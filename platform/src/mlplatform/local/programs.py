@@ -44,7 +44,7 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         # Ray replaces 127.0.0.1 with the machine's external address, unless this variable states that no other node
         # will join, which is the default on a Mac; then all its servers bind to loopback.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        ray_commands.START_HOOK: "mlplatform.compat.ray_commands.leave_client_server_out",
+        ray_commands.START_HOOK: "mlplatform.compat.ray_commands.prepare_local_node",
         # Two fixed ports by default, which a second platform could not open.
         "AUTOSCALER_METRIC_PORT": "0",
         "DASHBOARD_METRIC_PORT": "0",
