@@ -53,7 +53,7 @@ def test_log_is_followed_line_by_line(serve: Callable[..., str]) -> None:
     assert skipped == [0, 2]
 
 
-def test_follower_counts_the_omitted_lines_of_a_long_log(serve: Callable[..., str]) -> None:
+def test_follower_counts_omitted_lines_of_long_log(serve: Callable[..., str]) -> None:
     running = (200, job("RUNNING"))
     omitted = "mlplatform: 12.0 MiB of this log (98 lines) were omitted here."
     address, skipped = serve_log(
