@@ -64,17 +64,17 @@ def kill_ray(local: LocalPlatform) -> int:
 def survivor(local: LocalPlatform, reached: Settings) -> Survivor:
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="survivor")
+        log: list[str] = []
         killed: dict[str, int] = {}
         reports = 0
         for line in jobs.follow(job_id):
+            log.append(line)
             reports += report_in(line) is not None
             if reports == KILL_GATEWAY_AFTER and "gateway" not in killed:
                 killed["gateway"] = kill_gateway(local)
             if reports == KILL_RAY_AFTER and "ray" not in killed:
                 killed["ray"] = kill_ray(local)
-        # Use the stored log: one that is followed across a crash may repeat or skip lines of parallel sources.
-        stored = jobs.logs(job_id).splitlines()
-        return Survivor(job_id, jobs.get(job_id).status, list(jobs.attempts(job_id)), stored, killed)
+        return Survivor(job_id, jobs.get(job_id).status, list(jobs.attempts(job_id)), log, killed)
 
 
 def test_training_succeeds_after_gateway_and_ray_crash(survivor: Survivor) -> None:
@@ -99,6 +99,8 @@ def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, rea
     wanted = f"tags.`{TAG_JOB}` = '{survivor.job_id}' and tags.`{TAG_ROLE}` = 'job'"
     (run,) = client.search_runs(experiments, wanted)
     assert run.info.status == "FINISHED"
+    with Jobs(reached) as jobs:
+        assert jobs.logs(survivor.job_id) == "".join(f"{line}\n" for line in survivor.log), "followed over both crashes"
     # Both attempts, from the first line to the last.
     assert sum("Running entrypoint" in line for line in survivor.log) == 2
     assert any(line.startswith("Test accuracy") for line in survivor.log)
