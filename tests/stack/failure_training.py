@@ -34,7 +34,7 @@ def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 
 
 def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
-    """Return whether more than `at_least` reports were made, the last one after a checkpoint: a restart replays it."""
+    """Return whether more than `at_least` reports came, the last one without a checkpoint: a restart repeats it."""
     count = len(reports(jobs, job_id))
     return count > at_least and count % CHECKPOINT_EVERY == 1
 

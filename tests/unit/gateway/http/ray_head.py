@@ -71,7 +71,7 @@ async def big(request: Request) -> Response:
 
 
 async def halting(request: Request) -> Response:
-    """Send a first line, and the last one on a request for /go; record when the client disconnects."""
+    """Send the first line at once and the last line after a request for /go; record when the client disconnects."""
 
     async def parts() -> AsyncIterator[bytes]:
         may_end.clear()

@@ -24,7 +24,7 @@ from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
 _BODY_BYTES = 64 << 10
 
-_MOST_WORKERS = 1_000_000
+_MAX_WORKERS = 1_000_000
 
 _USERS_SECONDS = 3.0
 """The names of the jobs that hold resources are left out when the head takes longer to list them."""
@@ -44,7 +44,7 @@ class _WorkerGroup(_Resources):
     """Fields of `WorkerGroup`."""
 
     cpus: float = 1
-    count: int = Field(ge=0, le=_MOST_WORKERS)
+    count: int = Field(ge=0, le=_MAX_WORKERS)
 
 
 class _Body(BaseModel):

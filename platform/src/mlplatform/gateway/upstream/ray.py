@@ -200,7 +200,7 @@ class RayHead:
         await self._send("GET", f"{self._agent}/api/job_agent/jobs/none/logs")
 
     async def node_answers(self, agent: str) -> bool:
-        """Return whether the raylet behind an agent's address is healthy; a slow one gets a second request."""
+        """Return whether the raylet behind an agent's address is healthy; ask a slow raylet a second time."""
         for seconds in _HEALTH_TIMEOUTS:
             with suppress(UnreachableError):
                 answer = await self._send("GET", f"{agent}/api/local_raylet_healthz", timeout=seconds)
