@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings
 
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.job import Settings
+from mlplatform.settings.node import NodeSettings
 from mlplatform.settings.stack import StackSettings
 
 CHECKOUT = Path(__file__).parents[3]
@@ -80,7 +81,7 @@ def test_stack_settings_defaults_equal_env_example() -> None:
 
 
 def test_each_container_variable_has_settings_field() -> None:
-    fields = [*Settings.model_fields.values(), *GatewaySettings.model_fields.values()]
+    fields = [field for model in (Settings, GatewaySettings, NodeSettings) for field in model.model_fields.values()]
     read = {str(field.validation_alias) for field in fields}
     assert {name for name, _ in environments() if name.startswith("MLPLATFORM_")} <= read
 

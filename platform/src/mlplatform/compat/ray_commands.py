@@ -17,22 +17,17 @@ START_HOOK = "RAY_START_HOOK"
 """Variable that names a function which `ray start` calls with its parameters (`ray._private.ray_constants`)."""
 
 
-def prepare_node(parameters: Any, head: bool) -> None:
-    """Start this node's workers with `ray_setup_worker`.
+def replace_worker_setup(parameters: Any) -> None:
+    """Start a node's workers with `ray_setup_worker`.
 
     Args:
         parameters: `ray._private.parameter.RayParams`.
-        head: whether the node is the head.
     """
     parameters.setup_worker_path = ray_setup_worker.__file__
 
 
-def prepare_local_node(parameters: Any, head: bool) -> None:
-    """Do the same on the embedded platform, without the server for `ray://` addresses.
-
-    Nothing there uses that server, and no option of `ray start` disables it.
-    """
-    prepare_node(parameters, head)
+def disable_client_server(parameters: Any) -> None:
+    """Start a node without the server for `ray://` addresses, which no option of `ray start` disables."""
     parameters.ray_client_server_port = None
 
 

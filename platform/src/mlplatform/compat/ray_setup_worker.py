@@ -13,6 +13,12 @@ import re
 import shlex
 import sys
 
+# As a script, this file's folder is first on the path, and some of its modules are named like packages.
+if __name__ == "__main__":
+    del sys.path[0]
+
+from mlplatform.warm import client
+
 CONTEXT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 
@@ -34,12 +40,35 @@ def main(arguments: list[str]) -> None:
     rest[0] = context.get("override_worker_entrypoint") or rest[0]
     _set(context.get("env_vars") or {})
     executable = context.get("py_executable") or sys.executable
-    prefix = context.get("command_prefix") or []
+    prefix = _enter(context.get("command_prefix") or [])
     if executable == sys.executable and not prefix:
+        if client.SOCKETS in os.environ and "RAY_JOB_ID" in os.environ and rest[0].endswith(".py"):
+            client.run(rest, dict(os.environ), client.job_template(dict(os.environ)))
         os.execv(executable, [executable, *rest])  # noqa: S606
     # Both may be shell code, such as `source activate` or `uv run python`.
     command = [*prefix, "exec", executable, *map(shlex.quote, rest)]
     os.execvp("bash", ["bash", "-c", " ".join(command)])  # noqa: S606
+
+
+def _enter(prefix: list[str]) -> list[str]:
+    """Change to the job's folder, if that is all that the shell is for, as it does; return the rest of the prefix."""
+    if not _is_here(os.environ.get("PWD", "")):
+        os.environ["PWD"] = os.getcwd()  # noqa: PTH109 - pathlib takes 5 ms to import
+    if len(prefix) != 3 or (prefix[0], prefix[2]) != ("cd", "&&") or shlex.quote(prefix[1]) != prefix[1]:
+        return prefix
+    try:
+        os.chdir(prefix[1])
+    except OSError:
+        return prefix
+    os.environ.update(OLDPWD=os.environ["PWD"], PWD=prefix[1])
+    return []
+
+
+def _is_here(folder: str) -> bool:
+    try:
+        return folder.startswith("/") and os.path.samefile(folder, ".")  # noqa: PTH121 - as above
+    except OSError:
+        return False
 
 
 def _option(arguments: list[str], name: str) -> str | None:

@@ -17,6 +17,8 @@ from mlplatform.local.instance import Home, Instance
 from mlplatform.local.processes import LOOPBACK, MARK, Process, spawn
 from mlplatform.settings.environment import environment
 from mlplatform.settings.gateway import GatewaySettings
+from mlplatform.settings.node import NodeSettings
+from mlplatform.warm import client
 
 _OBJECT_STORE_BYTES = 500_000_000
 
@@ -35,6 +37,7 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         **env,
         **home.settings(instance).environment(),
         MARK: instance.id,
+        client.SWITCH: str(int(NodeSettings.load().warm_start)),
         "PATH": f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -44,7 +47,7 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         # Ray replaces 127.0.0.1 with the machine's external address, unless this variable states that no other node
         # will join, which is the default on a Mac; then all its servers bind to loopback.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        ray_commands.START_HOOK: "mlplatform.compat.ray_commands.prepare_local_node",
+        ray_commands.START_HOOK: "mlplatform.services.ray_node.prepare_local",
         # Two fixed ports by default, which a second platform could not open.
         "AUTOSCALER_METRIC_PORT": "0",
         "DASHBOARD_METRIC_PORT": "0",
@@ -52,6 +55,8 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         "RAY_JOB_START_TIMEOUT_SECONDS": "31536000",
         # Nothing removes this machine while it runs, so a process that watches for that would only slow down the start.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Ray Train learns of its workers' reports, failures and end only by asking for them, every 2 s by default.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
         # Ray 2.60 mistakes its own replacement of a worker's stdout for a foreign one and prints each line twice.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         # Ray drops lines of several processes that differ only in numbers. Exempt reports; the rest is Ray's default.

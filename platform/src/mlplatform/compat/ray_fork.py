@@ -1,0 +1,65 @@
+"""Ray in forked processes; a template imports this module right after `ray`. Seen in Ray 2.60.0.
+
+Random IDs: Ray's C++ code draws the IDs of tasks and objects from a generator that is seeded when it is first used, and
+processes that are forked after that draw the same IDs: a worker that receives two tasks with one ID ends with "Check
+failed: erased == 1". `@ray.remote` is the first use, because it draws the ID of an actor class, and `ray.data` has one
+at import. While this module is loaded, the IDs of actor classes come from the operating system instead.
+
+Threads: Ray sets OMP_NUM_THREADS when a worker gets its first task, before that imports anything. A forked worker has
+loaded the libraries that read it, so their thread pools are resized then.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+import ray.actor
+from ray._private import utils
+
+from mlplatform.warm.program import apply_threads
+
+
+class RandomActorClassID(ray.actor.ActorClassID):  # type: ignore[misc]
+    """ID of an actor class, drawn without Ray's generator."""
+
+    @classmethod
+    def from_random(cls) -> ray.actor.ActorClassID:
+        """Return a random ID of 28 bytes."""
+        return _ActorClassID(os.urandom(_ActorClassID.size()))
+
+
+def check() -> None:
+    """Raise RuntimeError if processes that are forked from this one would draw the same IDs."""
+    first, second = _drawn_in_child(), _drawn_in_child()
+    if first == second:
+        raise RuntimeError("Forked processes would draw the same IDs, because an import has used Ray's generator.")
+
+
+def _drawn_in_child() -> bytes:
+    receiver, sender = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(sender, _ActorClassID.from_random().binary())
+        os._exit(0)
+    os.close(sender)
+    os.waitpid(pid, 0)
+    drawn = os.read(receiver, 100)
+    os.close(receiver)
+    return drawn
+
+
+def _then_apply_threads(set_number: Callable[[], bool]) -> Callable[[], bool]:
+    @functools.wraps(set_number)
+    def set_and_apply() -> bool:
+        changed = set_number()
+        if changed:
+            apply_threads(os.environ)
+        return changed
+
+    return set_and_apply
+
+
+_ActorClassID = ray.actor.ActorClassID
+ray.actor.ActorClassID = RandomActorClassID
+utils.set_omp_num_threads_if_unset = _then_apply_threads(utils.set_omp_num_threads_if_unset)

@@ -1,0 +1,179 @@
+"""Import of the common packages in a template, with a record of everything that the imports read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import site
+import sys
+import sysconfig
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+LOWEST_PRIORITY = 19
+
+
+@dataclass
+class Record:
+    """Everything that imports have read so far."""
+
+    variables: set[str] = field(default_factory=set)
+    """Environment variables that Python code asked for, set or not."""
+
+    missing: set[str] = field(default_factory=set)
+    """Top-level modules that were looked for in vain, such as optional dependencies."""
+
+    exported: dict[str, str] = field(default_factory=dict)
+    """Environment variables that imports have set, such as TORCHINDUCTOR_CACHE_DIR."""
+
+    listings: set[str] = field(default_factory=set)
+    """Modules that went through all environment variables, where the record does not tell what they looked for."""
+
+
+class _Environment(os._Environ):  # type: ignore[type-arg]
+    """`os.environ` that records the names that are asked for."""
+
+    record: ClassVar[Record]
+
+    _listed: ClassVar[deque[str]] = deque()
+    """Names of a listing that is under way; their values are read in this order."""
+
+    def __getitem__(self, name: Any) -> Any:
+        if self._listed and self._listed[0] == name:
+            self._listed.popleft()
+        else:
+            self._listed.clear()
+            self.record.variables.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.record.variables.add(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        # A copy, or a search for a pattern: no name is asked for.
+        self.record.listings.add(_caller())
+        names = list(super().__iter__())
+        self._listed.clear()
+        self._listed.extend(names)
+        return iter(names)
+
+
+def _caller() -> str:
+    """Return the name of the module that lists the environment."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
+
+
+class _First:
+    """Finder that sees each import begin."""
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        self._progress = progress
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        self._progress()
+
+
+class _Last:
+    """Finder that sees each name that no other finder knows."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if "." not in name:
+            self._record.missing.add(name)
+
+
+@contextmanager
+def recorded(record: Record, progress: Callable[[], None]) -> Iterator[None]:
+    """Record what imports read; call `progress` at each module that is imported."""
+    first, last = _First(progress), _Last(record)
+    original, before = type(os.environ), dict(os.environ)
+    root = logging.root.level, list(logging.root.handlers)
+    _Environment.record = record
+    os.environ.__class__ = _Environment
+    sys.meta_path.insert(0, first)
+    sys.meta_path.append(last)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(first)
+        sys.meta_path.remove(last)
+        os.environ.__class__ = original
+        record.exported.update({name: value for name, value in os.environ.items() if name not in before})
+        # A package that configures the root logger would decide what all programs log.
+        logging.root.setLevel(root[0])
+        logging.root.handlers[:] = root[1]
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Import modules; those that are not installed, or that fail, are left out, and the program meets their error."""
+    for name in modules:
+        try:
+            import_module(name)
+        except Exception:
+            traceback.print_exc()
+            for partial in [loaded for loaded in sys.modules if loaded == name or loaded.startswith(f"{name}.")]:
+                del sys.modules[partial]
+
+
+def import_in_background(modules: Iterable[str]) -> None:
+    """Import modules at the lowest priority, and return when it is done.
+
+    Niceness belongs to a thread and cannot be lowered again, so another thread imports, which ends with its imports.
+    """
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        import_all(modules)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+class Sources:
+    """The files that this process was loaded from, to notice that one of them has changed since."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[int, int] | None] = {}
+
+    def add_loaded(self) -> None:
+        """Note the files that are new since the last call: modules, folders of packages, and their `.pth` files."""
+        for module in list(sys.modules.values()):
+            if path := getattr(module, "__file__", None):
+                self._add(path)
+        for folder in {*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+            # A package that is installed, removed or upgraded changes the folder; `.pth` files are edited in place.
+            self._add(folder)
+            for path in Path(folder).glob("*.pth"):
+                self._add(str(path))
+        self._add(sys.executable)
+
+    def changed(self) -> str | None:
+        """Return a file that is not what it was; None if all are."""
+        return next((path for path, seen in self._files.items() if _identity(path) != seen), None)
+
+    def _add(self, path: str) -> None:
+        if path not in self._files:
+            self._files[path] = _identity(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - 4000 files; pathlib takes three times as long
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

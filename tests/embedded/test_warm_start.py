@@ -1,0 +1,110 @@
+"""Warm start on the embedded platform: drivers and workers of Ray are forked from templates."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from embedded import wait_for
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.local.instance import Home
+from mlplatform.local.platform import LocalPlatform
+from mlplatform.settings.job import Settings
+from mlplatform.warm import client
+
+FIT = """
+import logging, os, sys
+loaded = sorted({"torch", "lightning", "mlflow", "ray"} & set(sys.modules))
+import ray.train
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def train(config):
+    import torch
+    print("threads", torch.get_num_threads())
+    ray.train.report({"x": 1})
+
+if __name__ == "__main__":
+    print("loaded", loaded)
+    logging.getLogger("of.a.program").warning("warned")
+    TorchTrainer(
+        train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=sys.argv[1])
+    ).fit()
+"""
+
+
+@dataclass
+class WarmPlatform:
+    """A platform with templates, and the folder of their sockets."""
+
+    platform: LocalPlatform
+    settings: Settings
+    folder: Path
+
+    def starts(self, pattern: str) -> list[str | None]:
+        """Return, for each start from a template whose name begins so, the reason for cold; None for warm."""
+        lines = [json.loads(line) for line in (self.folder / "starts.jsonl").read_text().splitlines()]
+        return [line["cold"] for line in lines if line["template"].startswith(pattern)]
+
+    def run(self, folder: Path, *words: str, environment: dict[str, str] | None = None) -> tuple[str, str]:
+        """Run a job; return its status and its log."""
+        with Jobs(self.settings) as jobs:
+            job_id = jobs.submit(["python", *words], folder, env=environment or {})
+            log = "\n".join(jobs.follow(job_id))
+            return jobs.get(job_id).status, log
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
+    """A platform of its own, whose templates have been loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(client.SWITCH, "1")
+        platform = LocalPlatform(tmp_path_factory.mktemp("warm"))
+        settings = platform.up()
+    try:
+        instance = Home(platform.home).load()
+        assert instance
+        folder = Path(instance.ray_folder) / "warm"
+        wait_for(lambda: (folder / "driver.sock").exists(), "the templates to be loaded")
+        yield WarmPlatform(platform, settings, folder)
+    finally:
+        platform.down()
+
+
+def test_fit_starts_warm(warm: WarmPlatform, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "fit.py").write_text(FIT)
+    status, log = warm.run(tmp_path / "job", "fit.py", str(tmp_path / "results"))
+    assert status == "SUCCEEDED", log
+    assert "loaded ['lightning', 'mlflow', 'ray', 'torch']" in log
+    # A package that the template imports must not configure the root logger for programs.
+    assert "\nwarned" in log
+    # Ray gives each worker one thread per CPU, however many the template had.
+    assert "threads 1" in log
+    assert warm.starts("driver") == [None]
+    # The supervisor, Ray Train's controller and its other actors, and two train workers.
+    assert len(warm.starts("job-")) >= 4
+    assert Counter(warm.starts("job-")) == {None: len(warm.starts("job-"))}
+    wait_for(lambda: not list(warm.folder.glob("job-02*.sock")), "the template of the job to end", 30)
+
+
+def test_job_can_start_cold(warm: WarmPlatform, tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text("import sys; print('loaded', 'torch' in sys.modules)")
+    status, log = warm.run(tmp_path, "loaded.py", environment={client.SWITCH: "0"})
+    assert status == "SUCCEEDED", log
+    assert "loaded False" in log
+
+
+def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text("import os, time; print('sleeping', os.getpid(), flush=True); time.sleep(600)")
+    with Jobs(warm.settings) as jobs:
+        job_id = jobs.submit(["python", "sleeper.py"], tmp_path)
+        line = next(line for line in jobs.follow(job_id) if line.startswith("sleeping"))
+        jobs.stop(job_id)
+        wait_for(lambda: jobs.get(job_id).status == "STOPPED", "the job to stop")
+    wait_for(lambda: not Path(f"/proc/{line.split()[1]}").exists(), "its driver to end", 10)

@@ -1,0 +1,266 @@
+"""Programs that start warm end like others, and templates leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from warm import Warm, start_template
+
+from mlplatform.warm import client
+from mlplatform.warm.template import check_forkable
+
+SLEEPER = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(60)
+"""
+
+TERMINATED = """
+import os, signal, sys, time
+def end(number, frame):
+    print("got", number, flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Iterator[Warm]:
+    """A template that the test may harm."""
+    running = start_template(tmp_path / "sockets")
+    processes = [running.process.pid, *(child.pid for child in psutil.Process(running.process.pid).children(True))]
+    yield running
+    running.process.kill()
+    running.process.wait()
+    until(lambda: not any(is_running(pid) for pid in processes), "the templates to end with their keeper")
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start(warm: Warm, code: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        warm.command(["-c", code]),
+        env=warm.environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def pids(process: subprocess.Popen[str]) -> list[int]:
+    """Return the process IDs that the program prints first."""
+    assert process.stdout
+    return [int(word) for word in process.stdout.readline().split()]
+
+
+def templates(warm: Warm) -> dict[str, int]:
+    """Return the templates' process IDs by name."""
+    (base,) = psutil.Process(warm.process.pid).children()
+    (drivers,) = base.children()
+    return {"keeper": warm.process.pid, "base": base.pid, "driver": drivers.pid}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_reaches_program(number: signal.Signals, warm: Warm) -> None:
+    process = start(warm, TERMINATED)
+    (pid,) = pids(process)
+    assert pid != process.pid
+    process.send_signal(number)
+    output, _errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (5, f"got {int(number)}\n")
+    assert warm.reasons() == [None]
+
+
+def test_killed_client_takes_program_and_its_children_along(warm: Warm) -> None:
+    process = start(warm, SLEEPER)
+    found = pids(process)
+    process.kill()
+    process.wait()
+    until(lambda: not any(is_running(pid) for pid in found), "the program to end")
+
+
+def test_killed_client_ends_program_that_replaced_itself(warm: Warm) -> None:
+    process = start(warm, "import os; print(os.getpid(), flush=True); os.execvp('sleep', ['sleep', '60'])")
+    (pid,) = pids(process)
+    until(lambda: psutil.Process(pid).name() == "sleep", "the program to replace itself")
+    process.kill()
+    process.wait()
+    until(lambda: not is_running(pid), "the program to end")
+
+
+def test_killed_program_ends_client_by_same_signal(warm: Warm) -> None:
+    process = start(warm, SLEEPER)
+    pid, child = pids(process)
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(timeout=20) == -signal.SIGKILL
+    # As after a cold start, which ends no children.
+    assert is_running(child)
+    os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["keeper", "base", "driver"])
+def test_program_outlives_killed_template(name: str, warm: Warm) -> None:
+    process = start(warm, TERMINATED)
+    (pid,) = pids(process)
+    killed = templates(warm)[name]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not is_running(killed), "the template to end")
+    assert is_running(pid)
+    process.terminate()
+    output, _errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (5, "got 15\n")
+
+
+def test_programs_start_cold_without_template(warm: Warm) -> None:
+    found = templates(warm)
+    for name in ("base", "driver"):
+        os.kill(found[name], signal.SIGKILL)
+    process = start(warm, "print('cold')")
+    assert process.communicate(timeout=20)[0] == "cold\n"
+    assert process.returncode == 0
+    (reason,) = warm.reasons()
+    assert reason is not None
+
+
+def test_silent_template_delays_program_by_two_seconds(warm: Warm) -> None:
+    frozen = templates(warm)["driver"]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        process = start(warm, "print('cold')")
+        assert process.communicate(timeout=20)[0] == "cold\n"
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert warm.reasons() == [f"the template is silent for {client.SILENCE_SECONDS:g} s"]
+
+
+def test_woken_template_does_not_start_program_again(warm: Warm, tmp_path: Path) -> None:
+    frozen = templates(warm)["driver"]
+    os.kill(frozen, signal.SIGSTOP)
+    process = start(warm, f"open({str(tmp_path / 'runs')!r}, 'a').write('run')")
+    process.wait(timeout=20)
+    os.kill(frozen, signal.SIGCONT)
+    # The template serves in order, so it is done with the first client when it has served the second.
+    assert start(warm, "print()").wait(timeout=20) == 0
+    assert (tmp_path / "runs").read_text() == "run"
+    assert [reason is None for reason in warm.reasons()] == [False, True]
+
+
+def test_nothing_is_left_of_ended_program(warm: Warm) -> None:
+    assert start(warm, "print()").wait(timeout=20) == 0
+    before = {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)}
+    files = psutil.Process(templates(warm)["driver"]).num_fds()
+    for _run in range(3):
+        assert start(warm, "print()").wait(timeout=20) == 0
+    until(
+        lambda: {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)} == before,
+        "the programs to be reaped",
+    )
+    until(lambda: psutil.Process(templates(warm)["driver"]).num_fds() == files, "their files to be closed")
+
+
+def test_template_of_job_ends_with_its_last_process(warm: Warm, tmp_path: Path) -> None:
+    environment = {**warm.environment(), "RAY_JOB_ID": "01000000"}
+    name = client.job_template(environment)
+    root = str(Path(client.__file__).parents[2])
+    code = (
+        f"import sys, os; sys.path.insert(0, {root!r}); from mlplatform.warm import client; "
+        f"client.run(['-c', 'import os; print(os.environ[\"RAY_JOB_ID\"], flush=True)'], dict(os.environ), {name!r})"
+    )
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-IS", "-c", code], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        for _worker in range(3)
+    ]
+    assert [worker.communicate(timeout=60)[0] for worker in workers] == [b"01000000\n"] * 3
+    assert warm.reasons() == [None] * 3
+    until(lambda: not (warm.folder / f"{name}.sock").exists(), "the job's template to end", 30)
+
+
+def test_changed_module_starts_cold_until_template_is_renewed(tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    # Imported by the template, because a package that it imports does.
+    (modules / "boto3.py").write_text("VALUE = 1\n")
+    environment = {**os.environ, "PYTHONPATH": f"{modules}:{Path(client.__file__).parents[2]}"}
+    warm = start_template(tmp_path / "sockets", environment)
+    try:
+        code = "import boto3; print(boto3.VALUE)"
+        assert start(warm, code, PYTHONPATH=environment["PYTHONPATH"]).communicate(timeout=20)[0] == "1\n"
+        (modules / "boto3.py").write_text("VALUE = 22\n")
+        process = start(warm, code, PYTHONPATH=environment["PYTHONPATH"])
+        assert process.communicate(timeout=20)[0] == "22\n"
+        assert [reason is None for reason in warm.reasons()] == [True, False]
+        assert "boto3.py has changed" in str(warm.reasons()[-1])
+    finally:
+        warm.process.kill()
+        warm.process.wait()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_template_of_other_user_is_not_used() -> None:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "driver.sock"))
+        listener.listen()
+        (folder / "driver.sock").chmod(0o666)
+        if (pid := os.fork()) == 0:
+            os.setuid(65534)
+            try:
+                client.connect(str(folder), "driver", {})
+            except client.Cold as reason:
+                os._exit(0 if str(reason) == "the template belongs to another user" else 1)
+            os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+    shutil.rmtree(folder)
+
+
+def test_program_may_be_traced_and_template_not(warm: Warm) -> None:
+    # PR_GET_DUMPABLE, asked by the processes themselves.
+    code = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+    assert start(warm, code).communicate(timeout=20)[0] == "1\n"
+    # The kernel gives the files of such a process to root; as root, all belong to it.
+    owner = Path(f"/proc/{templates(warm)['driver']}/environ").stat().st_uid
+    assert owner == 0
+
+
+def test_threads_keep_process_from_being_template() -> None:
+    import threading
+
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="left over")
+    thread.start()
+    try:
+        with pytest.raises(RuntimeError, match="left over"):
+            check_forkable()
+    finally:
+        stop.set()
+        thread.join()

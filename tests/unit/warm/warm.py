@@ -1,0 +1,60 @@
+"""Templates and programs for the tests of warm starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlplatform.warm import client
+from mlplatform.warm.variables import OF_DRIVERS
+
+_ROOT = str(Path(client.__file__).parents[2])
+
+_SHIM = f"import sys; sys.path.insert(0, {_ROOT!r}); from mlplatform.warm.client import python; python()"
+
+
+@dataclass
+class Warm:
+    """A running template."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return a command line that starts a program warm."""
+        return [sys.executable, "-IS", "-c", _SHIM, *arguments]
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return an environment in which programs start warm."""
+        variables = {client.SOCKETS: str(self.folder), client.REASON: str(self.log)}
+        return {**os.environ, **OF_DRIVERS, **variables, **(extra or {})}
+
+    def reasons(self) -> list[str | None]:
+        """Return why each program so far started cold; None for those that started warm."""
+        return [json.loads(line)["cold"] for line in self.log.read_text().splitlines()]
+
+    def templates(self) -> list[Path]:
+        """Return the sockets of the templates."""
+        return sorted(self.folder.glob("*.sock"))
+
+
+def start_template(folder: Path, environment: Mapping[str, str] | None = None) -> Warm:
+    """Start a base template, and wait until programs can start warm."""
+    folder.mkdir(mode=0o700)
+    command = [sys.executable, "-m", "mlplatform.warm", str(folder)]
+    with (folder.parent / "template.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    warm = Warm(folder, process, folder.parent / "starts.jsonl")
+    deadline = time.monotonic() + 120
+    while len(warm.templates()) < 2:
+        assert process.poll() is None, (folder.parent / "template.log").read_text()
+        assert time.monotonic() < deadline, (folder.parent / "template.log").read_text()
+        time.sleep(0.02)
+    return warm
