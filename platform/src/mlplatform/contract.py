@@ -33,6 +33,10 @@ OMITTED = re.compile(r"mlplatform: [\d.]+ MiB of this log \((\d+) lines\) were o
 ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
 """End of the ids under which the gateway submits the attempts of a job to Ray; ids chosen by users must not match."""
 
+START_LOG = re.compile(r"starts-[0-9a-f]{16}\.jsonl")
+"""Name of a node's log of process starts, in Ray's folder of sessions. Each start of the node uses another one, so that
+a position in a log stays valid."""
+
 MAX_PACKED = 64 * 1024
 """Maximum length of a packed diff. Linux accepts environment variables of up to 128 KiB, and Ray puts the diff into one
 variable of the driver together with the rest of the job's configuration, such as its runtime environment."""

@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> None:
         if client.SOCKETS in os.environ and "RAY_JOB_ID" in os.environ and rest[0].endswith(".py"):
             client.run(rest, dict(os.environ), client.job_template(dict(os.environ)))
         os.execv(executable, [executable, *rest])  # noqa: S606
+    if "RAY_JOB_ID" in os.environ:
+        client.note(dict(os.environ), "worker", "its runtime environment has a Python or a shell command of its own")
     # Both may be shell code, such as `source activate` or `uv run python`.
     command = [*prefix, "exec", executable, *map(shlex.quote, rest)]
     os.execvp("bash", ["bash", "-c", " ".join(command)])  # noqa: S606

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.compat import ray_commands
+from mlplatform.contract import START_LOG
 from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.warm import client
+
+_KEPT_START_LOGS = 3
+"""Logs of former starts of the node, whose last lines the log shipper may not have sent yet; up to 16 MiB each."""
 
 _PYTHON = """#!{python} -IS
 import sys
@@ -31,7 +36,8 @@ def prepare(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     if not head:
-        start_templates(Path(tempfile.gettempdir()) / "warm")
+        folder = Path(tempfile.gettempdir())
+        start_templates(folder / "warm", folder / "ray")
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
@@ -43,14 +49,15 @@ def prepare_local(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     ray_commands.disable_client_server(parameters)
-    start_templates(Path(parameters.temp_dir) / "warm")
+    start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
 
 
-def start_templates(folder: Path) -> None:
+def start_templates(folder: Path, sessions: Path) -> None:
     """Start the base template, which ends with this process, and put its `python` first on the PATH of jobs.
 
     Args:
         folder: of the templates' sockets; it is emptied first.
+        sessions: Ray's folder of sessions, of which the log shipper reads the log of starts.
     """
     if not NodeSettings.load().warm_start:
         return
@@ -61,7 +68,7 @@ def start_templates(folder: Path) -> None:
     set_environment(
         {
             client.SOCKETS: str(folder),
-            client.REASON: str(folder / "starts.jsonl"),
+            client.REASON: str(_new_start_log(sessions)),
             "PATH": f"{folder / 'bin'}:{environment().get('PATH', '')}",
         }
     )
@@ -72,6 +79,17 @@ def start_templates(folder: Path) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
+
+
+def _new_start_log(folder: Path) -> Path:
+    """Create a log of process starts, and delete all but the latest ones of former starts of the node."""
+    logs = [path for path in folder.glob("starts-*.jsonl") if START_LOG.fullmatch(path.name)]
+    for path in sorted(logs, key=lambda path: path.stat().st_mtime)[:-_KEPT_START_LOGS]:
+        path.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"starts-{secrets.token_hex(8)}.jsonl"
+    log.touch()
+    return log
 
 
 def _write_python(folder: Path) -> None:

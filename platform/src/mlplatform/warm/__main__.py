@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.warm import conditions, program
-from mlplatform.warm.client import FORKED, SILENCE_SECONDS, START, Cold, receive, send
+from mlplatform.warm.client import DRIVERS, FORKED, SILENCE_SECONDS, START, Cold, receive, send
 from mlplatform.warm.imports import Record, import_in_background
 from mlplatform.warm.packages import BASE, DRIVER, FORK, WORKER
 from mlplatform.warm.program import ModulePath, Program
 from mlplatform.warm.template import Template, end_with_parent, is_own
 from mlplatform.warm.variables import OF_DRIVERS
 
-DRIVERS = "driver"
 JOB_PREFIX = "job-"
 
 JOB_IDLE_SECONDS = 5.0

@@ -28,7 +28,18 @@ SWITCH = "MLPLATFORM_WARM_START"
 """Variable that turns warm start off for a program when it is 0."""
 
 REASON = "MLPLATFORM_WARM_LOG"
-"""Variable with a file to which one line of JSON is appended per start: process, template, and the reason for cold."""
+"""Variable with a file to which one line of JSON is appended per start: process, job, template, reason for cold."""
+
+LOG_BYTES = 16 << 20
+"""Size from which on the file gets no more lines: about 70,000 starts since the node was started."""
+
+LINE_BYTES = 4096
+"""Limit of a line; the file is opened for appending, so lines of several processes do not mix."""
+
+REASON_CHARACTERS = 300
+
+DRIVERS = "driver"
+"""Name of the template of drivers; all others are templates of workers."""
 
 SILENCE_SECONDS = 2.0
 """Longest time without an answer or a sign of progress before the program starts cold."""
@@ -61,7 +72,7 @@ def run(arguments: list[str], environment: dict[str, str], template: str) -> Non
     try:
         status = _run_warm(arguments, environment, template)
     except (Cold, OSError, ValueError) as error:
-        _note(environment, template, f"{error}" or type(error).__name__)
+        note(environment, template, f"{error}" or type(error).__name__)
         executable = sys.executable
         os.execve(executable, [executable, *arguments], environment)  # noqa: S606
     _end_as(status)
@@ -90,7 +101,7 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     # The child has inherited which signals are blocked; here they must arrive.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.close(report_end)
-    _note(environment, template, None)
+    note(environment, template, None)
     status = _wait(connection, child, report)
     # Whatever the program left running stays, as it would after a cold start.
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) & ~os.O_ASYNC)
@@ -293,14 +304,41 @@ def _end_as(status: int) -> None:
     os._exit(os.waitstatus_to_exitcode(status))
 
 
-def _note(environment: dict[str, str], template: str, reason: str | None) -> None:
-    """Append how a program started to the log; ignore a log that cannot be written."""
+def note(environment: dict[str, str], template: str, reason: str | None) -> None:
+    """Append how a program starts to the log, if there is one; a log that is full or cannot be written is ignored.
+
+    Args:
+        environment: of the program.
+        template: name of the template that the program starts from, or would start from.
+        reason: why the program starts cold; None if it starts warm.
+    """
     path = environment.get(REASON)
     if not path:
         return
-    line = {"time": time.time(), "pid": os.getpid(), "template": template, "cold": reason}
-    with suppress(OSError), open(path, "a") as file:  # noqa: PTH123
-        file.write(json.dumps(line) + "\n")
+    line = {
+        "time": time.time(),
+        "pid": os.getpid(),
+        "job": environment.get("MLPLATFORM_JOB_ID"),
+        "attempt": environment.get("MLPLATFORM_ATTEMPT"),
+        "role": "driver" if template == DRIVERS else "worker",
+        "template": template,
+        # A name of a file may hold bytes that are not UTF-8.
+        "cold": None if reason is None else reason[:REASON_CHARACTERS].encode(errors="replace").decode(),
+    }
+    content = json.dumps(line).encode() + b"\n"
+    if len(content) <= LINE_BYTES:
+        with suppress(OSError, ValueError):
+            _append(path, content)
+
+
+def _append(path: str, content: bytes) -> None:
+    # Without blocking: the program's environment may name a pipe that nobody reads.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    try:
+        if os.fstat(file).st_size < LOG_BYTES:
+            os.write(file, content)
+    finally:
+        os.close(file)
 
 
 def job_template(environment: dict[str, str]) -> str:
@@ -311,4 +349,4 @@ def job_template(environment: dict[str, str]) -> str:
 
 def python() -> None:
     """Entry point of the `python` that is first on the PATH of jobs."""
-    run(sys.argv[1:], dict(os.environ), "driver")
+    run(sys.argv[1:], dict(os.environ), DRIVERS)
