@@ -37,3 +37,5 @@ def test_token_file_without_token_is_named(tmp_path: Path, content: str | None) 
         path.write_text(content)
     with pytest.raises(SettingsError, match=f"RAY_AUTH_TOKEN_PATH='{path}'"):
         TokenFile(path).read()
+    with pytest.raises(SettingsError, match=f"OTHER='{path}'"):
+        TokenFile(path, "OTHER").read()

@@ -106,13 +106,18 @@ def comet_config(path: Path) -> None:
 
 
 class TokenFile:
-    """Ray's token in a file, which is read again when it changes, so that a rotation needs no restart.
+    """A token in a file, which is read again when it changes, so that a rotation needs no restart.
 
     While the file is missing or empty, for example in the middle of a rotation, the last token applies.
+
+    Args:
+        path: the file.
+        variable: the variable that names the file, for error messages.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, variable: str = "RAY_AUTH_TOKEN_PATH") -> None:
         self._path = path
+        self._variable = variable
         self._token = ""
         self._seen: tuple[int, int, int] | None = None
 
@@ -131,11 +136,11 @@ class TokenFile:
         except OSError as error:
             if not self._token:
                 raise SettingsError(
-                    f"RAY_AUTH_TOKEN_PATH={str(self._path)!r} cannot be read ({error.strerror}); "
-                    "set it to the file with Ray's token."
+                    f"{self._variable}={str(self._path)!r} cannot be read ({error.strerror}); "
+                    "set it to the file with the token."
                 ) from error
         if not self._token:
-            raise SettingsError(f"RAY_AUTH_TOKEN_PATH={str(self._path)!r} is empty; run `make env` for a token.")
+            raise SettingsError(f"{self._variable}={str(self._path)!r} is empty; run `make env` for a token.")
         return self._token
 
     def sign(self, request: httpx.Request) -> httpx.Request:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlplatform.contract import GATEWAY_HEADER
@@ -20,12 +20,15 @@ from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
-from mlplatform.gateway.http.auth import TokenAuth
+from mlplatform.gateway.http import starts as http_starts
+from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
@@ -46,6 +49,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     token = TokenFile(config.token_path)
     token.read()
     store = JobStore(config.database)
+    starts = StartStore(store.engine)
     head = RayHead(config.head, config.head_agent, token.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     packages = Packages(config.files, config.package_bytes)
@@ -53,7 +57,9 @@ def create_app(config: GatewaySettings) -> Starlette:
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking)
     proxy = ReverseProxy(config.head)
-    jobs = JobRoutes(store, reconciler, logs, head, proxy)
+    jobs = JobRoutes(store, starts, reconciler, logs, head, proxy)
+    metrics = http_metrics.Metrics()
+    published = _published(metrics, config)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -80,12 +86,27 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_packages.routes(packages),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
+            *http_starts.routes(starts, metrics),
+            *published,
             Mount("/", app=proxy),
         ],
-        middleware=[Middleware(_GatewayHeader), Middleware(TokenAuth, token=token.read)],
+        middleware=[
+            Middleware(_GatewayHeader),
+            # The route of the metrics has a token of its own.
+            Middleware(TokenAuth, token=token.read, open_paths=OPEN_PATHS | {route.path for route in published}),
+        ],
         exception_handlers={PlatformError: handle_error},
         lifespan=lifespan,
     )
+
+
+def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:
+    """Return the route of the metrics, if Prometheus has a token for it."""
+    if config.metrics_token_path is None:
+        return []
+    token = TokenFile(config.metrics_token_path, "MLPLATFORM_METRICS_TOKEN_PATH")
+    token.read()
+    return [metrics.route(token.read)]
 
 
 class _GatewayHeader:

@@ -36,6 +36,9 @@ class GatewaySettings(EnvironmentSettings):
     token_path: Path = Field(Path("/run/secrets/ray_token"), validation_alias="RAY_AUTH_TOKEN_PATH")
     """File with the token that clients send and that the head requires."""
 
+    metrics_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_METRICS_TOKEN_PATH")
+    """File with the token that Prometheus sends; None publishes no metrics."""
+
     database: str = Field(
         "postgresql+psycopg2:///gateway?service=gateway", validation_alias="MLPLATFORM_GATEWAY_DATABASE"
     )

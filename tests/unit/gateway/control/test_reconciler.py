@@ -22,6 +22,7 @@ from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -455,7 +456,9 @@ async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
 
 def api(gateway: Gateway) -> JobRoutes:
     made_up: Any = gateway.head
-    return JobRoutes(gateway.store, gateway.reconciler, gateway.logs, made_up, ReverseProxy("http://127.0.0.1:1"))
+    starts = StartStore(gateway.store.engine)
+    proxy = ReverseProxy("http://127.0.0.1:1")
+    return JobRoutes(gateway.store, starts, gateway.reconciler, gateway.logs, made_up, proxy)
 
 
 async def _true(value: object) -> bool:

@@ -25,6 +25,7 @@ from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.details import job_details, listed
 from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission, request_of
@@ -51,9 +52,16 @@ class JobRoutes:
     """Endpoints for the gateway's jobs; requests for other jobs go to the Ray head."""
 
     def __init__(
-        self, store: JobStore, reconciler: Reconciler, logs: JobLogs, head: RayHead, proxy: ReverseProxy
+        self,
+        store: JobStore,
+        starts: StartStore,
+        reconciler: Reconciler,
+        logs: JobLogs,
+        head: RayHead,
+        proxy: ReverseProxy,
     ) -> None:
         self._store = store
+        self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
         self._head = head
@@ -214,6 +222,7 @@ class JobRoutes:
 
     async def _attempts(self, request: Request) -> Response:
         job = await self._store.get(request.path_params["job_id"])
+        starts = await self._starts.of(job.id)
         attempts = [
             {
                 "number": attempt.number,
@@ -223,6 +232,10 @@ class JobRoutes:
                 "node": attempt.node,
                 "created": attempt.created.isoformat(),
                 "ended": attempt.ended.isoformat() if attempt.ended else None,
+                "starts": [
+                    {"role": start.role, "reason": start.reason or None, "count": start.count}
+                    for start in starts.get(attempt.number, ())
+                ],
             }
             for attempt in job.attempts
         ]

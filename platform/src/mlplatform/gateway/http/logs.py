@@ -35,11 +35,11 @@ def routes(logs: JobLogs) -> list[Route]:
     async def put(request: Request) -> Response:
         """Accept bytes of a file: 200 with the next offset, 409 with the offset expected, or 404, 410, 503."""
         try:
-            node, file = (_name(key, request.path_params[key]) for key in ("node", "file"))
-            session = _name("session", request.query_params.get("session", ""))
-            offset, inode = (_number(key, request.query_params.get(key, "")) for key in ("offset", "inode"))
+            node, file = (name_in(key, request.path_params[key]) for key in ("node", "file"))
+            session = name_in("session", request.query_params.get("session", ""))
+            offset, inode = (number_in(key, request.query_params.get(key, "")) for key in ("offset", "inode"))
             taken = request.query_params.get("restart")
-            restart = None if taken is None else _number("restart", taken)
+            restart = None if taken is None else number_in("restart", taken)
             more = request.query_params.get("more", "") == "1"
             body = await request_body.whole(request.receive, BODY_BYTES, _SMALLER)
             expected = await logs.accept(node, session, file, offset, inode, body, restart=restart, more=more)
@@ -52,7 +52,7 @@ def routes(logs: JobLogs) -> list[Route]:
     async def post(request: Request) -> Response:
         """Accept a shipper's report that it sent everything; respond whether it should check again at once."""
         try:
-            node = _name("node", request.path_params["node"])
+            node = name_in("node", request.path_params["node"])
             started, instance = _report(await request_body.whole(request.receive, BODY_BYTES, _SMALLER))
         except PlatformError as error:
             return error_response(error, {INSTANCE: logs.instance})
@@ -66,7 +66,12 @@ def routes(logs: JobLogs) -> list[Route]:
     ]
 
 
-def _name(what: str, value: str) -> str:
+def name_in(what: str, value: str) -> str:
+    """Return a name from a request.
+
+    Raises:
+        RequestError: it has other characters than ids of jobs have.
+    """
     if not _NAME.fullmatch(value):
         raise RequestError(
             f"Invalid {what} {value[:100]!r}: use at most 255 letters, digits, '_', '.', ':', '@', '+' and '-'."
@@ -74,7 +79,12 @@ def _name(what: str, value: str) -> str:
     return value
 
 
-def _number(what: str, value: str) -> int:
+def number_in(what: str, value: str) -> int:
+    """Return a number from a request.
+
+    Raises:
+        RequestError: it is none, or does not fit into 64 bits.
+    """
     if not _NUMBER.fullmatch(value) or int(value) >= 1 << 63:
         raise RequestError(f"Invalid {what} {value[:100]!r}: pass a whole number from 0 to 2^63-1.")
     return int(value)

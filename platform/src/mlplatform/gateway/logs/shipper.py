@@ -25,6 +25,7 @@ from watchfiles import awatch
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.logs.lines import NO_JOB, LogName, log_name
+from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.throttle import ThrottledWarning
 
@@ -363,13 +364,15 @@ def _answer(answer: httpx.Response) -> str:
 
 
 async def ship(config: GatewaySettings) -> None:
-    """Ship logs until SIGTERM."""
+    """Ship logs and starts until SIGTERM."""
     token = TokenFile(config.token_path)
     # The environment's proxies are for the internet, not for the gateway.
     async with httpx.AsyncClient(
         base_url=config.gateway, auth=token.sign, timeout=_TIMEOUT_SECONDS, trust_env=False
     ) as client:
-        task = asyncio.ensure_future(LogShipper(config.node_logs, client, config.heartbeat).run())
+        task = asyncio.gather(
+            LogShipper(config.node_logs, client, config.heartbeat).run(), StartShipper(config.node_logs, client).run()
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -1,0 +1,90 @@
+"""The whole gateway on SQLite and folders, without a Ray head, and logs of process starts as nodes write them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
+
+from mlplatform.gateway.app import create_app
+from mlplatform.gateway.jobs.states import Outcome, Verdict
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.settings.gateway import GatewaySettings
+
+LOG = "starts-0123456789abcdef.jsonl"
+METRICS_TOKEN = "metrics" * 5
+
+
+def line(cold: str | None = None, role: str = "worker", attempt: object = "1", job: object = "mine") -> bytes:
+    """A line of a log of starts."""
+    return json.dumps({"job": job, "attempt": attempt, "role": role, "cold": cold}).encode() + b"\n"
+
+
+@dataclass
+class StartedGateway:
+    """A gateway's files, which outlive its processes, and a client of the one that runs."""
+
+    folder: Path
+    head: str
+    metrics_token: bool = True
+
+    def __post_init__(self) -> None:
+        (self.folder / "files").mkdir()
+        (self.folder / "ray_token").write_text(TOKEN)
+        (self.folder / "metrics_token").write_text(METRICS_TOKEN)
+        self.store = JobStore(f"sqlite:///{self.folder}/gateway.db")
+        asyncio.run(upgrade(self.store.engine))
+
+    @contextmanager
+    def running(self) -> Iterator[httpx.Client]:
+        """Serve the gateway; each call is a start of it."""
+        config = GatewaySettings.load(
+            head=self.head,
+            head_agent=self.head,
+            token_path=self.folder / "ray_token",
+            metrics_token_path=self.folder / "metrics_token" if self.metrics_token else None,
+            database=f"sqlite:///{self.folder}/gateway.db",
+            files=str(self.folder / "files"),
+        )
+        with (
+            served(create_app(config)) as address,
+            httpx.Client(base_url=address, headers=AUTHORIZED, timeout=BOUND_S, verify=NO_TLS) as client,
+        ):
+            yield client
+
+    def add(self, job_id: str = "mine", attempts: int = 1) -> None:
+        """Store a job with attempts, of which the last one runs."""
+        asyncio.run(self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job()))
+        for number in range(1, attempts + 1):
+            assert asyncio.run(self.store.begin_attempt(job_id))
+            if number < attempts:
+                self.end(Outcome.LOST, job_id, number)
+
+    def end(self, outcome: Outcome = Outcome.SUCCEEDED, job_id: str = "mine", number: int = 1) -> None:
+        """End an attempt."""
+        assert asyncio.run(self.store.end_attempt(job_id, number, Verdict(outcome, "It ended."), None, False))
+
+
+def put(client: httpx.Client, offset: int, body: bytes, node: str = "ray-worker-0", file: str = LOG) -> tuple[int, int]:
+    """Send bytes of a log; return the status and the offset that the gateway expects next."""
+    answer = client.put(f"/platform/starts/{node}/{file}", params={"offset": offset}, content=body)
+    return answer.status_code, answer.json()["expected"]
+
+
+def starts(client: httpx.Client, job_id: str = "mine") -> list[list[dict[str, Any]]]:
+    """The starts of each attempt of a job."""
+    return [attempt["starts"] for attempt in client.get(f"/platform/jobs/{job_id}").json()["attempts"]]
+
+
+def start(count: int, reason: str | None = None, role: str = "worker") -> dict[str, Any]:
+    """An element of `starts`."""
+    return {"role": role, "reason": reason, "count": count}

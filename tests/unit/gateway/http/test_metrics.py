@@ -1,0 +1,64 @@
+"""Metrics of the gateway, for Prometheus only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from ray_head import TOKEN
+from started_gateway import METRICS_TOKEN, StartedGateway, line, put
+
+from mlplatform.errors import SettingsError
+
+
+def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.get(f"{client.base_url}/platform/metrics", headers=headers)
+
+
+def test_starts_are_published_by_role_and_start(started: StartedGateway) -> None:
+    with started.running() as client:
+        body = line(role="driver") + line() * 2 + line("because") + line(job="unknown")
+        put(client, 0, body)
+        put(client, 0, body)
+        answer = scrape(client, METRICS_TOKEN)
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
+    assert sorted(samples) == [
+        'mlplatform_starts_total{role="driver",start="cold"} 0.0',
+        'mlplatform_starts_total{role="driver",start="warm"} 1.0',
+        'mlplatform_starts_total{role="worker",start="cold"} 1.0',
+        'mlplatform_starts_total{role="worker",start="warm"} 2.0',
+    ]
+    assert "because" not in answer.text
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (TOKEN, 403)], ids=["none", "wrong", "ray"])
+def test_metrics_require_their_own_token(started: StartedGateway, token: str | None, status: int) -> None:
+    with started.running() as client:
+        answer = scrape(client, token)
+    assert answer.status_code == status
+    assert "mlplatform_starts" not in answer.text
+
+
+def test_metrics_token_opens_nothing_else(started: StartedGateway) -> None:
+    with started.running() as client:
+        headers = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+        for path in ("/api/jobs/", "/platform/jobs/mine", "/platform/metrics/", "/platform/metrics/x"):
+            assert httpx.get(f"{client.base_url}{path}", headers=headers).status_code == 403, path
+
+
+def test_gateway_without_metrics_token_publishes_none(tmp_path: Path, closed_port: int) -> None:
+    gateway = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", metrics_token=False)
+    with gateway.running() as client:
+        assert scrape(client, None).status_code == 401
+        assert scrape(client, METRICS_TOKEN).status_code == 403
+        assert "mlplatform_starts" not in scrape(client, TOKEN).text
+
+
+def test_missing_metrics_token_is_named(started: StartedGateway) -> None:
+    (started.folder / "metrics_token").unlink()
+    with pytest.raises(SettingsError, match="MLPLATFORM_METRICS_TOKEN_PATH"), started.running():
+        pass
