@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,23 +43,36 @@ if __name__ == "__main__":
 
 @dataclass
 class WarmPlatform:
-    """A platform with templates, and the folder of their sockets."""
+    """A platform with templates, the folder of their sockets, and the job that was run last."""
 
     platform: LocalPlatform
     settings: Settings
     folder: Path
+    job_id: str = ""
 
     def starts(self, pattern: str) -> list[str | None]:
         """Return, for each start from a template whose name begins so, the reason for cold; None for warm."""
-        lines = [json.loads(line) for line in (self.folder / "starts.jsonl").read_text().splitlines()]
+        (log,) = self.folder.parent.glob("starts-*.jsonl")
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
         return [line["cold"] for line in lines if line["template"].startswith(pattern)]
 
     def run(self, folder: Path, *words: str, environment: dict[str, str] | None = None) -> tuple[str, str]:
         """Run a job; return its status and its log."""
         with Jobs(self.settings) as jobs:
-            job_id = jobs.submit(["python", *words], folder, env=environment or {})
-            log = "\n".join(jobs.follow(job_id))
-            return jobs.get(job_id).status, log
+            self.job_id = jobs.submit(["python", *words], folder, env=environment or {})
+            log = "\n".join(jobs.follow(self.job_id))
+            return jobs.get(self.job_id).status, log
+
+    def shown(self) -> str:
+        """Return the line on starts that `mlplatform jobs ID` prints for the last job; empty without one."""
+        done = subprocess.run(
+            [sys.executable, "-m", "mlplatform", "jobs", self.job_id],
+            env={**os.environ, **self.settings.environment()},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return next((line.strip() for line in done.stdout.splitlines() if "starts:" in line), "")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +114,21 @@ def test_job_can_start_cold(warm: WarmPlatform, tmp_path: Path) -> None:
     status, log = warm.run(tmp_path, "loaded.py", environment={client.SWITCH: "0"})
     assert status == "SUCCEEDED", log
     assert "loaded False" in log
+
+
+@pytest.mark.parametrize(
+    ("switch", "line"),
+    [
+        ("1", "starts: driver warm, 1 worker warm"),
+        ("0", "starts: driver cold (warm start is off), 1 worker cold (warm start is off)"),
+    ],
+)
+def test_job_shows_how_its_processes_started(warm: WarmPlatform, tmp_path: Path, switch: str, line: str) -> None:
+    """The only worker is the supervisor of the job."""
+    (tmp_path / "trivial.py").write_text("print('done')")
+    status, log = warm.run(tmp_path, "trivial.py", environment={client.SWITCH: switch})
+    assert status == "SUCCEEDED", log
+    wait_for(lambda: warm.shown() == line, "the starts to be counted", 30)
 
 
 def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> None:

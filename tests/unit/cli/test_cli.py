@@ -138,6 +138,28 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
     assert "SUCCEEDED" in done.stdout
 
 
+def test_starts_are_shown_below_their_attempt(serve: Callable[..., str], tmp_path: Path) -> None:
+    job = json.loads(listing(1))[0]
+    fields = {"outcome": "LOST", "reason": "gone", "node": "n", "created": "2026-11-21T10:00:00+00:00", "ended": None}
+    starts = [
+        {"role": "driver", "reason": None, "count": 1},
+        {"role": "worker", "reason": "HF_HOME differs", "count": 2},
+    ]
+    of_gateways = ({"starts": starts}, {"starts": []}, {})  # the last one is older
+    attempts = [{**fields, "number": number, **more} for number, more in enumerate(of_gateways, 1)]
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        return 200, json.dumps({**job, "attempts": attempts})
+
+    done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path))
+    shown = [line.strip() for line in done.stdout.splitlines()]
+    first = next(number for number, line in enumerate(shown) if line.startswith("Attempt 1"))
+    assert shown[first + 1] == "starts: driver warm, 2 workers cold (HF_HOME differs)", done.stderr
+    assert shown[first + 2].startswith("Attempt 2")
+    assert shown[first + 3].startswith("Attempt 3")
+    assert done.stdout.count("starts:") == 1
+
+
 def test_job_is_deleted(serve: Callable[..., str]) -> None:
     asked = []
 

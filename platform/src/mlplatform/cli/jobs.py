@@ -63,19 +63,27 @@ def list_jobs(all_: All = False, state: State = None, user: User = None) -> None
 def show(job_id: JobId) -> None:
     """Show one job: its attempts, its run, its checkpoints."""
     from mlplatform.client.jobs import Jobs
+    from mlplatform.client.starts import describe
 
     with Jobs() as client:
         job, attempts = client.get(job_id), client.attempts(job_id)
-    facts = {"Status": job.status, "User": job.user, "Command": job.entrypoint, "Time": span(job.started, job.ended)}
-    facts["Message"] = (job.message.strip().splitlines() or [""])[-1]
+    facts = [
+        ("Status", job.status),
+        ("User", job.user),
+        ("Command", job.entrypoint),
+        ("Time", span(job.started, job.ended)),
+        ("Message", (job.message.strip().splitlines() or [""])[-1]),
+    ]
     for attempt in attempts:
         node = attempt.node and f"on {attempt.node}"
         parts = (attempt.outcome or "running", node, span(attempt.created, attempt.ended), attempt.reason)
-        facts[f"Attempt {attempt.number}"] = ", ".join(part for part in parts if part)
-    facts |= _results(job_id)
-    width = max(map(len, facts))
+        facts.append((f"Attempt {attempt.number}", ", ".join(part for part in parts if part)))
+        if attempt.starts:
+            facts.append(("", f"starts: {describe(attempt.starts)}"))
+    facts.extend(_results(job_id).items())
+    width = max(len(name) for name, _ in facts)
     print(f"{'Job':{width}}  {job_id}")
-    for name, value in facts.items():
+    for name, value in facts:
         if value:
             print(f"{name:{width}}  {value}")
 

@@ -26,6 +26,7 @@ from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow
 from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.renamed import renamed
+from mlplatform.client.starts import Start
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
@@ -83,6 +84,8 @@ class Attempt:
     node: str | None
     created: datetime
     ended: datetime | None
+    starts: Sequence[Start] = ()
+    """Its processes, counted by how they started."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
@@ -94,6 +97,7 @@ class Attempt:
             node=answer["node"],
             created=datetime.fromisoformat(answer["created"]),
             ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
+            starts=[Start.of(start) for start in answer.get("starts", ())],  # older gateways have none
         )
 
 
