@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 
 import yaml
 from host import Stack, run, wait_for
@@ -19,7 +20,7 @@ def test_every_prometheus_target_is_up(stack: Stack) -> None:
     def all_up() -> bool:
         targets = stack.prometheus_targets()
         assert {target["labels"]["job"] for target in targets} == {
-            *("alertmanager", "minio", "mlflow", "postgres", "prometheus", "ray")
+            *("alertmanager", "gateway", "minio", "mlflow", "postgres", "prometheus", "ray")
         }
         down = [(target["scrapeUrl"], target["lastError"]) for target in targets if target["health"] != "up"]
         assert not down, down
@@ -27,6 +28,33 @@ def test_every_prometheus_target_is_up(stack: Stack) -> None:
         return sum(target["labels"]["job"] == "ray" for target in targets) >= 3
 
     wait_for(all_up, "every target to be up")
+
+
+def test_starts_of_processes_are_counted(stack: Stack) -> None:
+    def counts() -> dict[tuple[str, str], float]:
+        """Processes by role and start, as Prometheus has them; empty before it has all series."""
+        found = {
+            (sample["metric"]["role"], sample["metric"]["start"]): float(sample["value"][1])
+            for sample in stack.prometheus("mlplatform_starts_total")
+        }
+        return found if len(found) == 4 else {}
+
+    before = wait_for(counts, "the metric to be scraped")
+    job_id = f"counted-{secrets.token_hex(4)}"
+    variables = {"MLPLATFORM_WARM_START": "0"}
+    body = {"entrypoint": "python -c 'print(1)'", "submission_id": job_id, "runtime_env": {"env_vars": variables}}
+    expected = [{"role": role, "reason": "warm start is off", "count": 1} for role in ("driver", "worker")]
+    with stack.ray as gateway:
+        gateway.post("/api/jobs/", json=body).raise_for_status()
+        wait_for(lambda: gateway.get(f"/api/jobs/{job_id}").json()["status"] == "SUCCEEDED", "the end of the job")
+        wait_for(
+            lambda: gateway.get(f"/platform/jobs/{job_id}").json()["attempts"][0]["starts"] == expected,
+            "its starts to be counted",
+        )
+        metrics = gateway.get("/platform/metrics")
+        gateway.delete(f"/api/jobs/{job_id}").raise_for_status()
+    assert metrics.status_code == 403, "the token of Ray's clients reads the metrics"
+    wait_for(lambda: counts()["driver", "cold"] > before["driver", "cold"], "Prometheus to see the cold start")
 
 
 def test_alert_rules_load_and_their_metrics_exist(stack: Stack) -> None:

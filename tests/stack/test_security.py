@@ -26,6 +26,8 @@ CLOSED = {
         ("GET", "/platform/jobs/x/log"),
         ("POST", "/platform/logs/n"),
         ("PUT", "/platform/logs/n/f"),
+        ("PUT", "/platform/starts/n/starts-0123456789abcdef.jsonl"),
+        ("GET", "/platform/metrics"),
         ("GET", "/api/version"),
         ("GET", "/api/jobs/"),
         ("POST", "/api/jobs/"),

@@ -57,6 +57,7 @@ FILES: dict[str, _Write] = {
     "mlflow_flask_key": _plain,
     "mlflow_webhook_key": fernet_key,
     "ray_token": _plain,
+    "gateway_prometheus_token": _plain,
     "notebook_token": _plain,
     "prometheus_password": _plain,
     "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
