@@ -66,7 +66,7 @@ types: .venv/dev  ## Check types
 lint: style types  ## Check style and types
 
 unit: .venv/light/ready  ## Unit tests (about a minute; without torch, Ray and MLflow)
-	$(LIGHT)/pytest -n 4 tests/unit
+	$(LIGHT)/pytest -n 4 -m "not soak" tests/unit
 
 test: lint unit .venv/dev  ## Lint, then unit and embedded tests; no Docker needed
 	.venv/bin/pytest -m "not soak" tests/embedded
@@ -77,7 +77,8 @@ test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debia
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
 
-soak: .venv/dev  ## Run the long repetitions that CI leaves out
+soak: .venv/light/ready .venv/dev  ## Run the long repetitions that CI leaves out
+	$(LIGHT)/pytest -n 4 -m soak tests/unit
 	.venv/bin/pytest -m soak tests/embedded
 	tests/stack/run.sh -m soak tests/stack
 

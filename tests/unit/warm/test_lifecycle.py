@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from warm import Warm, start_template
+from warm import Warm, is_running, start_template, until
 
 from mlplatform.warm import client
 from mlplatform.warm.template import check_forkable
@@ -50,20 +49,6 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     until(lambda: not any(is_running(pid) for pid in processes), "the templates to end with their keeper")
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def start(warm: Warm, code: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         warm.command(["-c", code]),
@@ -78,13 +63,6 @@ def pids(process: subprocess.Popen[str]) -> list[int]:
     """Return the process IDs that the program prints first."""
     assert process.stdout
     return [int(word) for word in process.stdout.readline().split()]
-
-
-def templates(warm: Warm) -> dict[str, int]:
-    """Return the templates' process IDs by name."""
-    (base,) = psutil.Process(warm.process.pid).children()
-    (drivers,) = base.children()
-    return {"keeper": warm.process.pid, "base": base.pid, "driver": drivers.pid}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -129,7 +107,7 @@ def test_killed_program_ends_client_by_same_signal(warm: Warm) -> None:
 def test_program_outlives_killed_template(name: str, warm: Warm) -> None:
     process = start(warm, TERMINATED)
     (pid,) = pids(process)
-    killed = templates(warm)[name]
+    killed = warm.pids()[name]
     os.kill(killed, signal.SIGKILL)
     until(lambda: not is_running(killed), "the template to end")
     assert is_running(pid)
@@ -139,7 +117,7 @@ def test_program_outlives_killed_template(name: str, warm: Warm) -> None:
 
 
 def test_programs_start_cold_without_template(warm: Warm) -> None:
-    found = templates(warm)
+    found = warm.pids()
     for name in ("base", "driver"):
         os.kill(found[name], signal.SIGKILL)
     process = start(warm, "print('cold')")
@@ -150,7 +128,7 @@ def test_programs_start_cold_without_template(warm: Warm) -> None:
 
 
 def test_silent_template_delays_program_by_two_seconds(warm: Warm) -> None:
-    frozen = templates(warm)["driver"]
+    frozen = warm.pids()["driver"]
     os.kill(frozen, signal.SIGSTOP)
     try:
         process = start(warm, "print('cold')")
@@ -161,7 +139,7 @@ def test_silent_template_delays_program_by_two_seconds(warm: Warm) -> None:
 
 
 def test_woken_template_does_not_start_program_again(warm: Warm, tmp_path: Path) -> None:
-    frozen = templates(warm)["driver"]
+    frozen = warm.pids()["driver"]
     os.kill(frozen, signal.SIGSTOP)
     process = start(warm, f"open({str(tmp_path / 'runs')!r}, 'a').write('run')")
     process.wait(timeout=20)
@@ -175,14 +153,14 @@ def test_woken_template_does_not_start_program_again(warm: Warm, tmp_path: Path)
 def test_nothing_is_left_of_ended_program(warm: Warm) -> None:
     assert start(warm, "print()").wait(timeout=20) == 0
     before = {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)}
-    files = psutil.Process(templates(warm)["driver"]).num_fds()
+    files = psutil.Process(warm.pids()["driver"]).num_fds()
     for _run in range(3):
         assert start(warm, "print()").wait(timeout=20) == 0
     until(
         lambda: {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)} == before,
         "the programs to be reaped",
     )
-    until(lambda: psutil.Process(templates(warm)["driver"]).num_fds() == files, "their files to be closed")
+    until(lambda: psutil.Process(warm.pids()["driver"]).num_fds() == files, "their files to be closed")
 
 
 def test_template_of_job_ends_with_its_last_process(warm: Warm, tmp_path: Path) -> None:
@@ -248,7 +226,7 @@ def test_program_may_be_traced_and_template_not(warm: Warm) -> None:
     code = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     assert start(warm, code).communicate(timeout=20)[0] == "1\n"
     # The kernel gives the files of such a process to root; as root, all belong to it.
-    owner = Path(f"/proc/{templates(warm)['driver']}/environ").stat().st_uid
+    owner = Path(f"/proc/{warm.pids()['driver']}/environ").stat().st_uid
     assert owner == 0
 
 

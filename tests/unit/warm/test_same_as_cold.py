@@ -17,7 +17,7 @@ from warm import Warm, start_template
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
 
-PROGRAMS = 50
+PROGRAMS, SOAK_PROGRAMS = 50, 500
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +275,10 @@ def random_program(rng: random.Random) -> str:
     return "\n".join([*lines, rng.choice(ends)()])
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(PROGRAMS), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(PROGRAMS, SOAK_PROGRAMS))],
+)
 def test_random_program_behaves_the_same(seed: int, warm: Warm, tmp_path: Path) -> None:
     rng = random.Random(seed)  # noqa: S311 - reproducible
     text = random_program(rng)

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
@@ -40,6 +42,12 @@ class Warm:
         """Return why each program so far started cold; None for those that started warm."""
         return [json.loads(line)["cold"] for line in self.log.read_text().splitlines()]
 
+    def pids(self) -> dict[str, int]:
+        """Return the templates' process IDs by name."""
+        (base,) = psutil.Process(self.process.pid).children()
+        (drivers,) = base.children()
+        return {"keeper": self.process.pid, "base": base.pid, "driver": drivers.pid}
+
     def templates(self) -> list[Path]:
         """Return the sockets of the templates."""
         return sorted(self.folder.glob("*.sock"))
@@ -58,3 +66,19 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None) -
         assert time.monotonic() < deadline, (folder.parent / "template.log").read_text()
         time.sleep(0.02)
     return warm
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether the process has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

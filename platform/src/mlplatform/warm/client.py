@@ -48,6 +48,12 @@ LENGTH = struct.Struct("!I")
 MOST_FILES = 200
 F_SETSIG = 10  # not in Python's fcntl
 
+_PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 0xC040FF0B, 1 << 3, struct.Struct("QQ11Ii")
+"""Request, flag and struct of `ioctl` in linux/pidfd.h; the last field is the wait status, once there is one."""
+
+_REAPED_MS = 1000
+"""Longest wait for the parent of an ended process to reap it, before which the kernel does not tell its status."""
+
 WAITING, FORKED, START = b".", b"+", b"!"
 """Single bytes: the template is still importing, its child is ready for the request, the program may start."""
 
@@ -95,9 +101,15 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     send(connection, request, [lifeline, report_end, directory, *inherited])
     pid = _accepted(connection)
     child = os.pidfd_open(pid)
-    _forward_signals(child)
+    # A signal that arrives before it is certain which process runs the program waits.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        connection.sendall(START)
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        raise
     # From here on the child runs the program, and this process does nothing but wait for it.
-    connection.sendall(START)
+    _forward_signals(child)
     # The child has inherited which signals are blocked; here they must arrive.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.close(report_end)
@@ -288,8 +300,32 @@ def _wait(connection: socket.socket, child: int, report: int) -> int:
         if isinstance(status, int):
             return status
     select.select([child], [], [])
-    code = os.read(report, 1)
-    return (code[0] if code else 1) << 8
+    # A process that the program forked may hold the pipe open.
+    os.set_blocking(report, False)
+    with suppress(BlockingIOError):
+        if code := os.read(report, 1):
+            return code[0] << 8
+    status = exit_status(child)
+    return 1 << 8 if status is None else status
+
+
+def exit_status(pidfd: int) -> int | None:
+    """Return the wait status of a process that has ended, from the kernel; None before Linux 6.15.
+
+    A program whose template has died and that ends without reporting its code has called `os._exit`, has replaced
+    itself by another, or was ended by a signal.
+    """
+    reaped = select.poll()
+    reaped.register(pidfd, 0)
+    reaped.poll(_REAPED_MS)
+    info = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, *[0] * 13)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    mask, *_fields, status = _PIDFD_INFO.unpack(info)
+    return status if mask & _PIDFD_INFO_EXIT else None
 
 
 def _end_as(status: int) -> None:
