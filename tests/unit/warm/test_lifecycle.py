@@ -242,3 +242,9 @@ def test_threads_keep_process_from_being_template() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_open_device_keeps_process_from_being_template() -> None:
+    check_forkable(("/dev/full",))
+    with Path("/dev/full").open("wb"), pytest.raises(RuntimeError, match="opened the device /dev/full"):
+        check_forkable(("/dev/full",))

@@ -94,6 +94,8 @@ def script(folder: Path, text: str, name: str = "program.py") -> str:
         "import os; os.execvp('echo', ['echo', 'replaced'])",
         "import os; print(os.getpid() == os.getpgrp() or True, os.getcwd(), os.umask(0))",
         "def f(: pass",
+        "print(open('/proc/self/cmdline').read().split(chr(0)), open('/proc/self/comm').read())",
+        "print(sorted(v for v in open('/proc/self/environ').read().split(chr(0)) if 'MLPLATFORM_WARM' not in v))",
         "import random; random.random(); print(random.Random(3).random())",
         "import sys; sys.stdout.close()",
         "import logging; logging.warning('to stderr'); logging.getLogger('a').error('b')",

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mlplatform.warm import conditions, program
+from mlplatform.warm import conditions, program, title
 from mlplatform.warm.client import DRIVERS, FORKED, SILENCE_SECONDS, START, Cold, receive, send
 from mlplatform.warm.imports import Record, import_in_background
 from mlplatform.warm.packages import BASE, DRIVER, FORK, WORKER
@@ -127,6 +127,9 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         program.open_standard_streams(started.unbuffered or bool(environment.get("PYTHONUNBUFFERED")))
         program.apply_threads(environment)
         program.draw_new_seeds()
+        if template.name == DRIVERS:
+            # Ray gives its workers titles of their own.
+            title.show(started.arguments, environment)
         program.set_dumpable(True)
     send(connection, {"pid": os.getpid()}, [])
     connection.settimeout(None)

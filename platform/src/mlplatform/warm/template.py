@@ -35,7 +35,8 @@ _PR_SET_PDEATHSIG = 1
 _STALE = signal.SIGUSR1
 """Signal of a forked process to its template: a file that was imported has changed."""
 
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
+"""Beginnings of the paths of GPUs; CUDA and ROCm keep theirs open as long as they have a context."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -273,14 +274,18 @@ class _Signals:
             self.wakeup.recv(4096)
 
 
-def check_forkable() -> None:
-    """Raise RuntimeError if a fork of this process would lack threads, or share a GPU's context."""
+def check_forkable(devices: tuple[str, ...] = DEVICES) -> None:
+    """Raise RuntimeError if a fork of this process would lack threads, or share a GPU's context.
+
+    Args:
+        devices: beginnings of paths that may not be open.
+    """
     threads = [thread.name for thread in threading.enumerate()]
     if len(threads) > 1:
         raise RuntimeError(f"The imports have left threads running: {', '.join(threads[1:])}.")
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if (target := str(entry.readlink())).startswith(_DEVICES):
+            if (target := str(entry.readlink())).startswith(devices):
                 raise RuntimeError(f"The imports have opened the device {target}.")
 
 
