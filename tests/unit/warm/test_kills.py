@@ -18,7 +18,7 @@ import psutil
 import pytest
 from warm import Warm, start_template, until
 
-from mlplatform.warm import client
+from mlplatform.warm.exits import exit_status
 
 ROUNDS, SOAK_ROUNDS = 10, 200
 PROGRAMS = 6
@@ -190,7 +190,7 @@ def ends() -> int:
         os._exit(3)
     pidfd = os.pidfd_open(pid)
     os.waitpid(pid, 0)
-    status = client.exit_status(pidfd)
+    status = exit_status(pidfd)
     os.close(pidfd)
     assert status in (None, 3 << 8)
     return PROGRAMS if status else 2

@@ -16,9 +16,9 @@ import psutil
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
 
-_ROOT = str(Path(client.__file__).parents[2])
+ROOT = str(Path(client.__file__).parents[2])
 
-_SHIM = f"import sys; sys.path.insert(0, {_ROOT!r}); from mlplatform.warm.client import python; python()"
+_SHIM = f"import sys; sys.path.insert(0, {ROOT!r}); from mlplatform.warm.client import python; python()"
 
 
 @dataclass
@@ -28,10 +28,11 @@ class Warm:
     folder: Path
     process: subprocess.Popen[bytes]
     log: Path
+    python: str = sys.executable
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """Return a command line that starts a program warm."""
-        return [sys.executable, "-IS", "-c", _SHIM, *arguments]
+        return [self.python, "-IS", "-c", _SHIM, *arguments]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment in which programs start warm."""
@@ -53,13 +54,13 @@ class Warm:
         return sorted(self.folder.glob("*.sock"))
 
 
-def start_template(folder: Path, environment: Mapping[str, str] | None = None) -> Warm:
+def start_template(folder: Path, environment: Mapping[str, str] | None = None, python: str = sys.executable) -> Warm:
     """Start a base template, and wait until programs can start warm."""
-    folder.mkdir(mode=0o700)
-    command = [sys.executable, "-m", "mlplatform.warm", str(folder)]
+    folder.mkdir(mode=0o700, parents=True)
+    command = [python, "-m", "mlplatform.warm", str(folder)]
     with (folder.parent / "template.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-    warm = Warm(folder, process, folder.parent / "starts.jsonl")
+    warm = Warm(folder, process, folder.parent / "starts.jsonl", python)
     deadline = time.monotonic() + 120
     while len(warm.templates()) < 2:
         assert process.poll() is None, (folder.parent / "template.log").read_text()

@@ -33,19 +33,22 @@ _RESTART_SECONDS, _BROKEN_SECONDS = 1.0, 60.0
 
 
 def keep() -> None:
-    """Fork the base template, and fork it again when it ends, as it does when a package changes.
+    """Fork the base template, and start again when it ends, as it does when a package changes.
 
     It returns in the forked process only.
     """
-    end_with_parent(signal.SIGKILL)
-    while True:
-        started = time.monotonic()
-        if (pid := os.fork()) == 0:
-            end_with_parent(signal.SIGTERM)
-            return
-        os.waitpid(pid, 0)
-        # A template that cannot be loaded is not tried more than once a minute.
-        time.sleep(_RESTART_SECONDS if time.monotonic() - started > _BROKEN_SECONDS else _BROKEN_SECONDS)
+    end_with_parent(signal.SIGKILL, os.getppid())
+    keeper = os.getpid()
+    started = time.monotonic()
+    if (pid := os.fork()) == 0:
+        end_with_parent(signal.SIGTERM, keeper)
+        return
+    _pid, status = os.waitpid(pid, 0)
+    # A template that cannot be loaded is not tried more than once a minute.
+    is_renewed = status == 0 or time.monotonic() - started > _BROKEN_SECONDS
+    time.sleep(_RESTART_SECONDS if is_renewed else _BROKEN_SECONDS)
+    # A new interpreter, because Python reads `.pth` files when it starts.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
 def prepare(folder: Path, module_path: ModulePath) -> Program | None:
@@ -98,7 +101,7 @@ def _create(base: Template, connection: socket.socket) -> Template:
 
 def _become(template: Template, modules: Sequence[str]) -> None:
     """Make this process, which was just forked, the template: it ends with its origin, and imports the modules."""
-    end_with_parent(signal.SIGTERM)
+    template.end_with_origin()
     program.set_environment(template.environment, template.record.exported)
     template.load(modules)
     if "ray" in sys.modules:

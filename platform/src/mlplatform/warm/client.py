@@ -19,6 +19,8 @@ import time
 import zlib
 from contextlib import suppress
 
+from mlplatform.warm.exits import exit_status
+from mlplatform.warm.stand_in import guard, stand_in
 from mlplatform.warm.variables import is_read_early
 
 SOCKETS = "MLPLATFORM_WARM_SOCKETS"
@@ -44,15 +46,13 @@ DRIVERS = "driver"
 SILENCE_SECONDS = 2.0
 """Longest time without an answer or a sign of progress before the program starts cold."""
 
+PROGRESS_SECONDS = 60.0
+"""Longest time to wait for a template that is importing, which takes as long as the program's own imports would."""
+
 LENGTH = struct.Struct("!I")
+MOST_BYTES = 1 << 26
 MOST_FILES = 200
 F_SETSIG = 10  # not in Python's fcntl
-
-_PIDFD_GET_INFO, _PIDFD_INFO_EXIT, _PIDFD_INFO = 0xC040FF0B, 1 << 3, struct.Struct("QQ11Ii")
-"""Request, flag and struct of `ioctl` in linux/pidfd.h; the last field is the wait status, once there is one."""
-
-_REAPED_MS = 1000
-"""Longest wait for the parent of an ended process to reap it, before which the kernel does not tell its status."""
 
 WAITING, FORKED, START = b".", b"+", b"!"
 """Single bytes: the template is still importing, its child is ready for the request, the program may start."""
@@ -101,13 +101,7 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     send(connection, request, [lifeline, report_end, directory, *inherited])
     pid = _accepted(connection)
     child = os.pidfd_open(pid)
-    # A signal that arrives before it is certain which process runs the program waits.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    try:
-        connection.sendall(START)
-    except OSError:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        raise
+    standing = _let_start(connection, child, pid)
     # From here on the child runs the program, and this process does nothing but wait for it.
     _forward_signals(child)
     # The child has inherited which signals are blocked; here they must arrive.
@@ -115,9 +109,27 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     os.close(report_end)
     note(environment, template, None)
     status = _wait(connection, child, report)
+    guard(standing, pid)
     # Whatever the program left running stays, as it would after a cold start.
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) & ~os.O_ASYNC)
     return status
+
+
+def _let_start(connection: socket.socket, child: int, pid: int) -> int:
+    """Let the program start; return the pidfd of its stand-in. Signals that arrive meanwhile wait."""
+    standing = None
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        standing = stand_in(child, pid, FORWARDED)
+        connection.sendall(START)
+    except OSError:
+        # The program has not started, so it is to start cold, and the signals are for this process.
+        connection.close()
+        if standing is not None:
+            os.waitid(os.P_PIDFD, standing, os.WEXITED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        raise
+    return standing
 
 
 def connect(folder: str, template: str, environment: dict[str, str]) -> socket.socket:
@@ -199,17 +211,20 @@ def send(connection: socket.socket, message: object, files: list[int]) -> None:
 
 
 def _await_fork(connection: socket.socket) -> None:
-    """Wait for the process that was forked for this client; bytes other than its own are signs of progress.
+    """Wait for the process that was forked for this client.
 
     Open files are not sent before. A template that hangs would keep them open, and with them the pipe that somebody
     reads to the end of the program's output.
     """
+    until = time.monotonic() + PROGRESS_SECONDS
     try:
-        while (byte := connection.recv(1)) != FORKED:
-            if not byte:
-                raise Cold("the template has closed the connection")
+        while (byte := connection.recv(1)) == WAITING:
+            if time.monotonic() > until:
+                raise Cold(f"the template has been importing for {PROGRESS_SECONDS:g} s")
     except TimeoutError:
         raise Cold(f"the template is silent for {SILENCE_SECONDS:g} s") from None
+    if byte != FORKED:
+        raise Cold("the template has sent an invalid answer" if byte else "the template has closed the connection")
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
@@ -223,9 +238,14 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
         head += _exactly(connection, LENGTH.size - len(head)) if head else b""
         if not head:
             raise Cold("the template has closed the connection")
-        message = json.loads(_exactly(connection, LENGTH.unpack(head)[0]).decode(errors="surrogateescape"))
+        (size,) = LENGTH.unpack(head)
+        if size > MOST_BYTES:
+            raise Cold("the template has sent an invalid answer")
+        message = json.loads(_exactly(connection, size).decode(errors="surrogateescape"))
     except TimeoutError:
         raise Cold(f"the template is silent for {SILENCE_SECONDS:g} s") from None
+    except (ValueError, RecursionError):
+        raise Cold("the template has sent an invalid answer") from None
     if not isinstance(message, dict):
         raise Cold("the template has sent an invalid answer")
     return message, files
@@ -250,7 +270,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def _accepted(connection: socket.socket) -> int:
     answer = receive_message(connection)
     pid = answer.get("pid")
-    if not isinstance(pid, int):
+    if not isinstance(pid, int) or not 0 < pid < 1 << 31:
         raise Cold(str(answer.get("cold", "the template has sent an invalid answer")))
     return pid
 
@@ -307,25 +327,6 @@ def _wait(connection: socket.socket, child: int, report: int) -> int:
             return code[0] << 8
     status = exit_status(child)
     return 1 << 8 if status is None else status
-
-
-def exit_status(pidfd: int) -> int | None:
-    """Return the wait status of a process that has ended, from the kernel; None before Linux 6.15.
-
-    A program whose template has died and that ends without reporting its code has called `os._exit`, has replaced
-    itself by another, or was ended by a signal.
-    """
-    reaped = select.poll()
-    reaped.register(pidfd, 0)
-    reaped.poll(_REAPED_MS)
-    info = bytearray(_PIDFD_INFO.size)
-    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, *[0] * 13)
-    try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-    except OSError:
-        return None
-    mask, *_fields, status = _PIDFD_INFO.unpack(info)
-    return status if mask & _PIDFD_INFO_EXIT else None
 
 
 def _end_as(status: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -148,32 +149,43 @@ class Sources:
     """The files that this process was loaded from, to notice that one of them has changed since."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[int, int] | None] = {}
+        users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        folders = {*site.getsitepackages(), *users, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        # A package that is installed, removed or upgraded changes the names; `.pth` files are edited in place.
+        self._folders = {folder: _names(folder) for folder in folders}
+        paths = [str(path) for folder in folders for path in Path(folder).glob("*.pth")]
+        self._files = {path: _identity(path) for path in [*paths, sys.executable]}
 
-    def add_loaded(self) -> None:
-        """Note the files that are new since the last call: modules, folders of packages, and their `.pth` files."""
+    def add_loaded(self, since: float) -> None:
+        """Note the modules that are new since the last call.
+
+        Args:
+            since: Unix time before they were imported; a module that was written later may differ from its file.
+        """
         for module in list(sys.modules.values()):
-            if path := getattr(module, "__file__", None):
-                self._add(path)
-        for folder in {*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-            # A package that is installed, removed or upgraded changes the folder; `.pth` files are edited in place.
-            self._add(folder)
-            for path in Path(folder).glob("*.pth"):
-                self._add(str(path))
-        self._add(sys.executable)
+            path = getattr(module, "__file__", None)
+            if path and path not in self._files:
+                self._files[path] = _identity(path, since)
 
     def changed(self) -> str | None:
-        """Return a file that is not what it was; None if all are."""
-        return next((path for path, seen in self._files.items() if _identity(path) != seen), None)
-
-    def _add(self, path: str) -> None:
-        if path not in self._files:
-            self._files[path] = _identity(path)
+        """Return a file or folder that is not what it was; None if all are."""
+        files = (path for path, seen in self._files.items() if seen is None or _identity(path) != seen)
+        folders = (folder for folder, names in self._folders.items() if _names(folder) != names)
+        return next(chain(files, folders), None)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str, since: float | None = None) -> tuple[int, int] | None:
+    """Return what changes when a file is written; None if it does not exist, or was changed after `since`."""
     try:
         found = os.stat(path)  # noqa: PTH116 - 4000 files; pathlib takes three times as long
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    # Installers give files old times of writing, but not of change.
+    return None if since and found.st_ctime > since else (found.st_mtime_ns, found.st_size)
+
+
+def _names(folder: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder)) - {"__pycache__"}  # noqa: PTH208
+    except OSError:
+        return frozenset()

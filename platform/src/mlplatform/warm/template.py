@@ -31,6 +31,7 @@ BACKLOG = 512
 PROGRESS_SECONDS = 0.2
 POLL_MS = 1000
 
+_STARTED = time.time()
 _PR_SET_PDEATHSIG = 1
 _STALE = signal.SIGUSR1
 """Signal of a forked process to its template: a file that was imported has changed."""
@@ -75,6 +76,7 @@ class Template:
         self.environment = dict(environment)
         self.idle_seconds = idle_seconds
         self._is_base = origin is None
+        self._parent = origin._pid if origin else os.getppid()
         self.record: Record = origin.record if origin else Record()
         self.sources: Sources = origin.sources if origin else Sources()
         self.preloaded: set[str] = set()
@@ -104,16 +106,21 @@ class Template:
             self._listener.setblocking(False)
             return True
 
+    def end_with_origin(self) -> None:
+        """Let this template end when the process that it was forked from does."""
+        end_with_parent(signal.SIGTERM, self._parent)
+
     def load(self, modules: Sequence[str], loader: Callable[[Sequence[str]], None] = import_all) -> None:
         """Import modules; clients that connect meanwhile see that there is progress.
 
         Raises:
             RuntimeError: the process could not be forked safely.
         """
+        since = _STARTED if self._is_base else time.time()
         with recorded(self.record, self._show_progress):
             loader(modules)
         check_forkable()
-        self.sources.add_loaded()
+        self.sources.add_loaded(since)
         self.preloaded = set(sys.modules)
         gc.collect()
         gc.freeze()
@@ -289,9 +296,11 @@ def check_forkable(devices: tuple[str, ...] = DEVICES) -> None:
                 raise RuntimeError(f"The imports have opened the device {target}.")
 
 
-def end_with_parent(number: signal.Signals) -> None:
-    """Let the kernel send this process a signal when its parent ends."""
+def end_with_parent(number: signal.Signals, parent: int) -> None:
+    """Let the kernel send this process a signal when its parent ends; it is sent at once if that has ended."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def is_own(connection: socket.socket) -> bool:
