@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -14,10 +15,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from warm import Warm, is_running, start_template, until
+from warm import ROOT, Warm, is_running, start_template, until
 
 from mlplatform.warm import client
 from mlplatform.warm.template import check_forkable
+
+PR_CAPBSET_DROP = 24
+CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
+"""Each lets root read the memory of processes that are closed to their own user."""
 
 SLEEPER = """
 import os, signal, subprocess, sys, time
@@ -221,13 +226,38 @@ def test_template_of_other_user_is_not_used() -> None:
     shutil.rmtree(folder)
 
 
-def test_program_may_be_traced_and_template_not(warm: Warm) -> None:
-    # PR_GET_DUMPABLE, asked by the processes themselves.
-    code = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
-    assert start(warm, code).communicate(timeout=20)[0] == "1\n"
-    # The kernel gives the files of such a process to root; as root, all belong to it.
-    owner = Path(f"/proc/{warm.pids()['driver']}/environ").stat().st_uid
-    assert owner == 0
+def drop_capabilities() -> None:
+    """Keep this process from getting the capabilities by executing a program, as it does if it is root."""
+    for number in CAPABILITIES.values():
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def test_own_user_reads_memory_of_program_and_not_of_template(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, sys, pathlib
+from warm import start_template
+warm = start_template(pathlib.Path(sys.argv[1]) / "sockets")
+sleeper = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+program = subprocess.Popen(
+    warm.command(["-c", sleeper]), env=warm.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+)
+def readable(pid):
+    try:
+        return bool(open(f"/proc/{pid}/environ").read())
+    except PermissionError:
+        return False
+print(readable(program.stdout.readline().strip()), [readable(warm.pids()[name]) for name in ("base", "driver")])
+program.communicate("")
+warm.process.kill()
+warm.process.wait()
+"""
+    path = f"{Path(__file__).parent}:{ROOT}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
+        preexec_fn=drop_capabilities,
+    )  # fmt: skip
+    assert done.stdout == "True [False, False]\n", done.stderr
 
 
 def test_threads_keep_process_from_being_template() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -130,6 +131,8 @@ def test_multiprocessing_behaves_the_same(method: str, warm: Warm, tmp_path: Pat
         ["-m", "package.module"],
         ["-m", "json.tool", "--help"],
         ["-m", "missing"],
+        ["-m", "trace", "--trace", "program.py", "x"],
+        ["-m", "pdb", "-c", "continue", "program.py"],
         ["-u", "program.py"],
         ["folder/inner.py"],
         ["./program.py"],
@@ -225,16 +228,53 @@ def test_open_files_are_inherited(warm: Warm, tmp_path: Path) -> None:
     assert warm.reasons()[-1] is None
 
 
+def test_coverage_counts_the_same_lines(warm: Warm, tmp_path: Path) -> None:
+    pytest.importorskip("coverage")
+    script(tmp_path, "import sys\nif len(sys.argv) > 1:\n    print('never')\nprint('always')\n")
+    run = ["-m", "coverage", "run", "program.py"]
+    report = "from coverage import Coverage; data = Coverage(); data.load(); print(data.analysis('program.py')[1:])"
+    outputs = []
+    for command, environment in (
+        (warm.command(run), warm.environment()),
+        ([sys.executable, *run], dict(os.environ)),
+    ):
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        outputs.append(subprocess.check_output([sys.executable, "-c", report], cwd=tmp_path, text=True))
+    assert outputs[0] == outputs[1]
+    assert warm.reasons()[-1] is None
+
+
+def test_fault_handler_shows_frames_of_program(warm: Warm, tmp_path: Path) -> None:
+    text = """
+        import faulthandler, os, signal
+        faulthandler.enable()
+        def broken():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        broken()
+    """
+    errors = []
+    for command in (warm.command([script(tmp_path, text)]), [sys.executable, "program.py"]):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=warm.environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == -signal.SIGSEGV
+        errors.append([line for line in done.stderr.splitlines() if str(tmp_path) in line or "Fatal" in line])
+    assert errors[0] == errors[1]
+    assert [line.rpartition(" ")[2] for line in errors[0]] == ["fault", "broken", "<module>"]
+    assert warm.reasons()[-1] is None
+
+
 def test_ignored_signals_limits_and_priority_are_inherited(warm: Warm, tmp_path: Path) -> None:
     text = """
         import os, resource, signal
         print(signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT), os.nice(0))
-        print(resource.getrlimit(resource.RLIMIT_CORE), os.sched_getaffinity(0), oct(os.umask(0)))
+        print([resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")])
+        print(os.sched_getaffinity(0), oct(os.umask(0)))
     """
     program = [script(tmp_path, text)]
     outputs = []
     for command in (warm.command(program), [sys.executable, *program]):
-        shell = "trap '' HUP INT; umask 027; ulimit -c 0; exec nice -n 3 taskset -c 0 \"$@\""
+        shell = "trap '' HUP INT; umask 027; ulimit -c 0 -n 512 -s 4096 -v 8000000; exec nice -n 3 taskset -c 0 \"$@\""
         done = subprocess.run(
             ["bash", "-c", shell, "bash", *command],
             cwd=tmp_path, env=warm.environment(), capture_output=True, text=True, check=True,

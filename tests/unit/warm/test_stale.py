@@ -54,6 +54,8 @@ def own(tmp_path: Path) -> Iterator[Environment]:
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
     # The template imports it, because it imports everything that is called so.
     (packages / "boto3.py").write_text("VALUE = 1\n")
+    # As torch does for `torch.ops`.
+    (packages / "httpx.py").write_text("__file__ = '_missing.py'\n")
     for name in ("folder-1", "folder-2"):
         (tmp_path / name).mkdir()
     (packages / "extra.pth").write_text(f"{tmp_path / 'folder-1'}\n")

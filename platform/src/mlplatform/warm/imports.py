@@ -169,19 +169,24 @@ class Sources:
 
     def changed(self) -> str | None:
         """Return a file or folder that is not what it was; None if all are."""
-        files = (path for path, seen in self._files.items() if seen is None or _identity(path) != seen)
+        files = (path for path, seen in self._files.items() if _identity(path) != seen)
         folders = (folder for folder, names in self._folders.items() if _names(folder) != names)
         return next(chain(files, folders), None)
 
 
+_CHANGED = (-1, -1)
+"""Identity of no file."""
+
+
 def _identity(path: str, since: float | None = None) -> tuple[int, int] | None:
-    """Return what changes when a file is written; None if it does not exist, or was changed after `since`."""
+    """Return what changes when a file is written; None if there is no such file, `_CHANGED` if it changed later."""
     try:
         found = os.stat(path)  # noqa: PTH116 - 4000 files; pathlib takes three times as long
     except OSError:
+        # Such as "_ops.py", which torch calls the file of `torch.ops`.
         return None
     # Installers give files old times of writing, but not of change.
-    return None if since and found.st_ctime > since else (found.st_mtime_ns, found.st_size)
+    return _CHANGED if since and found.st_ctime > since else (found.st_mtime_ns, found.st_size)
 
 
 def _names(folder: str) -> frozenset[str]:

@@ -76,11 +76,11 @@ class Template:
         self.environment = dict(environment)
         self.idle_seconds = idle_seconds
         self._is_base = origin is None
-        self._parent = origin._pid if origin else os.getppid()
+        self._pid: int = os.getpid()
+        self._parent: int = origin._pid if origin else os.getppid()
         self.record: Record = origin.record if origin else Record()
         self.sources: Sources = origin.sources if origin else Sources()
         self.preloaded: set[str] = set()
-        self._pid = os.getpid()
         self._ending = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._waiting: list[socket.socket] = []

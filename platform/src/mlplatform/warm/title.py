@@ -29,7 +29,7 @@ _shown: list[object] = []
 def show(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Show the command line `python <arguments>` and the environment, as after a cold start.
 
-    The kernel is told where both are in memory, with `PR_SET_MM_MAP`, which needs no privilege. Where that fails (a
+    `PR_SET_MM_MAP` points the kernel to both in memory, and needs no privilege. Where that fails (a
     kernel without CONFIG_CHECKPOINT_RESTORE, gVisor), the template's remain. A library that later overwrites the
     original command line, as Ray's `setproctitle` does in workers, has no visible effect.
     """

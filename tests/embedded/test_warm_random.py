@@ -1,0 +1,86 @@
+"""Programs from one template do not draw the same random numbers; neither Ray nor the platform is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from warm import Warm, start_template
+
+DRAW = """
+import json, os, random, secrets, sys, tempfile, uuid
+is_loaded = "torch" in sys.modules
+import numpy, ray.train, torch
+from mlflow.utils.name_utils import _generate_random_name
+drawn = {
+    "random": random.random(),
+    "system random": random.SystemRandom().random(),
+    "secrets": secrets.token_hex(),
+    "uuid4": str(uuid.uuid4()),
+    "uuid1": str(uuid.uuid1()),
+    "temporary file": os.path.basename(tempfile.mktemp()),
+    "numpy": numpy.random.random(),
+    "numpy's generator": numpy.random.default_rng().random(),
+    "torch's seed": torch.seed(),
+    "mlflow's names": [_generate_random_name() for _name in range(3)],
+    "ray's IDs": ray.ObjectRef.from_random().hex(),
+}
+print(json.dumps([is_loaded, drawn]))
+"""
+
+STATES = """
+import gc, json, random, sys
+import lightning, mlflow, numpy, ray.train, torch
+gc.unfreeze()
+found = {}
+for each in gc.get_objects():
+    if type(each) is random.Random:
+        found[f"random.Random {each.getstate()}"] = repr(each)
+    elif type(each) is numpy.random.RandomState:
+        found[f"RandomState {each.get_state(legacy=False)}"] = repr(each)
+    elif type(each) is numpy.random.Generator:
+        found[f"Generator {each.bit_generator.state}"] = repr(each)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A template with the real packages."""
+    running = start_template(tmp_path_factory.mktemp("warm") / "sockets")
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def output(command: Sequence[str], warm: Warm) -> Any:
+    done = subprocess.run(
+        command,
+        env=warm.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_programs_draw_different_random_numbers(warm: Warm) -> None:
+    (first_is_loaded, first), (second_is_loaded, second) = (
+        output(warm.command(["-c", DRAW]), warm) for _program in range(2)
+    )
+    assert warm.reasons()[-2:] == [None, None]
+    assert first_is_loaded
+    assert second_is_loaded
+    assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_generators_of_packages_have_different_states(warm: Warm) -> None:
+    first, second = (output(warm.command(["-c", STATES]), warm) for _program in range(2))
+    assert warm.reasons()[-2:] == [None, None]
+    assert first
+    # A generator with a constant seed has the same state in all processes that start cold.
+    constant = output([sys.executable, "-c", STATES], warm)
+    same = first.keys() & second.keys() - constant.keys()
+    assert [first[state] for state in same] == []
