@@ -7,7 +7,7 @@ import sys
 
 IMPORTS = """
 import os, ray
-import mlplatform.compat.ray_random_ids as random_ids
+import mlplatform.compat.ray_fork as ray_fork
 import ray.train, ray.tune
 
 def drawn():
@@ -32,7 +32,7 @@ def output(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_forked_processes_draw_different_ids() -> None:
-    done = output("random_ids.check()\na, b = drawn(), drawn()\nprint(len(a), len({*a, *b}))")
+    done = output("ray_fork.check()\na, b = drawn(), drawn()\nprint(len(a), len({*a, *b}))")
     assert done.returncode == 0, done.stderr
     count, different = map(int, done.stdout.split())
     assert count == 3
@@ -40,12 +40,12 @@ def test_forked_processes_draw_different_ids() -> None:
 
 
 def test_used_generator_is_noticed() -> None:
-    done = output("ray.ObjectRef.from_random()\nrandom_ids.check()")
+    done = output("ray.ObjectRef.from_random()\nray_fork.check()")
     assert done.returncode == 1
     assert "RuntimeError: Forked processes would draw the same IDs" in done.stderr
 
 
 def test_generator_is_used_without_replaced_ids() -> None:
     # As soon as this fails, Ray's own IDs differ, and the module is not needed any more.
-    code = "ray.actor.ActorClassID = random_ids._ActorClassID\n@ray.remote\nclass Actor: pass\nrandom_ids.check()"
+    code = "ray.actor.ActorClassID = ray_fork._ActorClassID\n@ray.remote\nclass Actor: pass\nray_fork.check()"
     assert "would draw the same IDs" in output(code).stderr
