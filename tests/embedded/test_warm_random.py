@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,21 @@ drawn = {
     "ray's IDs": ray.ObjectRef.from_random().hex(),
 }
 print(json.dumps([is_loaded, drawn]))
+"""
+
+STATES = """
+import gc, json, random, sys
+import lightning, mlflow, numpy, ray.train, torch
+gc.unfreeze()
+found = {}
+for each in gc.get_objects():
+    if type(each) is random.Random:
+        found[f"random.Random {each.getstate()}"] = repr(each)
+    elif type(each) is numpy.random.RandomState:
+        found[f"RandomState {each.get_state(legacy=False)}"] = repr(each)
+    elif type(each) is numpy.random.Generator:
+        found[f"Generator {each.bit_generator.state}"] = repr(each)
+print(json.dumps(found))
 """
 
 
@@ -58,3 +74,13 @@ def test_programs_draw_different_random_numbers(warm: Warm) -> None:
     assert first_is_loaded
     assert second_is_loaded
     assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_generators_of_packages_have_different_states(warm: Warm) -> None:
+    first, second = (output(warm.command(["-c", STATES]), warm) for _program in range(2))
+    assert warm.reasons()[-2:] == [None, None]
+    assert first
+    # A generator with a constant seed has the same state in all processes that start cold.
+    constant = output([sys.executable, "-c", STATES], warm)
+    same = first.keys() & second.keys() - constant.keys()
+    assert [first[state] for state in same] == []

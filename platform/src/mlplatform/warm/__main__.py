@@ -129,7 +129,7 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         module_path.apply(folders)
         program.open_standard_streams(started.unbuffered or bool(environment.get("PYTHONUNBUFFERED")))
         program.apply_threads(environment)
-        program.draw_new_seeds()
+        program.draw_new_seeds(template.record.unseeded)
         if template.name == DRIVERS:
             # Ray gives its workers titles of their own.
             title.show(started.arguments, environment)

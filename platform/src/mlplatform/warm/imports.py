@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import site
 import sys
 import sysconfig
@@ -34,6 +35,9 @@ class Record:
 
     exported: dict[str, str] = field(default_factory=dict)
     """Environment variables that imports have set, such as TORCHINDUCTOR_CACHE_DIR."""
+
+    unseeded: list[random.Random] = field(default_factory=list)
+    """Generators that were created without a seed; each process draws one for them again."""
 
     listings: set[str] = field(default_factory=set)
     """Modules that went through all environment variables, where the record does not tell what they looked for."""
@@ -100,6 +104,13 @@ class _Last:
 @contextmanager
 def recorded(record: Record, progress: Callable[[], None]) -> Iterator[None]:
     """Record what imports read; call `progress` at each module that is imported."""
+    seed = random.Random.seed
+
+    def recording_seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        seed(self, a, version)
+        if a is None:
+            record.unseeded.append(self)
+
     first, last = _First(progress), _Last(record)
     original, before = type(os.environ), dict(os.environ)
     root = logging.root.level, list(logging.root.handlers)
@@ -107,9 +118,11 @@ def recorded(record: Record, progress: Callable[[], None]) -> Iterator[None]:
     os.environ.__class__ = _Environment
     sys.meta_path.insert(0, first)
     sys.meta_path.append(last)
+    random.Random.seed = recording_seed  # type: ignore[method-assign]
     try:
         yield
     finally:
+        random.Random.seed = seed  # type: ignore[method-assign]
         sys.meta_path.remove(first)
         sys.meta_path.remove(last)
         os.environ.__class__ = original

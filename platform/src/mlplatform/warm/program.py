@@ -9,6 +9,7 @@ import fcntl
 import gc
 import io
 import os
+import random
 import resource
 import runpy
 import signal
@@ -16,7 +17,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -253,8 +254,14 @@ def apply_threads(environment: Mapping[str, str]) -> None:
         threadpool_limits(int(wanted))
 
 
-def draw_new_seeds() -> None:
-    """Seed NumPy's global generator again, which is seeded when it is imported; Python's own does it in each fork."""
+def draw_new_seeds(unseeded: Iterable[random.Random]) -> None:
+    """Seed again what imports have seeded at random; Python does it itself for the functions of `random`.
+
+    Args:
+        unseeded: generators of the packages.
+    """
+    for generator in unseeded:
+        generator.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
 
