@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import Warm, start_template
+from warm import Warm, inherited, start_template
 
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
@@ -55,7 +55,7 @@ def assert_same(
     """Assert that a program has the same results warm and cold, and that it started as expected."""
     variables = {"PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
     started_warm = result(warm.command(arguments), folder, warm.environment(variables), stdin)
-    started_cold = result([sys.executable, *arguments], folder, {**os.environ, **OF_DRIVERS, **variables}, stdin)
+    started_cold = result([sys.executable, *arguments], folder, {**inherited(), **OF_DRIVERS, **variables}, stdin)
     assert started_warm == started_cold
     reason = warm.reasons()[-1]
     assert (reason is None) if cold is None else (reason is not None and cold in reason), reason

@@ -37,7 +37,7 @@ class Warm:
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment in which programs start warm."""
         variables = {client.SOCKETS: str(self.folder), client.REASON: str(self.log)}
-        return {**_inherited(), **OF_DRIVERS, **variables, **(extra or {})}
+        return {**inherited(), **OF_DRIVERS, **variables, **(extra or {})}
 
     def reasons(self) -> list[str | None]:
         """Return why each program so far started cold; None for those that started warm."""
@@ -54,7 +54,7 @@ class Warm:
         return sorted(self.folder.glob("*.sock"))
 
 
-def _inherited() -> dict[str, str]:
+def inherited() -> dict[str, str]:
     """Return this process's environment without pytest's variable, which changes, and which packages read."""
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
@@ -63,10 +63,10 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None, p
     """Start a base template, and wait until programs can start warm."""
     folder.mkdir(mode=0o700, parents=True)
     command = [python, "-m", "mlplatform.warm", str(folder)]
-    environment = environment or _inherited()
+    environment = environment or inherited()
     with (folder.parent / "template.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment or _inherited()
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment or inherited()
         )
     warm = Warm(folder, process, folder.parent / "starts.jsonl", python)
     deadline = time.monotonic() + 120
