@@ -27,6 +27,10 @@ python()
 """
 
 
+_STACK_START_SECONDS = 20.0
+"""The stack's other services start meanwhile; imports on each worker would compete with them for the host's CPUs."""
+
+
 def prepare(parameters: Any, head: bool) -> None:
     """Prepare a node of the stack, whose head runs no jobs.
 
@@ -37,7 +41,7 @@ def prepare(parameters: Any, head: bool) -> None:
     ray_commands.replace_worker_setup(parameters)
     if not head:
         folder = Path(tempfile.gettempdir())
-        start_templates(folder / "warm", folder / "ray")
+        start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS)
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
@@ -52,12 +56,13 @@ def prepare_local(parameters: Any, head: bool) -> None:
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
 
 
-def start_templates(folder: Path, sessions: Path) -> None:
+def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0) -> None:
     """Start the base template, which ends with this process, and put its `python` first on the PATH of jobs.
 
     Args:
         folder: of the templates' sockets; it is emptied first.
         sessions: Ray's folder of sessions, of which the log shipper reads the log of starts.
+        wait_seconds: time before it begins to import.
     """
     if not NodeSettings.load().warm_start:
         return
@@ -74,7 +79,7 @@ def start_templates(folder: Path, sessions: Path) -> None:
     )
     with (folder / "template.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "mlplatform.warm", str(folder)],
+            [sys.executable, "-m", "mlplatform.warm", str(folder), str(wait_seconds)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

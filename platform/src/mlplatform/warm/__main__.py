@@ -1,4 +1,6 @@
-"""Base template of a node, and everything that is forked from it: `python -m mlplatform.warm FOLDER`.
+"""Base template of a node, and everything that is forked from it: `python -m mlplatform.warm FOLDER [SECONDS]`.
+
+It waits for the given time before it imports anything, and programs start cold meanwhile.
 
 A forked process returns from all functions before it runs its program, so that only this module's frame is below
 those of the program.
@@ -39,6 +41,7 @@ def keep() -> None:
     """
     end_with_parent(signal.SIGKILL, os.getppid())
     keeper = os.getpid()
+    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
     started = time.monotonic()
     if (pid := os.fork()) == 0:
         end_with_parent(signal.SIGTERM, keeper)
@@ -120,6 +123,8 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         environment: Any = request["environment"]
         template.check_sources()
         _check_environment(template.record, template.environment, environment)
+        # Before its files in /proc are written, which belong to root until then.
+        program.set_dumpable(True)
         os.setsid()
         connection, lifeline, report = program.inherit(request, connection, files, template.record.exported)
         started = Program(list(request["arguments"]), report, template.preloaded)
@@ -133,7 +138,6 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         if template.name == DRIVERS:
             # Ray gives its workers titles of their own.
             title.show(started.arguments, environment)
-        program.set_dumpable(True)
     send(connection, {"pid": os.getpid()}, [])
     connection.settimeout(None)
     if connection.recv(1) != START:
