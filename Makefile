@@ -68,8 +68,10 @@ lint: style types  ## Check style and types
 unit: .venv/light/ready  ## Unit tests (about a minute; without torch, Ray and MLflow)
 	$(LIGHT)/pytest -n 4 -m "not soak" tests/unit
 
-test: lint unit .venv/dev  ## Lint, then unit and embedded tests; no Docker needed
+embedded: .venv/dev  ## Embedded tests: jobs on a real Ray and MLflow, without Docker
 	.venv/bin/pytest -m "not soak" tests/embedded
+
+test: lint unit embedded  ## Lint, then unit and embedded tests; no Docker needed
 
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
 	$(if $(RUNNING),.venv/bin/pytest --timeout=900 --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(or $(TESTS),tests/stack)
