@@ -112,4 +112,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke destroy format style types lint unit test test-stack bench soak tutorial lock
+.PHONY: help demo env build up down status logs data cache smoke destroy format style types lint unit embedded test test-stack bench soak tutorial lock

@@ -1,0 +1,56 @@
+"""Warm start on the stack, whose workers run as a user without privileges."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from host import Stack, wait_for
+
+from mlplatform.client.jobs import Jobs
+
+FIT = """
+import os, sys
+loaded = sorted({"torch", "lightning", "mlflow", "ray"} & set(sys.modules))
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+import ray.train
+
+def train(config):
+    ray.train.report({"x": 1})
+
+print("loaded", loaded)
+TorchTrainer(
+    train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path="s3://ray/warm-start")
+).fit()
+"""
+
+
+def test_fit_on_stack_starts_warm(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    def ready() -> bool:
+        socket = ("test", "-S", "/tmp/warm/driver.sock")
+        return all(stack.execute(f"ray-worker-{number}", *socket, check=False).returncode == 0 for number in range(2))
+
+    wait_for(ready, "the templates of both workers")
+    (tmp_path / "fit.py").write_text(FIT)
+    job_id = jobs.submit(["python", "fit.py"], tmp_path)
+    log = "\n".join(jobs.follow(job_id))
+    assert jobs.get(job_id).status == "SUCCEEDED", log
+    assert "loaded ['lightning', 'mlflow', 'ray', 'torch']" in log
+
+    def starts() -> dict[tuple[str, str | None], int]:
+        with stack.ray as gateway:
+            (attempt,) = gateway.get(f"/platform/jobs/{job_id}").json()["attempts"]
+        found = {(start["role"], start["reason"]): start["count"] for start in attempt["starts"]}
+        # The supervisor, Ray Train's controller and its other actors, and two train workers.
+        return found if found.get(("driver", None)) and sum(found.values()) > 5 else {}
+
+    assert {reason for _role, reason in wait_for(starts, "the starts to be counted")} == {None}
+
+
+def test_stack_starts_cold_when_setting_is_off(stack: Stack) -> None:
+    """The setting reaches the workers; that the variable turns warm start off is shown by the embedded tests."""
+    for value in ("1", "0"):
+        config = json.loads(stack.compose("config", "--format=json", env={**os.environ, "WARM_START": value}).stdout)
+        assert config["services"]["ray-worker-0"]["environment"]["MLPLATFORM_WARM_START"] == value
