@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cold_share import submit_cold
 from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
 
 from mlplatform.client.jobs import Jobs, report_in
@@ -39,6 +40,13 @@ def same_environment() -> Iterator[None]:
     os.environ.update(before)
     if mlflow_process := sys.modules.get("mlflow.tracking.fluent"):
         mlflow_process._active_experiment_id = None
+
+
+@pytest.fixture(autouse=True)
+def cold_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the jobs of some tests start cold; those about warm starts decide themselves."""
+    if "warm" not in request.module.__name__:
+        submit_cold(request, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import stand_in
+from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run
 
 from mlplatform.client.jobs import Jobs
@@ -34,6 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("running", None)
     if folder and not (folder / ".env").is_file():
         raise pytest.UsageError(f"{folder} has no .env: let --running name the checkout of a running stack")
+
+
+@pytest.fixture(autouse=True)
+def cold_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the jobs of some tests start cold; those about warm starts decide themselves."""
+    if "warm" not in request.module.__name__:
+        submit_cold(request, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,7 @@ class Attempt:
             node=answer["node"],
             created=datetime.fromisoformat(answer["created"]),
             ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
-            starts=[Start.of(start) for start in answer.get("starts", ())],  # older gateways have none
+            starts=tuple(Start.of(start) for start in answer.get("starts", ())),  # older gateways have none
         )
 
 
