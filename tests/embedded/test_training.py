@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_checkpoints_without_score_allow_restart(local: LocalPlatform, reached: 
         for line in jobs.follow(job_id):
             log.append(line)
             if sum(report_in(old) is not None for old in log) == KILL_AFTER_REPORTS and report_in(line):
-                drivers = (one for one in processes(local) if command(one).startswith("python steps.py"))
+                drivers = (one for one in processes(local) if re.match(r"\S*python steps\.py", command(one)))
                 next(drivers).kill()
         assert jobs.get(job_id).status == "SUCCEEDED", "\n".join(log[-40:])
     assert points(job_id, "loss") == [(step, pytest.approx(1 / (step + 1))) for step in range(7)]
