@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import gc
 import io
+import linecache
 import os
 import random
 import resource
@@ -90,7 +91,9 @@ class Program:
         if self.kind == "-c":
             main.__dict__.update(__loader__=sys.modules["builtins"].__loader__)
             source: Any = self.target.encode(errors="surrogateescape") + b"\n"
-            return lambda: exec(compile(source, "<string>", "exec"), main.__dict__)  # noqa: S102
+            compiled = compile(source, "<string>", "exec")
+            _show_in_tracebacks(compiled, source.decode(errors="replace"))
+            return lambda: exec(compiled, main.__dict__)  # noqa: S102
         path = os.path.join(Path.cwd(), self.target)  # noqa: PTH118 - as Python does it, not normalized
         main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
         return lambda: exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102
@@ -309,6 +312,13 @@ def _without_own_frame() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
+
+
+def _show_in_tracebacks(code: types.CodeType, source: str) -> None:
+    """Let tracebacks show the lines of `-c`, as from Python 3.13 on."""
+    if register := getattr(linecache, "_register_code", None):
+        # 3.13.0 has one entry for the name, later versions one per code object.
+        register(code if hasattr(linecache, "_interactive_cache") else "<string>", source, "<string>")
 
 
 def _exit_code(error: SystemExit) -> int:
