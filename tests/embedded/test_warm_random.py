@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from warm import Warm, start_template
+from warm import Warm, running_template
 
 DRAW = """
 import json, os, random, secrets, sys, tempfile, uuid
@@ -51,10 +51,8 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template with the real packages."""
-    running = start_template(tmp_path_factory.mktemp("warm") / "sockets")
-    yield running
-    running.process.kill()
-    running.process.wait()
+    with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+        yield running
 
 
 def output(command: Sequence[str], warm: Warm) -> Any:

@@ -34,7 +34,7 @@ def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 
 
 def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
-    """Return whether more than `at_least` reports came, the last one without a checkpoint: a restart repeats it."""
+    """Return whether a restart would repeat the last step, and more than `at_least` reports have arrived."""
     count = len(reports(jobs, job_id))
     return count > at_least and count % CHECKPOINT_EVERY == 1
 

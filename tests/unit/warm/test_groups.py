@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from warm import Warm, is_running, start_template, until
+from warm import Warm, is_running, running_template, until
 
 PROGRAM = r"""
 import os, signal, subprocess, sys, time
@@ -38,10 +38,8 @@ print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
-    running = start_template(tmp_path_factory.mktemp("warm") / "sockets")
-    yield running
-    running.process.kill()
-    running.process.wait()
+    with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+        yield running
 
 
 @pytest.fixture(params=["warm", "cold"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import Warm, inherited, start_template
+from warm import Warm, inherited, running_template
 
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
@@ -24,10 +24,8 @@ PROGRAMS, SOAK_PROGRAMS = 50, 500
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
-    running = start_template(tmp_path_factory.mktemp("warm") / "sockets")
-    yield running
-    running.process.kill()
-    running.process.wait()
+    with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+        yield running
 
 
 def result(

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,6 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None, p
     """Start a base template, and wait until programs can start warm."""
     folder.mkdir(mode=0o700, parents=True)
     command = [python, "-m", "mlplatform.warm", str(folder)]
-    environment = environment or inherited()
     with (folder.parent / "template.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment or inherited()
@@ -75,6 +75,17 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None, p
         assert time.monotonic() < deadline, (folder.parent / "template.log").read_text()
         time.sleep(0.02)
     return warm
+
+
+@contextmanager
+def running_template(folder: Path) -> Iterator[Warm]:
+    """Start a base template, and kill it at the end."""
+    warm = start_template(folder)
+    try:
+        yield warm
+    finally:
+        warm.process.kill()
+        warm.process.wait()
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.warm import conditions, program, title
-from mlplatform.warm.client import DRIVERS, FORKED, SILENCE_SECONDS, START, Cold, receive, send
+from mlplatform.warm.client import DRIVERS, FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, receive, send
 from mlplatform.warm.imports import Record, import_in_background
 from mlplatform.warm.packages import BASE, DRIVER, FORK, WORKER
 from mlplatform.warm.program import ModulePath, Program
 from mlplatform.warm.template import Template, end_with_parent, is_own
 from mlplatform.warm.variables import OF_DRIVERS
-
-JOB_PREFIX = "job-"
 
 JOB_IDLE_SECONDS = 5.0
 """A job's template ends this long after the last of its processes."""
@@ -92,7 +90,7 @@ def _create(base: Template, connection: socket.socket) -> Template:
             _check_environment(base.record, *both)
             template, modules = base.successor(name, environment, JOB_IDLE_SECONDS), WORKER
         else:
-            raise Cold(f"there is no template {name}")
+            raise Cold(f"template {name} does not exist")
         listening = template.listen()
     send(connection, {"ready": True}, [])
     if not listening:

@@ -43,6 +43,9 @@ REASON_CHARACTERS = 300
 DRIVERS = "driver"
 """Name of the template of drivers; all others are templates of workers."""
 
+JOB_PREFIX = "job-"
+"""Beginning of the names of the workers' templates."""
+
 SILENCE_SECONDS = 2.0
 """Longest time without an answer or a sign of progress before the program starts cold."""
 
@@ -136,7 +139,7 @@ def connect(folder: str, template: str, environment: dict[str, str]) -> socket.s
     """Connect to a template; if it does not run, let the base template create it.
 
     Raises:
-        Cold: there is no base template, or it does not answer.
+        Cold: the base template does not run or does not answer.
     """
     path = f"{folder}/{template}.sock"
     for _attempt in range(2):
@@ -381,7 +384,7 @@ def _append(path: str, content: bytes) -> None:
 def job_template(environment: dict[str, str]) -> str:
     """Return the name of the template for a worker of Ray: one per job and early-read environment."""
     early = sorted(item for item in environment.items() if is_read_early(item[0]))
-    return f"job-{environment['RAY_JOB_ID']}-{zlib.crc32(repr(early).encode(errors='surrogateescape')):08x}"
+    return f"{JOB_PREFIX}{environment['RAY_JOB_ID']}-{zlib.crc32(repr(early).encode(errors='surrogateescape')):08x}"
 
 
 def python() -> None:

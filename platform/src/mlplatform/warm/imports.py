@@ -192,7 +192,12 @@ _CHANGED = (-1, -1)
 
 
 def _identity(path: str, since: float | None = None) -> tuple[int, int] | None:
-    """Return what changes when a file is written; None if there is no such file, `_CHANGED` if it changed later."""
+    """Return the time and size of a file; None if it does not exist.
+
+    Args:
+        path: of the file.
+        since: Unix time; a file that was written or replaced later has the identity `_CHANGED`.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116 - 4000 files; pathlib takes three times as long
     except OSError:

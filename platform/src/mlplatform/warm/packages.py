@@ -24,7 +24,7 @@ BASE = (
 """Imported by the base template. Nothing here may load Ray, whose configuration belongs to a driver or a job.
 
 `mlflow.pytorch` is left out, because it sets the level of the root logger to ERROR for the whole process
-(`_lightning_autolog.py`, MLflow 3.17); all that it imports is here.
+(`_lightning_autolog.py`, MLflow 3.17); the large packages that it imports are here.
 """
 
 FORK = "mlplatform.compat.ray_fork"
