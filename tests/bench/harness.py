@@ -7,12 +7,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Better = Literal["lower", "higher"]
+
 CONFIDENCE = 0.95
+
+STOP_CONFIDENCE = 0.99
+"""Confidence of the interval that ends a series early. It is judged after each pair: with 95 %, a ratio exactly at its
+target would be accepted in 12 % of the series of 5 to 40 pairs, with 99 % in 5 % (4,000 simulated series)."""
 
 RESULT = "bench result"
 """Prefix of the log line with a job's measurements as JSON."""
@@ -28,7 +34,7 @@ class Row:
     """Ours and the baseline's, in `unit`."""
 
     target: float
-    better: Literal["lower", "higher"] = "lower"
+    better: Better = "lower"
     """`lower`: the ratio must not exceed the target; `higher`: it must not fall below it."""
 
     speedup: bool = False
@@ -41,7 +47,7 @@ class Row:
     @property
     def result(self) -> Result:
         """Geometric mean of the ratios, and its interval, which needs two pairs or more; the worse end is judged."""
-        ratio, half = _mean_and_half_width([math.log(value) for value in self.ratios])
+        ratio, half = _mean_and_half_width([math.log(value) for value in self.ratios], CONFIDENCE)
         if half is None:
             return Result(self.name, math.exp(ratio), None, None, self.target, None)
         low, high = math.exp(ratio - half), math.exp(ratio + half)
@@ -62,9 +68,24 @@ class Result:
     """None for a single pair, which has no interval."""
 
 
-def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count: int) -> list[tuple[float, float]]:
-    """Measure `count` pairs; the order within a pair alternates, so that a drift of the machine's speed cancels out."""
-    pairs = []
+_T = TypeVar("_T")
+
+
+def interleaved(
+    ours: Callable[[], _T],
+    baseline: Callable[[], _T],
+    count: int,
+    until: Callable[[list[tuple[_T, _T]]], bool] | None = None,
+) -> list[tuple[_T, _T]]:
+    """Measure pairs; the order within a pair alternates, so that a drift of the machine's speed cancels out.
+
+    Args:
+        ours: measures the platform.
+        baseline: measures what it is compared with.
+        count: pairs, at most.
+        until: called with the pairs after each; true ends the series.
+    """
+    pairs: list[tuple[_T, _T]] = []
     for index in range(count):
         if index % 2:
             theirs = baseline()
@@ -72,7 +93,15 @@ def interleaved(ours: Callable[[], float], baseline: Callable[[], float], count:
         else:
             mine = ours()
             pairs.append((mine, baseline()))
+        if until is not None and until(pairs):
+            break
     return pairs
+
+
+def is_decided(pairs: Sequence[tuple[float, float]], target: float) -> bool:
+    """Return whether the interval of the ratio is on one side of the target; False for less than two pairs."""
+    ratio, half = _mean_and_half_width([math.log(ours / theirs) for ours, theirs in pairs], STOP_CONFIDENCE)
+    return half is not None and abs(ratio - math.log(target)) > half
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -104,7 +133,7 @@ def write(rows: Sequence[Row], file: Path) -> None:
     file.write_text(json.dumps([asdict(row.result) for row in rows], indent=2) + "\n")
 
 
-def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
+def _mean_and_half_width(values: Sequence[float], confidence: float) -> tuple[float, float | None]:
     """Mean of a sample and half the width of its confidence interval (Student's t); None for a sample of one."""
     count = len(values)
     mean = math.fsum(values) / count
@@ -113,7 +142,7 @@ def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
     from scipy.stats import t
 
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean, float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+    return mean, float(t.ppf((1 + confidence) / 2, count - 1)) * deviation / math.sqrt(count)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

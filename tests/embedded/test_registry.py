@@ -26,6 +26,8 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
 import sys, mlflow, mlplatform
 if sys.argv[1] == "outside":
+    from mlplatform.registry import datasets
+    datasets.put("iris.csv", "petals")
     mlplatform.dataset("petals")
     raise SystemExit
 with mlplatform.job_run(experiment="petals") as run:
@@ -65,7 +67,6 @@ def petals(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
         assert done.returncode == 0, done.stderr
         return done.stdout or done.stderr
 
-    run("from mlplatform.registry import datasets; datasets.put('iris.csv', 'petals')")
     assert "is not recorded, because no run is open" in run(TRAINS_ON_DATA, "outside")
     first = run(TRAINS_ON_DATA, "0.5", MLPLATFORM_JOB_ID="petals-1").split()
     second = run(TRAINS_ON_DATA, "0.7", MLPLATFORM_JOB_ID="petals-2").split()

@@ -27,19 +27,18 @@ def connected(environment: Settings) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def trained(local: LocalPlatform, reached: Settings) -> tuple[str, list[str]]:
-    """Id and log of the job."""
+def trained(local: LocalPlatform, reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
+    """Id and log of the job, which hurries after the worker was killed."""
+    hurry = tmp_path_factory.mktemp("trained") / "hurry"
+    options = [f"--steps={STEPS}", "--pause=0.6", f"--hurry={hurry}", "--detailed", "--fits", "first", "second"]
     with Jobs(reached) as jobs:
-        job_id = jobs.submit(
-            ["python", "steps.py", f"--steps={STEPS}", "--pause=0.6", "--detailed", "--fits", "first", "second"],
-            SCRIPTS,
-            name="steps",
-        )
+        job_id = jobs.submit(["python", "steps.py", *options], SCRIPTS, name="steps")
         log: list[str] = []
         for line in jobs.follow(job_id):
             log.append(line)
             if report_in(line) and sum(report_in(old) is not None for old in log) == KILL_AFTER_REPORTS:
                 next(process for process in processes(local) if "RayTrainWorker" in command(process)).kill()
+                hurry.touch()
         assert jobs.get(job_id).status == "SUCCEEDED", "\n".join(log[-40:])
         return job_id, log
 

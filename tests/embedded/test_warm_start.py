@@ -48,6 +48,11 @@ if __name__ == "__main__":
     ).fit()
 """
 
+TASK = """
+import ray
+print("job", ray.get_runtime_context().get_job_id(), ray.get(ray.remote(lambda: "done").remote()))
+"""
+
 
 @dataclass
 class WarmPlatform:
@@ -120,13 +125,28 @@ def test_fit_starts_warm(warm: WarmPlatform, tmp_path: Path) -> None:
     assert Counter(warm.starts("job-")) == {None: len(warm.starts("job-"))}
 
 
+def run_task(warm: WarmPlatform, folder: Path) -> str:
+    """Run a job with a task; return its ID in Ray, which the names of its templates contain."""
+    (folder / "task.py").write_text(TASK)
+    status, log = warm.run(folder, "task.py")
+    assert status == "SUCCEEDED", log
+    return re.findall(r"^job (\w+) done$", log, re.MULTILINE)[0]
+
+
 def test_template_ends_with_its_job(warm: WarmPlatform, tmp_path: Path) -> None:
-    (tmp_path / "task.py").write_text("import ray; print(ray.get(ray.remote(lambda: 'done').remote()))")
-    before = warm.templates()
-    assert warm.run(tmp_path, "task.py")[0] == "SUCCEEDED"
-    # Not before: the first fit of a cluster leaves a detached actor (Ray's coordinator of autoscaling), and with it
-    # its job's template.
-    wait_for(lambda: warm.templates() <= before, "the template of the job to end", 30)
+    job = run_task(warm, tmp_path)
+    wait_for(lambda: not any(job in name for name in warm.templates()), "the template of the job to end", 30)
+
+
+def test_template_of_next_job_is_ready(warm: WarmPlatform, tmp_path: Path) -> None:
+    number = int.from_bytes(bytes.fromhex(run_task(warm, tmp_path)), "little")
+    following = (number + 1).to_bytes(4, "little").hex()
+    wait_for(lambda: any(following in name for name in warm.templates()), "the template of the next job", 30)
+    before = len(warm.starts(f"job-{following}"))
+    assert run_task(warm, tmp_path) == following
+    started = warm.starts(f"job-{following}")[before:]
+    assert started
+    assert set(started) == {None}
 
 
 def test_job_can_start_cold(warm: WarmPlatform, tmp_path: Path) -> None:

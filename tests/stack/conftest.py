@@ -84,8 +84,8 @@ def running(checkout: Stack, pytestconfig: pytest.Config) -> Stack:
 @pytest.fixture
 def stack(running: Stack) -> Stack:
     """The complete, healthy stack; restores it if the previous test damaged it."""
-    if running.unhealthy() or not running.containers():
-        running.make("up")
+    if running.unhealthy():
+        running.up()
     return running
 
 

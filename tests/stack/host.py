@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T
                 return last
         except (httpx.HTTPError, PlatformError, AssertionError) as error:
             last = error
-        time.sleep(0.5)
+        time.sleep(0.2)
     raise AssertionError(f"timed out after {seconds} s waiting for {what}; last seen: {last}")
 
 
@@ -115,6 +115,10 @@ class Stack:
     def make(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return run("make", *arguments, cwd=self.root, check=check)
 
+    def up(self) -> None:
+        """Start what is missing, as `make up` does once the images are built."""
+        run(str(self.root / ".venv/bin/mlplatform"), "stack", "up", cwd=self.root)
+
     def compose(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml", "--profile", "*")
         return run(*command, *arguments, cwd=self.root, **options)
@@ -142,18 +146,21 @@ class Stack:
 
     def containers(self) -> list[dict[str, Any]]:
         """Output of `docker inspect` for each container of the stack."""
-        ids = self.compose("ps", "--all", "--quiet").stdout.split()
+        # `docker compose ps` would take half a second, in the fixture of every test: it reads all compose files first.
+        project = f"label=com.docker.compose.project={self.container('mlplatform')}"
+        ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
     def unhealthy(self) -> list[str]:
-        """Containers that are neither healthy nor one-shots that exited with 0."""
+        """Containers that are neither healthy nor one-shots that exited with 0; a stack without containers is one."""
 
         def well(state: dict[str, Any]) -> bool:
             if state["Status"] == "exited":
                 return state["ExitCode"] == 0
             return state["Status"] == "running" and state.get("Health", {}).get("Status", "healthy") == "healthy"
 
-        return [entry["Name"] for entry in self.containers() if not well(entry["State"])]
+        containers = self.containers()
+        return [entry["Name"] for entry in containers if not well(entry["State"])] if containers else ["the stack"]
 
     def secret(self, name: str) -> str:
         return (self.root / "secrets" / name).read_text().strip()

@@ -3,30 +3,39 @@
 import json
 import sys
 
+import pytest
 from host import CHECKOUT, Stack, run
 
 from mlplatform.settings.environment import environment
 
-ROWS = {
-    "warm-submit",
-    "warm-submit-ray",
-    "first-line",
-    "batched-metrics",
-    "checkpoint-upload",
-    "trivial-fit",
-    "tracked-training",
-    "async-stall",
-    "gateway-submit",
-    "log-follow",
+SHORT = {
+    "warm-submit": {"warm-submit", "warm-submit-ray"},
+    "first-line": {"first-line"},
+    "first-line-warm": {"first-line-warm", "first-line-cold"},
+    "trivial-fit": {"trivial-fit"},
+    "open-run": {"open-run"},
+    "list-jobs": {"list-jobs"},
+    "gateway": {"gateway-submit", "log-follow"},
+    "batched-metrics": {"batched-metrics"},
+    "checkpoint-upload": {"checkpoint-upload"},
+    "training": {"tracked-training", "tracked-training-cpu", "async-stall"},
 }
+LONG = {
+    "burst": {"burst", "burst-accepted"},
+    "memory": {"memory"},
+}
+"""Rows of each measurement; with --quick, the others have none."""
 
 
-def test_every_row_is_measured(stack: Stack) -> None:
+@pytest.mark.parametrize(
+    "measurements", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
+)
+def test_every_row_is_measured(stack: Stack, measurements: dict[str, set[str]]) -> None:
     results = CHECKOUT / ".bench" / "results.json"
     results.unlink(missing_ok=True)
-    command = (sys.executable, "tests/bench/bench.py", "--root", str(stack.root), "--quick")
+    command = (sys.executable, "tests/bench/bench.py", "--root", str(stack.root), "--quick", "--rows", *measurements)
     print(run(*command, cwd=CHECKOUT, env={**environment(), "PYTHONPATH": "tests/stack"}).stdout)
     found = json.loads(results.read_text())
-    assert {row["name"].partition(":")[0] for row in found} == ROWS
+    assert {row["name"].partition(":")[0] for row in found} == set().union(*measurements.values())
     assert all(set(row) == {"name", "ratio", "low", "high", "target", "holds"} for row in found)
     assert all(row["ratio"] > 0 for row in found)

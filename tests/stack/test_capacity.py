@@ -71,7 +71,7 @@ def test_worker_restart_keeps_capacity(stack: Stack) -> None:
 
             wait_for(waits, "the worker to be reported unavailable")
     finally:
-        stack.make("up")
+        stack.up()
 
 
 def test_ray_node_names_equal_hostnames(stack: Stack) -> None:

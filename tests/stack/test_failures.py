@@ -37,7 +37,7 @@ def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs:
 
 
 def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> None:
-    steps = 48
+    steps = 60
     job_id = submit(jobs, steps, 1)
     wait_for(lambda: between_two_checkpoints(jobs, job_id, at_least=4), "a report after a checkpoint", 180)
     worker = worker_without_driver(stack, job_id)
@@ -50,15 +50,15 @@ def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> 
 
 
 def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -> None:
-    """The outages overlap: one starts every 15 s, and each lasts a minute."""
-    steps = 60
+    """The outages overlap: one starts every 5 s, and each lasts a minute."""
+    steps = 90
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
     outages: list[tuple[float, str]] = []
     for service in ("mlflow", "postgres", "minio"):
         run("docker", "kill", stack.container(service))
         outages.append((time.monotonic() + OUTAGE_SECONDS, service))
-        wait_until(time.monotonic() + 15)
+        wait_until(time.monotonic() + 5)
     for end, service in outages:
         wait_until(end)
         run("docker", "start", stack.container(service))
@@ -67,7 +67,8 @@ def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -
 
 
 def test_log_names_late_rank_and_ineffective_report_call(jobs: Jobs, stack: Stack) -> None:
-    job_id = submit(jobs, 4, 0.2, "--late=45", "--old-api")
+    # `run_config` lets Ray Train name late ranks after 20 s.
+    job_id = submit(jobs, 4, 0.2, "--late=25", "--old-api")
     wait_for(lambda: reports(jobs, job_id), "the first report", 180)
     named = "for the following ranks to join the `ray.train.report` call: [1]"
     wait_for(lambda: named in jobs.logs(job_id), "the warning that names the late rank", 60)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import pytest
+from full_tables import many_jobs
 from host import CHECKOUT, Stack, run, wait_for
 
 from mlplatform.client.jobs import ENDED
@@ -20,25 +21,6 @@ CLIENTS = 8
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000
-# Ended jobs as the gateway stores them: each with an attempt and driver information, a kilobyte in the list.
-FILL = f"""
-INSERT INTO jobs (id, "user", entrypoint, runtime_env, job_metadata, entrypoint_request, wait_for_capacity,
-    max_restarts_on_loss, max_restarts_on_failure, state, message, losses, failures, stop_requested, created,
-    not_before, ended, exit_code, runs_closed)
-SELECT 'long-list-' || n, 'someone', 'python train.py --epochs 10',
-    '{{"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip", "env_vars": {{"MLPLATFORM_USER": "someone"}}}}',
-    '{{"user": "someone", "commit": "0123456789abcdef0123456789abcdef01234567", "command": "python train.py"}}',
-    '{{"entrypoint_num_gpus": 1}}', false, 3, 0, 'SUCCEEDED', 'Job finished successfully.', 0, 0, false,
-    now(), now(), now(), 0, true
-FROM generate_series(1, {LONG}) AS n;
-INSERT INTO attempts (job_id, number, ray_submission_id, created, accepted, running, ended, outcome, reason, exit_code,
-    node_id, node, agent, ray_job_id, driver, in_ray, runs_closed)
-SELECT 'long-list-' || n, 1, 'long-list-' || n || '--1-012345', now(), true, true, now(), 'SUCCEEDED',
-    'Job finished successfully.', 0, 'ab0123456789', 'ray-worker-0', 'http://10.0.0.2:52365', 'long' || n,
-    '{{"id": "01000000", "node_ip_address": "10.0.0.2", "pid": "1234"}}', false, true
-FROM generate_series(1, {LONG}) AS n;
-"""
-EMPTY = "DELETE FROM jobs WHERE id LIKE 'long-list-%';"
 
 
 @dataclass
@@ -123,15 +105,10 @@ def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int
     assert killed_for_memory(stack, since) == []
 
 
-def sql(stack: Stack, statements: str) -> None:
-    stack.execute("postgres", "psql", "--quiet", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "gateway", "-c", statements)
-
-
 @pytest.fixture
 def long_list(stack: Stack) -> Iterator[None]:
-    sql(stack, EMPTY + FILL)
-    yield
-    sql(stack, EMPTY)
+    with many_jobs(stack, LONG):
+        yield
 
 
 # The measured bound would fail on a busy CI machine, so only soak runs use it.

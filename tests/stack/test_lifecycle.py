@@ -38,7 +38,7 @@ def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
     finally:
         secret.write_text(known)
         secret.chmod(0o444)
-        stack.make("up")
+        stack.up()
     assert refused.returncode == 2
     assert f"{stack.container('storage-init')} exited with 1" in refused.stderr
     assert "Postgres rejected the password in secrets/postgres_password: another checkout" in refused.stderr

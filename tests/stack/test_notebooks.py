@@ -36,8 +36,10 @@ class Terminal:
         """Return new output up to a text."""
         shown, deadline = "", time.monotonic() + seconds
         while text not in shown:
-            assert time.monotonic() < deadline, f"{text!r} is not shown within {seconds:.0f} s:\n{shown}"
-            kind, *data = json.loads(self._socket.recv(timeout=seconds))
+            try:
+                kind, *data = json.loads(self._socket.recv(timeout=max(0, deadline - time.monotonic())))
+            except TimeoutError:
+                raise AssertionError(f"{text!r} is not shown within {seconds:.0f} s:\n{shown}") from None
             shown += data[0] if kind == "stdout" else ""
         return shown
 

@@ -14,6 +14,7 @@ JOB = re.compile(r"^Submitted job (\S+);|Job '(\S+)' submitted successfully", re
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--until", default="")
+    parser.add_argument("--no-job", action="store_true", help="the command submits no job")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     seen, seconds = [], None
@@ -27,9 +28,9 @@ def main() -> None:
         seconds = time.perf_counter() - start
     output = "".join(seen)
     job = JOB.search(output)
-    if process.returncode or seconds is None or job is None:
+    if process.returncode or seconds is None or (job is None and not args.no_job):
         sys.exit(f"exit code {process.returncode}, {seconds} s\n{output}")
-    print(json.dumps({"seconds": seconds, "job": job[1] or job[2]}))
+    print(json.dumps({"seconds": seconds, "job": job and (job[1] or job[2])}))
 
 
 if __name__ == "__main__":

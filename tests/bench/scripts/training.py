@@ -1,8 +1,8 @@
 """The same training with the same TorchTrainer, with and without the platform's run and run configuration.
 
 The clock runs in the training function on rank 0, from the first step until the last report has returned, so that
-start-up does not count. Afterwards, each tracked training also measures how long a report blocks the loop while its
-checkpoint is uploaded, asynchronously and synchronously.
+start-up does not count. CPU time is that of rank 0's process with all of its threads. Afterwards, each tracked training
+also measures how long a report blocks the loop while its checkpoint is uploaded, asynchronously and synchronously.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ray.train
 import torch
-from harness import interleaved
+from harness import interleaved, is_decided
 from ray.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 from scripts.common import arguments, print_result, remove_files_of_job, write_random
@@ -27,6 +27,8 @@ import mlplatform
 CHECKPOINT_MB = 10
 REPORTS_BETWEEN_CHECKPOINTS = 5
 BATCH = 64
+TARGET = 1.02
+MOST_PAIRS = 40
 _fits = itertools.count()
 
 
@@ -59,7 +61,8 @@ class Loop:
         return loss.item()
 
 
-def train(config: dict) -> dict[str, tuple[float, float] | float]:
+def train(config: dict) -> dict[str, list[float] | float]:
+    """Take steps and return rank 0's seconds and CPU seconds per step, and the stalls of the modes to measure."""
     loop = Loop(prepare_model(network()))
     loop.run(5)
     rank = ray.train.get_context().get_world_rank()
@@ -67,7 +70,7 @@ def train(config: dict) -> dict[str, tuple[float, float] | float]:
         write_random(Path(folder) / "state", CHECKPOINT_MB)
         checkpoint = Checkpoint.from_directory(folder) if rank == 0 else None
         torch.distributed.barrier()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         for number in range(1, config["reports"] + 1):
             loss = loop.run(config["steps_per_report"])
             metrics = {"loss": loss, "learning_rate": 1e-3}
@@ -75,11 +78,13 @@ def train(config: dict) -> dict[str, tuple[float, float] | float]:
                 ray.train.report(metrics)
             else:
                 ray.train.report(metrics, checkpoint=checkpoint)
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         # Keep the folder until Ray has registered all checkpoints, because it reads from it.
         ray.train.get_all_reported_checkpoints()
     modes = config["stall_modes"]
-    return {"seconds": seconds, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
+    steps = config["reports"] * config["steps_per_report"]
+    times = {"seconds": seconds / steps, "cpu_seconds": cpu_seconds / steps}
+    return {**times, "stalls": [stall(mode, rank, config["stall_mb"]) for mode in modes]}
 
 
 def stall(mode: str, rank: int, megabytes: int) -> float:
@@ -144,21 +149,32 @@ def main(args: argparse.Namespace) -> None:
     }
     stalls: list[tuple[float, float]] = []
 
-    def tracked() -> float:
+    def tracked() -> tuple[float, float]:
         modes = ["ASYNC", "SYNC"] if len(stalls) % 2 == 0 else ["SYNC", "ASYNC"]
         measured = fit({**config, "stall_modes": modes}, tracked=True)
         held = dict(zip(modes, measured["stalls"], strict=True))
         stalls.append((held["ASYNC"], held["SYNC"]))
-        return measured["seconds"]
+        return measured["seconds"], measured["cpu_seconds"]
 
-    def plain() -> float:
-        return fit({**config, "stall_modes": []}, tracked=False)["seconds"]
+    def plain() -> tuple[float, float]:
+        measured = fit({**config, "stall_modes": []}, tracked=False)
+        return measured["seconds"], measured["cpu_seconds"]
+
+    def are_decided(pairs: list[tuple[tuple[float, float], tuple[float, float]]]) -> bool:
+        return len(pairs) >= args.pairs and all(is_decided(row, TARGET) for row in by_clock(pairs))
 
     try:
-        pairs = interleaved(tracked, plain, args.pairs)
+        # The time of a step varies by more than the target allows, so take pairs until the mean is known well enough.
+        pairs = interleaved(tracked, plain, args.pairs if args.quick else max(MOST_PAIRS, args.pairs), are_decided)
     finally:
         remove_files_of_job()
-    print_result(training=pairs, stall=stalls)
+    wall, cpu = by_clock(pairs)
+    print_result(training=wall, training_cpu=cpu, stall=stalls)
+
+
+def by_clock(pairs: list[tuple[tuple[float, float], tuple[float, float]]]) -> list[list[tuple[float, float]]]:
+    """Split pairs of measurements by two clocks into one list of pairs per clock."""
+    return [[(ours[clock], theirs[clock]) for ours, theirs in pairs] for clock in (0, 1)]
 
 
 if __name__ == "__main__":

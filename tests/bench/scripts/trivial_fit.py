@@ -1,7 +1,5 @@
 """Sum a number over two workers of Ray Train, in the job's run."""
 
-import sys
-
 import torch
 import torch.distributed
 from ray.train import ScalingConfig
@@ -18,7 +16,7 @@ def train() -> None:
 
 def main() -> None:
     with mlplatform.job_run(experiment="bench"):
-        scaling, run_config = ScalingConfig(num_workers=2), mlplatform.run_config(sys.argv[1])
+        scaling, run_config = ScalingConfig(num_workers=2), mlplatform.run_config("fit")
         TorchTrainer(train, scaling_config=scaling, run_config=run_config).fit()
 
 

@@ -18,7 +18,6 @@ import pytest
 from warm import ROOT, Warm, is_running, start_template, until
 
 from mlplatform.warm import client
-from mlplatform.warm.template import check_forkable
 
 PR_CAPBSET_DROP = 24
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
@@ -70,9 +69,15 @@ def pids(process: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in process.stdout.readline().split()]
 
 
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_reaches_program(number: signal.Signals, warm: Warm) -> None:
-    process = start(warm, TERMINATED)
+def test_signal_reaches_program(number: signal.Signals, disposition: signal.Handlers, warm: Warm) -> None:
+    # A shell starts programs in the background with SIGINT ignored; the program handles it nevertheless.
+    before = signal.signal(number, disposition)
+    try:
+        process = start(warm, TERMINATED)
+    finally:
+        signal.signal(number, before)
     (pid,) = pids(process)
     assert pid != process.pid
     process.send_signal(number)
@@ -168,23 +173,65 @@ def test_nothing_is_left_of_ended_program(warm: Warm) -> None:
     until(lambda: psutil.Process(warm.pids()["driver"]).num_fds() == files, "their files to be closed")
 
 
-def test_template_of_job_ends_with_its_last_process(warm: Warm, tmp_path: Path) -> None:
-    environment = {**warm.environment(), "RAY_JOB_ID": "01000000"}
-    name = client.job_template(environment)
-    root = str(Path(client.__file__).parents[2])
-    code = (
-        f"import sys, os; sys.path.insert(0, {root!r}); from mlplatform.warm import client; "
-        f"client.run(['-c', 'import os; print(os.environ[\"RAY_JOB_ID\"], flush=True)'], dict(os.environ), {name!r})"
+def start_worker(warm: Warm, job: str, title: str) -> subprocess.Popen[str]:
+    """Start a program as a worker of Ray, which gives its process a title and prints its job."""
+    environment = {**warm.environment(), "RAY_JOB_ID": job}
+    program = (
+        "import os, pathlib; pathlib.Path('/proc/self/comm').write_text(os.environ['TITLE']); "
+        "print(os.environ['RAY_JOB_ID'], flush=True)"
     )
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-IS", "-c", code], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-        )
-        for _worker in range(3)
-    ]
-    assert [worker.communicate(timeout=60)[0] for worker in workers] == [b"01000000\n"] * 3
+    code = (
+        f"import sys, os; sys.path.insert(0, {ROOT!r}); from mlplatform.warm import client; "
+        f"client.run(['-c', {program!r}], dict(os.environ), {client.job_template(environment)!r})"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-IS", "-c", code],
+        env={**environment, "TITLE": title},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def template_of(warm: Warm, job: str) -> Path:
+    """Return the socket of a job's template."""
+    return warm.folder / f"{client.job_template({**warm.environment(), 'RAY_JOB_ID': job})}.sock"
+
+
+def test_template_of_job_ends_with_its_last_process(warm: Warm) -> None:
+    workers = [start_worker(warm, "01000000", "python") for _worker in range(3)]
+    assert [worker.communicate(timeout=60)[0] for worker in workers] == ["01000000\n"] * 3
     assert warm.reasons() == [None] * 3
-    until(lambda: not (warm.folder / f"{name}.sock").exists(), "the job's template to end", 30)
+    until(lambda: not template_of(warm, "01000000").exists(), "the job's template to end", 30)
+    # None of its processes has worked for Ray.
+    assert not list(warm.folder.glob("job-*"))
+
+
+def test_template_of_next_job_is_prepared(warm: Warm) -> None:
+    assert start_worker(warm, "ff000000", "ray::task").communicate(timeout=60)[0] == "ff000000\n"
+    until(template_of(warm, "00010000").exists, "the next job's template", 30)
+    until(lambda: not template_of(warm, "ff000000").exists(), "the first job's template to end", 30)
+    assert start_worker(warm, "00010000", "ray::task").communicate(timeout=60)[0] == "00010000\n"
+    # It is one of a kind: the one before is used up, and the next one takes its place.
+    until(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "01010000")], "one template", 30)
+    assert warm.reasons() == [None, None]
+
+
+def test_prepared_template_ends_when_another_takes_its_place(warm: Warm) -> None:
+    for job, prepared in (("01000000", "02000000"), ("07000000", "08000000")):
+        assert start_worker(warm, job, "ray::task").communicate(timeout=60)[0] == f"{job}\n"
+        until(template_of(warm, prepared).exists, "the next job's template", 30)
+    until(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "08000000")], "one template", 30)
+
+
+@pytest.mark.parametrize("title", ["ray::JobSupervisor", "ray::_job_supervisor"])
+def test_template_of_supervisors_stays(title: str, warm: Warm) -> None:
+    assert start_worker(warm, "01000000", title).communicate(timeout=60)[0] == "01000000\n"
+    until((warm.folder / "job-server").exists, "the template to stay", 30)
+    assert start_worker(warm, "07000000", "python").communicate(timeout=60)[0] == "07000000\n"
+    # By then the other one would have ended too.
+    until(lambda: not template_of(warm, "07000000").exists(), "another job's template to end", 30)
+    assert template_of(warm, "01000000").exists()
 
 
 def test_changed_module_starts_cold_until_template_is_renewed(tmp_path: Path) -> None:
@@ -260,21 +307,34 @@ warm.process.wait()
     assert done.stdout == "True [False, False]\n", done.stderr
 
 
-def test_threads_keep_process_from_being_template() -> None:
-    import threading
+def checked(code: str) -> str:
+    """Run code in a process of its own, because this one has the threads of other tests; return the last error."""
+    script = f"from pathlib import Path\nfrom mlplatform.warm.template import check_forkable\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stderr.strip().rpartition("\n")[2]
 
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait, name="left over")
-    thread.start()
-    try:
-        with pytest.raises(RuntimeError, match="left over"):
-            check_forkable()
-    finally:
-        stop.set()
-        thread.join()
+
+def test_threads_keep_process_from_being_template() -> None:
+    code = """
+import threading
+stop = threading.Event()
+threading.Thread(target=stop.wait, name="left over").start()
+try:
+    check_forkable()
+finally:
+    stop.set()
+"""
+    assert checked(code) == "RuntimeError: The imports have left threads running: left over."
 
 
 def test_open_device_keeps_process_from_being_template() -> None:
-    check_forkable(("/dev/full",))
-    with Path("/dev/full").open("wb"), pytest.raises(RuntimeError, match="opened the device /dev/full"):
-        check_forkable(("/dev/full",))
+    assert checked("check_forkable(('/dev/full',))") == ""
+    code = "file = Path('/dev/full').open('wb')\ncheck_forkable(('/dev/full',))"
+    assert checked(code) == "RuntimeError: The imports have opened the device /dev/full."

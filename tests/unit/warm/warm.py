@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from mlplatform.warm import client
+from mlplatform.warm import client, notes
 from mlplatform.warm.variables import OF_DRIVERS
 
 ROOT = str(Path(client.__file__).parents[2])
@@ -37,7 +37,7 @@ class Warm:
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return an environment in which programs start warm."""
-        variables = {client.SOCKETS: str(self.folder), client.REASON: str(self.log)}
+        variables = {client.SOCKETS: str(self.folder), notes.REASON: str(self.log)}
         return {**inherited(), **OF_DRIVERS, **variables, **(extra or {})}
 
     def reasons(self) -> list[str | None]:
@@ -63,7 +63,7 @@ def inherited() -> dict[str, str]:
 def start_template(folder: Path, environment: Mapping[str, str] | None = None, python: str = sys.executable) -> Warm:
     """Start a base template, and wait until programs can start warm."""
     folder.mkdir(mode=0o700, parents=True)
-    command = [python, "-m", "mlplatform.warm", str(folder)]
+    command = [python, "-m", "mlplatform.warm", str(folder), "0"]
     with (folder.parent / "template.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment or inherited()

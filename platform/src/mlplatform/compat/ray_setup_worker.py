@@ -17,7 +17,7 @@ import sys
 if __name__ == "__main__":
     del sys.path[0]
 
-from mlplatform.warm import client
+from mlplatform.warm import client, notes
 
 CONTEXT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
             client.run(rest, dict(os.environ), client.job_template(dict(os.environ)))
         os.execv(executable, [executable, *rest])  # noqa: S606
     if "RAY_JOB_ID" in os.environ:
-        client.note(dict(os.environ), "worker", "its runtime environment has a Python or a shell command of its own")
+        notes.note(dict(os.environ), "worker", "its runtime environment has a Python or a shell command of its own")
     # Both may be shell code, such as `source activate` or `uv run python`.
     command = [*prefix, "exec", executable, *map(shlex.quote, rest)]
     os.execvp("bash", ["bash", "-c", " ".join(command)])  # noqa: S606

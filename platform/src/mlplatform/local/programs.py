@@ -47,6 +47,8 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         # Ray replaces 127.0.0.1 with the machine's external address, unless this variable states that no other node
         # will join, which is the default on a Mac; then all its servers bind to loopback.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Ray would start one worker per CPU for each job, whether the job needs them or not.
+        "RAY_prestart_worker_first_driver": "0",
         ray_commands.START_HOOK: "mlplatform.services.ray_node.prepare_local",
         # Two fixed ports by default, which a second platform could not open.
         "AUTOSCALER_METRIC_PORT": "0",

@@ -14,7 +14,7 @@ from mlplatform.compat import ray_commands
 from mlplatform.contract import START_LOG
 from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
-from mlplatform.warm import client
+from mlplatform.warm import client, notes
 
 _KEPT_START_LOGS = 3
 """Logs of former starts of the node, whose last lines the log shipper may not have sent yet; up to 16 MiB each."""
@@ -36,12 +36,11 @@ def prepare(parameters: Any, head: bool) -> None:
 
     Args:
         parameters: `ray._private.parameter.RayParams`.
-        head: whether the node is the head.
+        head: whether the node is the head, which has only Ray's own actors.
     """
     ray_commands.replace_worker_setup(parameters)
-    if not head:
-        folder = Path(tempfile.gettempdir())
-        start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS)
+    folder = Path(tempfile.gettempdir())
+    start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS, head=head)
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
@@ -56,13 +55,14 @@ def prepare_local(parameters: Any, head: bool) -> None:
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
 
 
-def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0) -> None:
+def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
     """Start the base template, which ends with this process, and put its `python` first on the PATH of jobs.
 
     Args:
         folder: of the templates' sockets; it is emptied first.
         sessions: Ray's folder of sessions, of which the log shipper reads the log of starts.
         wait_seconds: time before it begins to import.
+        head: import only what Ray's own actors need.
     """
     if not NodeSettings.load().warm_start:
         return
@@ -73,13 +73,13 @@ def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0) -> No
     set_environment(
         {
             client.SOCKETS: str(folder),
-            client.REASON: str(_new_start_log(sessions)),
+            notes.REASON: str(_new_start_log(sessions)),
             "PATH": f"{folder / 'bin'}:{environment().get('PATH', '')}",
         }
     )
     with (folder / "template.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "mlplatform.warm", str(folder), str(wait_seconds)],
+            [sys.executable, "-m", "mlplatform.warm", str(folder), str(wait_seconds), *(["head"] if head else [])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -22,7 +22,7 @@ from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.params import new_params
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
-from mlplatform.tracking.server import check, find_run, report_untracked, uri
+from mlplatform.tracking.server import check, experiment_ids, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
 
 if TYPE_CHECKING:
@@ -172,13 +172,16 @@ def _open(
     """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open."""
     import mlflow
 
-    earlier = find_run(config.job_id) if config.job_id else None
+    experiments = experiment_ids() if config.job_id else []
+    earlier = find_run(config.job_id, experiments=experiments) if config.job_id else None
     if earlier is None:
         if experiment:
             mlflow.set_experiment(experiment)
         noted = {"mlflow.note.content": config.note} if config.note else {}
         run = mlflow.start_run(run_name=name, tags={**job_tags(config), **noted, **tags}, log_system_metrics=False)
-        earlier = find_run(config.job_id) if config.job_id else None
+        # MLflow takes 30 to 100 ms per request; every attempt of a job chooses its experiment by the same code.
+        experiments = list({*experiments, run.info.experiment_id})
+        earlier = find_run(config.job_id, experiments=experiments) if config.job_id else None
         if earlier is None or earlier.info.run_id == run.info.run_id:
             return run, False
         # Another attempt of the job opened a run at the same moment, slightly earlier.

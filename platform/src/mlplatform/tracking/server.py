@@ -33,22 +33,31 @@ def uri() -> str | None:
     return settings().tracking_uri
 
 
-def find_run(job_id: str, tracking_uri: str | None = None) -> Run | None:
-    """Return the parent run of a job, in any experiment; None before the job has opened it.
-
-    If two attempts have opened one each at the same moment, every caller gets the earlier one.
-
-    Args:
-        tracking_uri: MLflow server; None means the one that the process uses.
-    """
+def experiment_ids(tracking_uri: str | None = None) -> list[str]:
+    """Return the ids of all experiments of an MLflow server; None means the one that the process uses."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri)
     pages = [client.search_experiments()]
     while pages[-1].token:
         pages.append(client.search_experiments(page_token=pages[-1].token))
-    runs = client.search_runs(
-        [experiment.experiment_id for page in pages for experiment in page],
+    return [experiment.experiment_id for page in pages for experiment in page]
+
+
+def find_run(job_id: str, tracking_uri: str | None = None, experiments: list[str] | None = None) -> Run | None:
+    """Return the parent run of a job, in any experiment; None before the job has opened it.
+
+    If two attempts have opened one each at the same moment, every caller gets the earlier one.
+
+    Args:
+        job_id: of the job.
+        tracking_uri: MLflow server; None means the one that the process uses.
+        experiments: ids of those to search, if the caller has asked for them already.
+    """
+    from mlflow import MlflowClient
+
+    runs = MlflowClient(tracking_uri).search_runs(
+        experiment_ids(tracking_uri) if experiments is None else experiments,
         f"tags.`{TAG_JOB}` = '{job_id}' and tags.`{TAG_ROLE}` = 'job'",
         order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
         max_results=1,

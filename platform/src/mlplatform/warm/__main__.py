@@ -1,6 +1,7 @@
-"""Base template of a node, and everything that is forked from it: `python -m mlplatform.warm FOLDER [SECONDS]`.
+"""Base template of a node, and everything that is forked from it: `python -m mlplatform.warm FOLDER SECONDS [head]`.
 
-It waits for the given time before it imports anything, and programs start cold meanwhile.
+It waits for the given time before it imports anything, and programs start cold meanwhile. With `head` it imports only
+what Ray's own actors need.
 
 A forked process returns from all functions before it runs its program, so that only this module's frame is below
 those of the program.
@@ -15,13 +16,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mlplatform.warm import conditions, program, title
-from mlplatform.warm.client import DRIVERS, FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, receive, send
+from mlplatform.warm.client import FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, receive, send
 from mlplatform.warm.imports import Record, import_in_background
-from mlplatform.warm.packages import BASE, DRIVER, FORK, WORKER
+from mlplatform.warm.notes import DRIVERS
+from mlplatform.warm.packages import FORK, OF_HEAD, OF_JOBS, Packages
+from mlplatform.warm.preparation import prepare_next, without_ray
 from mlplatform.warm.program import ModulePath, Program
 from mlplatform.warm.template import Template, end_with_parent, is_own
 from mlplatform.warm.variables import OF_DRIVERS
@@ -39,7 +43,7 @@ def keep() -> None:
     """
     end_with_parent(signal.SIGKILL, os.getppid())
     keeper = os.getpid()
-    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    time.sleep(float(sys.argv[2]))
     started = time.monotonic()
     if (pid := os.fork()) == 0:
         end_with_parent(signal.SIGTERM, keeper)
@@ -52,46 +56,48 @@ def keep() -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
-def prepare(folder: Path, module_path: ModulePath) -> Program | None:
+def prepare(folder: Path, module_path: ModulePath, packages: Packages) -> Program | None:
     """Serve as a template until this process, forked from one, has a program to run; None when it is to end."""
     program.set_dumpable(False)
     base = template = Template(folder, "base", dict(os.environ))
-    base.load(BASE, import_in_background)
-    if drivers := base.fork(DRIVERS, _of_drivers(base), None):
+    base.load(packages.base, import_in_background)
+    if packages.driver and (drivers := base.fork(DRIVERS, _of_drivers(base), None)):
         if not drivers.listen():
             return None
         template = drivers
-        _become(template, DRIVER)
+        _become(template, packages.driver)
     else:
         base.listen()
-    while connection := template.serve():
+    while connection := template.serve(partial(prepare_next, template, base.environment)):
         with connection, suppress(Cold, OSError, ValueError):
             if template is not base:
                 return _start(template, connection, module_path)
-            template = _create(base, connection)
+            template = _create(base, connection, packages)
             continue
         return None
     template.end()
     return None
 
 
-def _create(base: Template, connection: socket.socket) -> Template:
+def _create(base: Template, connection: socket.socket, packages: Packages) -> Template:
     """Become the template that a client asks for."""
     with _refusals(lambda: connection):
         request, _files = _request(connection)
         name, environment = str(request.get("create")), request.get("environment")
         base.check_sources()
         modules: tuple[str, ...]
-        if name == DRIVERS:
-            template, modules = base.successor(DRIVERS, _of_drivers(base), None), DRIVER
+        if name == DRIVERS and packages.driver:
+            template, modules = base.successor(DRIVERS, _of_drivers(base), None), packages.driver
         elif name.startswith(JOB_PREFIX) and isinstance(environment, dict):
             # The base template has not loaded Ray; this one will, under the job's variables.
-            both = (_without_ray(variables) for variables in (base.environment, environment))
+            both = (without_ray(variables) for variables in (base.environment, environment))
             _check_environment(base.record, *both)
-            template, modules = base.successor(name, environment, JOB_IDLE_SECONDS), WORKER
+            template, modules = base.successor(name, environment, JOB_IDLE_SECONDS), packages.worker
         else:
             raise Cold(f"template {name} does not exist")
         listening = template.listen()
+        if listening and (slot := request.get("slot")):
+            template.stay_as(str(slot))
     send(connection, {"ready": True}, [])
     if not listening:
         raise Cold("another process is this template")
@@ -169,13 +175,9 @@ def _check_environment(record: Record, ours: Mapping[str, str], theirs: Mapping[
         raise Cold(f"{differing} differs from the template's")
 
 
-def _without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
-
-
 if __name__ == "__main__":
     keep()
-    running = prepare(Path(sys.argv[1]), ModulePath())
+    running = prepare(Path(sys.argv[1]), ModulePath(), OF_HEAD if "head" in sys.argv[3:] else OF_JOBS)
     if running is None:
         os._exit(0)
     try:

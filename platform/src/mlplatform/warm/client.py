@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import struct
@@ -20,28 +19,16 @@ import zlib
 from contextlib import suppress
 
 from mlplatform.warm.exits import exit_status
+from mlplatform.warm.notes import DRIVERS, note
 from mlplatform.warm.stand_in import guard, stand_in
 from mlplatform.warm.variables import is_read_early
+from mlplatform.warm.waiting import await_readable, wake_on_signals
 
 SOCKETS = "MLPLATFORM_WARM_SOCKETS"
 """Variable with the folder of the templates' sockets; without it programs start cold."""
 
 SWITCH = "MLPLATFORM_WARM_START"
 """Variable that turns warm start off for a program when it is 0."""
-
-REASON = "MLPLATFORM_WARM_LOG"
-"""Variable with a file to which one line of JSON is appended per start: process, job, template, reason for cold."""
-
-LOG_BYTES = 16 << 20
-"""Size from which on the file gets no more lines: about 70,000 starts since the node was started."""
-
-LINE_BYTES = 4096
-"""Limit of a line; the file is opened for appending, so lines of several processes do not mix."""
-
-REASON_CHARACTERS = 300
-
-DRIVERS = "driver"
-"""Name of the template of drivers; all others are templates of workers."""
 
 JOB_PREFIX = "job-"
 """Beginning of the names of the workers' templates."""
@@ -106,12 +93,13 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     child = os.pidfd_open(pid)
     standing = _let_start(connection, child, pid)
     # From here on the child runs the program, and this process does nothing but wait for it.
+    woken = wake_on_signals()
     _forward_signals(child)
     # The child has inherited which signals are blocked; here they must arrive.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.close(report_end)
     note(environment, template, None)
-    status = _wait(connection, child, report)
+    status = _wait(connection, child, report, woken)
     guard(standing, pid)
     # Whatever the program left running stays, as it would after a cold start.
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) & ~os.O_ASYNC)
@@ -146,15 +134,32 @@ def connect(folder: str, template: str, environment: dict[str, str]) -> socket.s
         connection = _connection(path)
         if connection is not None:
             return connection
-        base = _connection(f"{folder}/base.sock")
-        if base is None:
+        if not create(folder, template, environment):
             break
-        with base:
-            _await_fork(base)
-            send(base, {"create": template, "environment": environment}, [])
-            if refusal := receive_message(base).get("cold"):
-                raise Cold(str(refusal))
     raise Cold(f"template {template} is not running")
+
+
+def create(folder: str, template: str, environment: dict[str, str], slot: str | None = None) -> bool:
+    """Let the base template create a template; return False if the base template is not running.
+
+    Args:
+        folder: of the sockets.
+        template: its name.
+        environment: under which it imports.
+        slot: the new template stays until another one gets this slot; None if it ends with its programs.
+
+    Raises:
+        Cold: the base template does not answer, or cannot create it.
+    """
+    base = _connection(f"{folder}/base.sock")
+    if base is None:
+        return False
+    with base:
+        _await_fork(base)
+        send(base, {"create": template, "environment": environment, "slot": slot}, [])
+        if refusal := receive_message(base).get("cold"):
+            raise Cold(str(refusal))
+    return True
 
 
 def _connection(path: str) -> socket.socket | None:
@@ -308,21 +313,21 @@ def _forward_signals(child: int) -> None:
         forward(signal.SIGTSTP, None)
         os.kill(os.getpid(), signal.SIGSTOP)
 
+    # Also those that are ignored here, which the program may handle.
     for number in FORWARDED:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, forward)
-    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGTSTP, suspend)
+        signal.signal(number, forward)
+    signal.signal(signal.SIGTSTP, forward if signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN else suspend)
 
 
-def _wait(connection: socket.socket, child: int, report: int) -> int:
+def _wait(connection: socket.socket, child: int, report: int, woken: int) -> int:
     """Return the child's wait status from the template; if that has died, the exit code that the child reports."""
     connection.settimeout(None)
     with suppress(Cold, OSError, ValueError):
+        await_readable(connection.fileno(), woken)
         status = receive_message(connection).get("status")
         if isinstance(status, int):
             return status
-    select.select([child], [], [])
+    await_readable(child, woken)
     # A process that the program forked may hold the pipe open.
     os.set_blocking(report, False)
     with suppress(BlockingIOError):
@@ -342,43 +347,6 @@ def _end_as(status: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.waitstatus_to_exitcode(status))
-
-
-def note(environment: dict[str, str], template: str, reason: str | None) -> None:
-    """Append how a program starts to the log, if there is one; a log that is full or cannot be written is ignored.
-
-    Args:
-        environment: of the program.
-        template: name of the template that the program starts from, or would start from.
-        reason: why the program starts cold; None if it starts warm.
-    """
-    path = environment.get(REASON)
-    if not path:
-        return
-    line = {
-        "time": time.time(),
-        "pid": os.getpid(),
-        "job": environment.get("MLPLATFORM_JOB_ID"),
-        "attempt": environment.get("MLPLATFORM_ATTEMPT"),
-        "role": "driver" if template == DRIVERS else "worker",
-        "template": template,
-        # A name of a file may hold bytes that are not UTF-8.
-        "cold": None if reason is None else reason[:REASON_CHARACTERS].encode(errors="replace").decode(),
-    }
-    content = json.dumps(line).encode() + b"\n"
-    if len(content) <= LINE_BYTES:
-        with suppress(OSError, ValueError):
-            _append(path, content)
-
-
-def _append(path: str, content: bytes) -> None:
-    # Without blocking: the program's environment may name a pipe that nobody reads.
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    try:
-        if os.fstat(file).st_size < LOG_BYTES:
-            os.write(file, content)
-    finally:
-        os.close(file)
 
 
 def job_template(environment: dict[str, str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-BASE = (
+from dataclasses import dataclass
+
+_BASE = (
     "numpy",
     "pandas",
     "pyarrow.fs",
@@ -20,39 +22,75 @@ BASE = (
     "pytorch_lightning",
     "httpx",
     "pydantic_settings",
+    "git",
+    "aiohttp.web",
+    "colorful",
+    "jsonschema",
+    "msgpack",
+    "rich.console",
+    "mlflow.system_metrics.system_metrics_monitor",
+    "mlplatform.tracking.run",
 )
 """Imported by the base template. Nothing here may load Ray, whose configuration belongs to a driver or a job.
 
 `mlflow.pytorch` is left out, because it sets the level of the root logger to ERROR for the whole process
 (`_lightning_autolog.py`, MLflow 3.17); the large packages that it imports are here.
+
+Those from `git` on are imported by Ray's packages, or by a job's first calls.
 """
 
 FORK = "mlplatform.compat.ray_fork"
 """Makes Ray work in forked processes, and checks that its random IDs differ there."""
 
-_RAY = (
+_CORE = (
     "ray",
     FORK,
     "ray._private.worker",
     "ray._private.node",
     "ray._private.async_compat",
     "ray._private.runtime_env.setup_hook",
+)
+
+_RAY = (
+    *_CORE,
     "ray.train",
     "ray.train.torch",
     "ray.train.lightning",
     "ray.tune",
     "mlplatform.settings.job",
     "mlplatform.training.config",
-    "mlplatform.tracking.run",
 )
 
-DRIVER = (*_RAY, "ray.job_submission")
-"""Imported by the template of drivers."""
 
-WORKER = (
-    *_RAY,
-    "ray.dashboard.modules.job.job_supervisor",
-    "ray.train.v2._internal.execution.controller.controller",
-    "ray.train.v2._internal.execution.worker_group.worker",
+@dataclass(frozen=True)
+class Packages:
+    """Packages of a node's templates."""
+
+    base: tuple[str, ...]
+    """Imported by the base template."""
+
+    driver: tuple[str, ...]
+    """Imported by the template of drivers; empty for a node without drivers."""
+
+    worker: tuple[str, ...]
+    """Imported by the template of a job's workers."""
+
+
+OF_JOBS = Packages(
+    base=_BASE,
+    driver=(*_RAY, "ray.job_submission"),
+    worker=(
+        *_RAY,
+        "ray.dashboard.modules.job.job_supervisor",
+        "ray.train.v2._internal.execution.controller.controller",
+        "ray.train.v2._internal.execution.worker_group.worker",
+    ),
 )
-"""Imported by the template of a job's workers."""
+"""Of a node that runs jobs."""
+
+OF_HEAD = Packages(
+    base=("numpy", "pandas", "pyarrow.fs", "jsonschema", "msgpack", "pydantic"),
+    driver=(),
+    worker=(*_CORE, "ray.train.v2._internal.execution.controller.placement_group_cleaner"),
+)
+"""Of the stack's head, where only Ray's own actors run: a training waits for Ray Train's PlacementGroupCleaner."""

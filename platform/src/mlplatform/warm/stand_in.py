@@ -15,6 +15,8 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
+from mlplatform.warm.waiting import await_readable, wake_on_signals
+
 
 def stand_in(program: int, pid: int, forwarded: Iterable[int]) -> int:
     """Fork the stand-in; the forwarded signals have to be blocked.
@@ -51,6 +53,7 @@ def guard(stand_in: int, group: int) -> None:
         return
     try:
         os.setsid()
+        signal.set_wakeup_fd(-1)
         _close_files([stand_in])
         select.select([stand_in], [], [])
         # The stand-in ends by itself when nothing remains.
@@ -68,19 +71,19 @@ def _represent(program: int, group: int, forwarded: Iterable[int]) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(member, number)
 
+    woken = wake_on_signals()
     for number in forwarded:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, pass_on)
+        signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    select.select([program], [], [])
+    await_readable(program, woken)
     while members := _members(group):
-        _await_end(members[0])
+        _await_end(members[0], woken)
 
 
-def _await_end(pid: int) -> None:
+def _await_end(pid: int, woken: int) -> None:
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
-        select.select([process], [], [])
+        await_readable(process, woken)
         os.close(process)
 
 

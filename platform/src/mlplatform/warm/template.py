@@ -24,12 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mlplatform.warm.client import WAITING, Cold, peer_user, send
+from mlplatform.warm.client import WAITING, Cold, peer_user, read, send
 from mlplatform.warm.imports import Record, Sources, import_all, recorded
 
 BACKLOG = 512
 PROGRESS_SECONDS = 0.2
 POLL_MS = 1000
+
+SETTLED_SECONDS = 1.0
+"""Time after a template's last program until it calls what it was given to call then."""
+
+STAY_SECONDS = 3600.0
+"""A template with a slot ends after this time without a program."""
 
 _STARTED = time.time()
 _PR_SET_PDEATHSIG = 1
@@ -81,6 +87,10 @@ class Template:
         self.record: Record = origin.record if origin else Record()
         self.sources: Sources = origin.sources if origin else Sources()
         self.preloaded: set[str] = set()
+        self.names: set[str] = set()
+        """Names (`/proc/<pid>/comm`, 15 bytes) that its programs had when they ended."""
+
+        self._slot: Path | None = None
         self._ending = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._waiting: list[socket.socket] = []
@@ -125,8 +135,16 @@ class Template:
         gc.collect()
         gc.freeze()
 
-    def serve(self) -> socket.socket | None:
+    def stay_as(self, slot: str) -> None:
+        """Stay for an hour after the last program, or until another template gets this slot."""
+        self._slot = self.folder / slot
+        self._slot.write_text(self.name)
+
+    def serve(self, settled: Callable[[], None] | None = None) -> socket.socket | None:
         """Fork for each client.
+
+        Args:
+            settled: called in the template once, a second after the end of its last program so far.
 
         Returns:
             In each forked process, the connection to its client. In the template itself None, when it is time to end.
@@ -143,6 +161,9 @@ class Template:
                     self._settle(number)
                 signals.clear()
                 busy = time.monotonic() if self._children else busy
+                if settled and self.names and time.monotonic() - busy >= SETTLED_SECONDS:
+                    settled()
+                    settled = None
             return None
 
     def _fork_for(self, connection: socket.socket) -> bool:
@@ -185,7 +206,16 @@ class Template:
         if self._ending:
             # Programs still need their template, which passes their status on; templates do not need theirs.
             return bool(self._children) and not self._is_base
-        return bool(self._children) or self.idle_seconds is None or time.monotonic() - busy < self.idle_seconds
+        idle = time.monotonic() - busy
+        if self._slot:
+            return bool(self._children) or (idle < STAY_SECONDS and self._has_slot())
+        return bool(self._children) or self.idle_seconds is None or idle < self.idle_seconds
+
+    def _has_slot(self) -> bool:
+        try:
+            return self._slot is not None and self._slot.read_text() == self.name
+        except OSError:
+            return False
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Accept no more clients, and end with the last program."""
@@ -232,6 +262,8 @@ class Template:
             _end_group(child.pid)
             return
         os.close(number)
+        # Readable as long as nobody has waited for the process.
+        self.names.add(read(f"/proc/{child.pid}/comm").strip())
         _pid, status = os.waitpid(child.pid, 0)
         if child.connection:
             if self._children.pop(child.connection.fileno(), None):

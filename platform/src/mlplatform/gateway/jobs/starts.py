@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, StartLogRow, StartRow
-from mlplatform.warm.client import LINE_BYTES, REASON_CHARACTERS
+from mlplatform.warm.notes import LINE_BYTES, REASON_CHARACTERS
 
 MAX_REASONS = 16
 """Different reasons that are counted per attempt; starts for further ones are counted as `OTHER`."""
@@ -97,7 +97,7 @@ class StartStore:
 
 
 class _Line(BaseModel):
-    """Fields of a line that are counted; `warm.client.note` writes it."""
+    """Fields of a line that are counted; `warm.notes.note` writes it."""
 
     model_config = ConfigDict(strict=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlplatform.compat import ray_setup_worker
-from mlplatform.warm import client
+from mlplatform.warm import client, notes
 
 OF_JOB = {"MLPLATFORM_JOB_ID": "mine", "MLPLATFORM_ATTEMPT": "2"}
 
@@ -26,8 +26,8 @@ def lines(log: Path) -> list[dict[str, Any]]:
 )
 def test_line_names_job_attempt_role_and_reason(template: str, role: str, tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
-    client.note({**OF_JOB, client.REASON: str(log)}, template, None)
-    client.note({client.REASON: str(log)}, template, "HF_HOME differs")
+    notes.note({**OF_JOB, notes.REASON: str(log)}, template, None)
+    notes.note({notes.REASON: str(log)}, template, "HF_HOME differs")
     warm, cold = lines(log)
     assert (warm["job"], warm["attempt"], warm["role"], warm["cold"]) == ("mine", "2", role, None)
     assert (cold["job"], cold["attempt"], cold["role"], cold["cold"]) == (None, None, role, "HF_HOME differs")
@@ -35,10 +35,10 @@ def test_line_names_job_attempt_role_and_reason(template: str, role: str, tmp_pa
 
 def test_line_is_valid_and_bounded(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
-    client.note({**OF_JOB, client.REASON: str(log)}, "driver", os.fsdecode(b"/modules/\xff") + "\u20ac\n" * 5000)
-    client.note({"MLPLATFORM_JOB_ID": "x" * 5000, client.REASON: str(log)}, "driver", None)
+    notes.note({**OF_JOB, notes.REASON: str(log)}, "driver", os.fsdecode(b"/modules/\xff") + "\u20ac\n" * 5000)
+    notes.note({"MLPLATFORM_JOB_ID": "x" * 5000, notes.REASON: str(log)}, "driver", None)
     (line,) = log.read_bytes().splitlines(keepends=True)
-    assert len(line) <= client.LINE_BYTES
+    assert len(line) <= notes.LINE_BYTES
     assert line.endswith(b"\n")
     assert json.loads(line)["cold"].startswith("/modules/?\u20ac\n")
     line.decode("ascii")
@@ -47,23 +47,23 @@ def test_line_is_valid_and_bounded(tmp_path: Path) -> None:
 def test_full_log_gets_no_more_lines(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
     with log.open("wb") as file:
-        file.truncate(client.LOG_BYTES - 1)
+        file.truncate(notes.LOG_BYTES - 1)
     for _ in range(3):
-        client.note({client.REASON: str(log)}, "driver", None)
-    assert client.LOG_BYTES < log.stat().st_size < client.LOG_BYTES + client.LINE_BYTES
+        notes.note({notes.REASON: str(log)}, "driver", None)
+    assert notes.LOG_BYTES < log.stat().st_size < notes.LOG_BYTES + notes.LINE_BYTES
 
 
 def test_unusable_log_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("", "/nowhere/starts.jsonl", str(tmp_path), str(tmp_path / "pipe"), "a\0b", "/dev/full"):
-        client.note({client.REASON: path}, "driver", None)
-    client.note({}, "driver", None)
+        notes.note({notes.REASON: path}, "driver", None)
+    notes.note({}, "driver", None)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_program_with_warm_start_off_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
-    variables = {client.SOCKETS: str(tmp_path), client.SWITCH: "0", client.REASON: str(log)}
+    variables = {client.SOCKETS: str(tmp_path), client.SWITCH: "0", notes.REASON: str(log)}
     root = Path(client.__file__).parents[2]
     shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
     command = [sys.executable, "-IS", "-c", shim, "-c", "print('ran')"]
@@ -80,7 +80,7 @@ def test_worker_with_its_own_python_is_noted(tmp_path: Path) -> None:
     words = ["-c", "--language=PYTHON", f"{ray_setup_worker.CONTEXT}{json.dumps(context)}", "print('ran')"]
     done = subprocess.run(
         [sys.executable, ray_setup_worker.__file__, *words],
-        env={**os.environ, client.REASON: str(log), "RAY_JOB_ID": "02000000"},
+        env={**os.environ, notes.REASON: str(log), "RAY_JOB_ID": "02000000"},
         capture_output=True,
         text=True,
     )

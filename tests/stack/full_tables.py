@@ -1,0 +1,74 @@
+"""Thousands of ended jobs and runs in the stack's databases, as a platform that has been used for long has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from host import Stack
+
+# Ended jobs as the gateway stores them: each with an attempt and driver information, a kilobyte in the list.
+_JOBS = """
+INSERT INTO jobs (id, "user", entrypoint, runtime_env, job_metadata, entrypoint_request, wait_for_capacity,
+    max_restarts_on_loss, max_restarts_on_failure, state, message, losses, failures, stop_requested, created,
+    not_before, ended, exit_code, runs_closed)
+SELECT 'long-list-' || n, 'someone', 'python train.py --epochs 10',
+    '{{"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip", "env_vars": {{"MLPLATFORM_USER": "someone"}}}}',
+    '{{"user": "someone", "commit": "0123456789abcdef0123456789abcdef01234567", "command": "python train.py"}}',
+    '{{"entrypoint_num_gpus": 1}}', false, 3, 0, 'SUCCEEDED', 'Job finished successfully.', 0, 0, false,
+    now(), now(), now(), 0, true
+FROM generate_series(1, {count}) AS n;
+INSERT INTO attempts (job_id, number, ray_submission_id, created, accepted, running, ended, outcome, reason, exit_code,
+    node_id, node, agent, ray_job_id, driver, in_ray, runs_closed)
+SELECT 'long-list-' || n, 1, 'long-list-' || n || '--1-012345', now(), true, true, now(), 'SUCCEEDED',
+    'Job finished successfully.', 0, 'ab0123456789', 'ray-worker-0', 'http://10.0.0.2:52365', 'long' || n,
+    '{{"id": "01000000", "node_ip_address": "10.0.0.2", "pid": "1234"}}', false, true
+FROM generate_series(1, {count}) AS n;
+"""
+_NO_JOBS = "DELETE FROM jobs WHERE id LIKE 'long-list-%';"
+
+# Ended runs of jobs, in MLflow's default experiment.
+_RUNS = """
+INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time, end_time,
+    source_version, lifecycle_stage, artifact_uri, experiment_id)
+SELECT md5('many-runs-' || n), 'many-runs-' || n, 'LOCAL', '', '', 'someone', 'FINISHED', 1790000000000 + n,
+    1790000000000 + n, '', 'active', 'mlflow-artifacts:/0/' || md5('many-runs-' || n) || '/artifacts', 0
+FROM generate_series(1, {count}) AS n;
+INSERT INTO tags (key, value, run_uuid)
+SELECT key, replace(value, '#', n::text), md5('many-runs-' || n)
+FROM generate_series(1, {count}) AS n,
+    (VALUES ('mlplatform.job_id', 'many-runs-#'), ('mlplatform.role', 'job'), ('mlplatform.attempt', '1'))
+    AS t(key, value);
+ANALYZE runs, tags;
+"""
+_NO_RUNS = """
+DELETE FROM tags WHERE run_uuid IN (SELECT run_uuid FROM runs WHERE name LIKE 'many-runs-%');
+DELETE FROM runs WHERE name LIKE 'many-runs-%';
+"""
+
+
+@contextmanager
+def many_jobs(stack: Stack, count: int) -> Iterator[None]:
+    """Add ended jobs to the gateway's database, and delete them at the end."""
+    with _filled(stack, "gateway", _JOBS.format(count=count), _NO_JOBS):
+        yield
+
+
+@contextmanager
+def many_runs(stack: Stack, count: int) -> Iterator[None]:
+    """Add ended runs to MLflow's database, and delete them at the end."""
+    with _filled(stack, "mlflow", _RUNS.format(count=count), _NO_RUNS):
+        yield
+
+
+@contextmanager
+def _filled(stack: Stack, database: str, fill: str, empty: str) -> Iterator[None]:
+    _sql(stack, database, empty + fill)
+    try:
+        yield
+    finally:
+        _sql(stack, database, empty)
+
+
+def _sql(stack: Stack, database: str, statements: str) -> None:
+    stack.execute("postgres", "psql", "--quiet", "-v", "ON_ERROR_STOP=1", "-U", "postgres", database, "-c", statements)
