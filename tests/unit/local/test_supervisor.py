@@ -80,6 +80,9 @@ def test_leftover_ray_processes_end_with_ray(home: Home, start: Callable[..., In
     # In a new session, like the driver of a job.
     env = {**os.environ, MARK: instance.id}
     driver = psutil.Process(subprocess.Popen(WAITS, env=env, start_new_session=True).pid)
+    # For a moment after exec, Linux shows an empty environment.
+    while not driver.environ():
+        time.sleep(0.01)
     kill(instance, "ray")
     Supervisor(home).look(instance)
     assert not is_running(driver)

@@ -74,12 +74,17 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
 
 @contextmanager
 def _stopped_at_the_end(platform: LocalPlatform, was_running: bool) -> Iterator[None]:
-    """End the block on SIGTERM as on Ctrl-C; ignore both while the platform is being stopped."""
+    """End the block on Ctrl-C and SIGTERM; ignore both while the platform is being stopped.
+
+    Python's own KeyboardInterrupt will not do: raised in the import of an extension module (2 of 60 attempts while
+    MLflow was imported), it makes `python -m` end by SIGINT, even if it was caught.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
     try:
         yield
     finally:

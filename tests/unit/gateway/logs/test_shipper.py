@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 
 from mlplatform.gateway.errors import JobGoneError
 from mlplatform.gateway.http import logs
+from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings import environment as settings_environment
@@ -249,6 +250,33 @@ def test_settled_attempt_has_all_lines_of_its_node(root: Path, gateway: Gateway)
     run(gateway, root, scenario)
 
 
+def test_end_of_job_requests_pass(root: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", 3600)
+    folder = logs_of(root)
+
+    async def scenario() -> None:
+        await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
+        append(folder / DRIVER, b"the end")
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        await until_log(gateway, "the end\n")
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+
+    run(gateway, root, scenario)
+
+
+def test_request_for_other_nodes_is_not_answered(root: Path, gateway: Gateway) -> None:
+    logs_of(root)
+
+    async def scenario() -> None:
+        await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
+        waiting = asyncio.create_task(gateway.logs.settle("train", "ray-worker-1", time.time(), timeout_s=0.5))
+        assert not await gateway.logs.pass_requested(["ray-worker-0"], 0.1)
+        assert await gateway.logs.pass_requested(["ray-worker-0", "ray-worker-1"], 0.1)
+        assert not await waiting
+
+    run(gateway, root, scenario)
+
+
 def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> None:
     gateway.known["gone--1-000000"] = "gone"
 
@@ -351,7 +379,8 @@ def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, 
     async def scenario() -> None:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             seen.append(dict(scope["headers"]).get(b"authorization", b"").decode())
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"x-gateway-instance", b"a")]})
+            status = 404 if scope["path"] == "/platform/logs" else 200
+            await send({"type": "http.response.start", "status": status, "headers": [(b"x-gateway-instance", b"a")]})
             await send({"type": "http.response.body", "body": b'{"expected": 0, "again": false}'})
 
         config = uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")

@@ -1,4 +1,4 @@
-"""Routes for the log shipper: upload bytes of a log file, report a completed pass."""
+"""Routes for the log shipper: upload bytes of a log file, report a completed pass, wait for a request for one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ INSTANCE = "X-Gateway-Instance"
 
 BODY_BYTES = 1 << 20
 
+_HOLD_SECONDS = 2.0
+"""Maximum time that a request is held; it delays the end of the gateway by as much."""
+
 _SMALLER = "send it in several requests"
 
 _NAME = re.compile(r"(?!\.+\Z)[\w.:@+-]{1,255}", re.ASCII)
@@ -30,7 +33,10 @@ _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def routes(logs: JobLogs) -> list[Route]:
-    """Return the routes `PUT /platform/logs/<node>/<file>` and `POST /platform/logs/<node>`; errors are plain text."""
+    """Return the routes `PUT /platform/logs/<node>/<file>`, `POST /platform/logs/<node>` and `GET /platform/logs`.
+
+    Errors are plain text.
+    """
 
     async def put(request: Request) -> Response:
         """Accept bytes of a file: 200 with the next offset, 409 with the offset expected, or 404, 410, 503."""
@@ -60,7 +66,13 @@ def routes(logs: JobLogs) -> list[Route]:
         again = instance != logs.instance or await logs.passed(node, started)
         return JSONResponse({"again": again}, headers={INSTANCE: logs.instance})
 
+    async def get(request: Request) -> Response:
+        """Respond, within 2 s, whether someone waits for a pass of one of the nodes `?node=…`."""
+        requested = await logs.pass_requested(request.query_params.getlist("node"), _HOLD_SECONDS)
+        return JSONResponse({"requested": requested}, headers={INSTANCE: logs.instance})
+
     return [
+        Route("/platform/logs", get, methods=["GET"]),
         Route("/platform/logs/{node}/{file}", put, methods=["PUT"]),
         Route("/platform/logs/{node}", post, methods=["POST"]),
     ]

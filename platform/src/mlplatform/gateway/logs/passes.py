@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
+from contextlib import suppress
 
 _SILENT_SECONDS = 10.0
 
@@ -16,6 +18,7 @@ class Passes:
         self._started: dict[str, float] = {}
         self._reported = asyncio.Event()
         self._awaited: list[tuple[str, float]] = []
+        self._asked = asyncio.Event()
 
     def report(self, node: str, started: float) -> bool:
         """Record a pass; return whether someone waits for a later one."""
@@ -23,6 +26,17 @@ class Passes:
         self._reported.set()
         self._reported = asyncio.Event()
         return any(name == node and since > started for name, since in self._awaited)
+
+    async def wait_for_request(self, nodes: Collection[str], timeout_s: float) -> bool:
+        """Wait until someone waits for a later pass of one of the nodes; False on timeout."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._is_requested(nodes):
+                    await self._asked.wait()
+        return self._is_requested(nodes)
+
+    def _is_requested(self, nodes: Collection[str]) -> bool:
+        return any(name in nodes and since > self._started.get(name, 0.0) for name, since in self._awaited)
 
     def is_live(self, node: str) -> bool:
         """Return whether a pass of the node began within the last 10 s; a new instance gives every node 10 s."""
@@ -32,6 +46,8 @@ class Passes:
         """Wait until each of the nodes has completed a pass that began at `since` or later; False on timeout."""
         awaited = [(name, since) for name in nodes]
         self._awaited += awaited
+        self._asked.set()
+        self._asked = asyncio.Event()
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(self._started.get(name, 0.0) >= since for name in nodes):

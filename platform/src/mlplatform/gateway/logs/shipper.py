@@ -13,24 +13,21 @@ import os
 import signal
 import stat
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
-from watchfiles import awatch
 
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
+from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.lines import NO_JOB, LogName, log_name
 from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.throttle import ThrottledWarning
-
-HEARTBEAT_SECONDS = 0.5
-"""Maximum time that the end of a job waits for the report that all of its log was sent."""
 
 _REQUEST_BYTES = 256 << 10
 
@@ -56,9 +53,6 @@ _REJECTED_FILES = 3
 _UNAVAILABLE = "The gateway does not accept logs, they stay on their nodes: %s"
 
 _TIMEOUT_SECONDS = 20.0
-
-_GROUP_MS, _QUIET_MS = 200, 20
-"""Changes within these intervals share a pass: 5 passes per second while a file grows steadily."""
 
 _Key = tuple[str, str, str, int]
 """Node, session, name and inode."""
@@ -128,17 +122,28 @@ class LogShipper:
         self._heartbeat = heartbeat
         self._files: dict[_Key, _File] = {}
         self._instance: str | None = None
+        self._sending = asyncio.Lock()
         self._warn = ThrottledWarning(_log)
 
     async def run(self) -> None:
-        """Send when a file changes, and check at least twice per second; never returns."""
+        """Send when a file changes or a job's end waits for its log, and at least twice per second; never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_changes())
+            group.create_task(self._send_on_request())
+
+    async def _send_on_request(self) -> None:
+        while True:
+            if await wakeups.requested(self._client, [entry.name for entry in _entries(self._root)]):
+                await self._send_all()
+
+    async def _send_changes(self) -> None:
         while True:
             folders = self._folders()
             last = await self._send_all()
             try:
-                async with contextlib.aclosing(_changes(folders)) as changes:
+                async with contextlib.aclosing(wakeups.changes(folders)) as changes:
                     async for paths in changes:
-                        late = time.monotonic() - last >= HEARTBEAT_SECONDS
+                        late = time.monotonic() - last >= wakeups.HEARTBEAT_SECONDS
                         if late or any(log_name(path.rpartition("/")[2]) for path in paths):
                             last = await self._send_all()
                         if self._folders() != folders:
@@ -146,17 +151,18 @@ class LogShipper:
             except (OSError, RuntimeError) as error:
                 # A folder has just been removed, or the host's limit on watches is reached: poll instead.
                 self._warn("The logs cannot be watched and are polled twice per second: %s", _text(error))
-                await asyncio.sleep(HEARTBEAT_SECONDS)
+                await asyncio.sleep(wakeups.HEARTBEAT_SECONDS)
 
     async def _send_all(self) -> float:
         """Make passes until there is nothing to send; return the time of the last one on the monotonic clock."""
-        while True:
-            try:
-                if not await self._pass():
-                    return time.monotonic()
-            except (_UnavailableError, SettingsError, httpx.HTTPError, OSError) as error:
-                self._warn(_UNAVAILABLE, _text(error))
-                await asyncio.sleep(_RETRY_SECONDS)
+        async with self._sending:
+            while True:
+                try:
+                    if not await self._pass():
+                        return time.monotonic()
+                except (_UnavailableError, SettingsError, httpx.HTTPError, OSError) as error:
+                    self._warn(_UNAVAILABLE, _text(error))
+                    await asyncio.sleep(_RETRY_SECONDS)
 
     async def _pass(self) -> bool:
         """Send new bytes of all files; return whether another pass should follow at once."""
@@ -327,24 +333,6 @@ class LogShipper:
         logs = {folder for _, _, folder in self._log_folders()}
         below = {folder.parent for folder in logs} | logs | {folder / "old" for folder in logs}
         return {folder for folder in {self._root, *nodes, *below} if folder.is_dir()}
-
-
-async def _changes(folders: set[Path]) -> AsyncGenerator[list[str], None]:
-    """Yield the paths that changed; an empty list after half a second without changes."""
-    watch = awatch(
-        *folders,
-        watch_filter=None,
-        debounce=_GROUP_MS,
-        step=_QUIET_MS,
-        rust_timeout=int(HEARTBEAT_SECONDS * 1000),
-        yield_on_timeout=True,
-        force_polling=False,
-        recursive=False,
-        ignore_permission_denied=True,
-    )
-    async with contextlib.aclosing(watch) as batches:
-        async for batch in batches:
-            yield [path for _, path in batch]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 from mlplatform.gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
 from mlplatform.gateway.logs.chunks import Chunks
@@ -117,6 +117,10 @@ class JobLogs:
             True if someone waits for a later moment: the shipper should check again at once, unknown files included.
         """
         return self._passes.report(node, started)
+
+    async def pass_requested(self, nodes: Collection[str], timeout_s: float) -> bool:
+        """Wait until someone waits for a later pass of one of the nodes; return False on timeout."""
+        return await self._passes.wait_for_request(nodes, timeout_s)
 
     async def note(self, job_id: str, text: str) -> None:
         """Add lines of the gateway's own.
