@@ -134,7 +134,8 @@ class Gateway:
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
-    monkeypatch.setattr(reconciler, "_STEP_SECONDS", 0.05)
+    for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
+        monkeypatch.setattr(reconciler, seconds, 0.05)
     monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)

@@ -32,7 +32,13 @@ from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.throttle import ThrottledWarning
 
-_STEP_SECONDS = 0.5
+_STEP_SECONDS, _LONGEST_STEP_SECONDS = 0.2, 0.5
+"""Pauses between steps, which take 15 ms with 10 jobs on two nodes."""
+
+_PAUSE_PER_STEP = 4
+"""A pause by the duration of the step before it, within these bounds: steps take a fifth of the time at most."""
+
+_RETRY_SECONDS = 0.5
 
 _IDLE_SECONDS = 10.0
 
@@ -164,16 +170,19 @@ class Reconciler:
                 await step()
             except UnreachableError as error:
                 self._warn("%s", error)
-                await asyncio.sleep(_STEP_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
                 _log.exception("A step failed and will be retried.")
-                await asyncio.sleep(_STEP_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _step_and_wait(self) -> None:
         self._wake.clear()
+        began = time.monotonic()
         open_jobs = await self._step()
+        pause = _PAUSE_PER_STEP * (time.monotonic() - began)
+        pause = min(max(pause, _STEP_SECONDS), _LONGEST_STEP_SECONDS) if open_jobs else _IDLE_SECONDS
         try:
-            async with asyncio.timeout(_STEP_SECONDS if open_jobs else _IDLE_SECONDS):
+            async with asyncio.timeout(pause):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -294,7 +303,7 @@ class Reconciler:
                 return
         except UnreachableError as error:
             self._warn("%s", error)
-        await asyncio.sleep(_STEP_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _split(jobs: Sequence[JobRow], errors: JobErrors) -> tuple[list[JobRow], list[tuple[JobRow, AttemptRow]]]:
