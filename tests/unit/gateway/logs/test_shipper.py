@@ -282,9 +282,10 @@ def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> N
 
     async def scenario() -> None:
         folder = logs_of(root)
-        names = {kind: f"job-driver-{kind}--1-000000.log" for kind in ("unknown", "gone", "still", "ancient")}
+        names = {kind: f"job-driver-{kind}--1-000000.log" for kind in ("unknown", "gone", "aged", "still", "ancient")}
         for name in names.values():
             append(folder / name, b"x\n")
+        os.utime(folder / names["aged"], (time.time() - 100,) * 2)
         os.utime(folder / names["still"], (time.time() - 700,) * 2)
         os.utime(folder / names["ancient"], (time.time() - 25 * 3600,) * 2)
 
@@ -295,8 +296,10 @@ def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> N
         for number in range(10):
             append(folder / DRIVER, b"%d\n" % number)
             await until_log(gateway, "".join(f"{line}\n" for line in range(number + 1)))
-        assert [asked(kind) for kind in ("gone", "still", "ancient")] == [1, 1, 0]
+        assert [asked(kind) for kind in ("gone", "aged", "still", "ancient")] == [1, 1, 1, 0]
         assert asked("unknown") <= 3
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        assert asked("aged") == 1
         append(folder / names["still"], b"it speaks again\n")
         await until(lambda: asked("still") == 2)
 

@@ -39,7 +39,8 @@ _NAMING_BYTES = 4 << 10
 
 _RECENT_SECONDS = 24 * 3600.0
 
-_UNKNOWN_SECONDS = 2.0
+_UNKNOWN_SECONDS, _UNKNOWN_SHARE = 2.0, 0.2
+"""Time between two queries of a file to which the gateway had no job: 2 s, then a fifth of the file's age."""
 
 _GIVE_UP_SECONDS = 600.0
 
@@ -95,6 +96,19 @@ class _File:
     @property
     def url(self) -> str:
         return f"/platform/logs/{quote(self.node)}/{quote(self.name.file)}"
+
+    @property
+    def unknown_until(self) -> float:
+        """Time of the next query of a file to which the gateway had no job, in Unix seconds."""
+        return self.asked + max(_UNKNOWN_SECONDS, _UNKNOWN_SHARE * (self.asked - self.modified)) if self.asked else 0.0
+
+    @property
+    def undecided(self) -> bool:
+        """True if the file may still turn out to be a running job's; not after 10 s in which no job came for it.
+
+        The files of Ray's own job supervisors never get one, and a burst of jobs leaves hundreds of them.
+        """
+        return bool(self.asked) and self.unknown_until - self.asked <= _UNKNOWN_SECONDS
 
     @property
     def idle(self) -> bool:
@@ -201,7 +215,7 @@ class LogShipper:
         """Report that all bytes as of `started` were sent; return whether the gateway wants another pass."""
         files = [file for file in self._files.values() if file.node == node]
         # A file of an unknown job counts from its last query: the job may have become known since.
-        since = min([started, *(file.asked for file in files if file.asked and not file.idle)])
+        since = min([started, *(file.asked for file in files if file.undecided and not file.idle)])
         instance = self._instance
         answer = await self._request(
             "POST", f"/platform/logs/{quote(node)}", json={"pass_started": since, "instance": instance}
@@ -211,12 +225,13 @@ class LogShipper:
         if not answer.json()["again"]:
             return False
         for file in files:
-            file.asked = 0.0
+            if file.undecided:
+                file.asked = 0.0
         return True
 
     async def _send(self, file: _File) -> bool:
         """Send a file up to the size of its listing; return False if another pass has to continue."""
-        if time.time() - file.asked < _UNKNOWN_SECONDS:
+        if time.time() < file.unknown_until:
             return True
         try:
             with file.path.open("rb") as content:
