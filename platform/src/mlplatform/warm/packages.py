@@ -30,6 +30,7 @@ _BASE = (
     "rich.console",
     "mlflow.system_metrics.system_metrics_monitor",
     "mlplatform.tracking.run",
+    "mlplatform.compat.torch_library",
 )
 """Imported by the base template. Nothing here may load Ray, whose configuration belongs to a driver or a job.
 
@@ -49,6 +50,7 @@ _CORE = (
     "ray._private.node",
     "ray._private.async_compat",
     "ray._private.runtime_env.setup_hook",
+    "ray.dag",
 )
 
 _RAY = (

@@ -140,7 +140,7 @@ class LogShipper:
         self._warn = ThrottledWarning(_log)
 
     async def run(self) -> None:
-        """Send when a file changes or a job's end waits for its log, and at least twice per second; never returns."""
+        """Send when a file changes or a job's end waits for its log, and at least once per second; never returns."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send_changes())
             group.create_task(self._send_on_request())
@@ -164,7 +164,7 @@ class LogShipper:
                             break
             except (OSError, RuntimeError) as error:
                 # A folder has just been removed, or the host's limit on watches is reached: poll instead.
-                self._warn("The logs cannot be watched and are polled twice per second: %s", _text(error))
+                self._warn("The logs cannot be watched and are polled once per second: %s", _text(error))
                 await asyncio.sleep(wakeups.HEARTBEAT_SECONDS)
 
     async def _send_all(self) -> float:

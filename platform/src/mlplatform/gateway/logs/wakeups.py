@@ -12,7 +12,7 @@ from watchfiles import awatch
 
 from mlplatform.errors import SettingsError
 
-HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 1.0
 """Interval of passes without changes."""
 
 _GROUP_MS, _QUIET_MS = 200, 20
@@ -22,7 +22,7 @@ _RETRY_SECONDS = 1.0
 
 
 async def changes(folders: set[Path]) -> AsyncGenerator[list[str], None]:
-    """Yield the paths that changed; an empty list after half a second without changes."""
+    """Yield the paths that changed; an empty list after a second without changes."""
     watch = awatch(
         *folders,
         watch_filter=None,
