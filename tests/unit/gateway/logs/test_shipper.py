@@ -306,6 +306,22 @@ def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> N
     run(gateway, root, scenario)
 
 
+def test_files_of_one_unknown_ray_job_are_queried_as_one(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    for number in range(20):
+        append(folder / f"worker-{number:056x}-05000000-{number}.out", b"x\n")
+
+    async def scenario() -> None:
+        await until(lambda: sum("05000000" in request for request in gateway.requests) > 0)
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        assert sum("05000000" in request for request in gateway.requests) <= 3
+        gateway.known["05000000"] = "train"
+        append(folder / DRIVER, b"d\n")
+        await until_log(gateway, "d\n" + "".join(f"(pid={number}, ray-worker-0) x\n" for number in range(20)))
+
+    run(gateway, root, scenario)
+
+
 def test_restarted_shipper_sends_nothing_twice(root: Path, gateway: Gateway) -> None:
     folder = logs_of(root)
     data = b"".join(b"line %d\n" % number for number in range(60_000))

@@ -14,7 +14,6 @@ import signal
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -24,7 +23,8 @@ import httpx
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.logs import wakeups
-from mlplatform.gateway.logs.lines import NO_JOB, LogName, log_name
+from mlplatform.gateway.logs.lines import NO_JOB, log_name
+from mlplatform.gateway.logs.sent_file import SentFile
 from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.throttle import ThrottledWarning
@@ -38,9 +38,6 @@ _NAMING_BYTES = 4 << 10
 """Bytes sent to name a file's job: Ray writes the job id into the first line of a worker's log."""
 
 _RECENT_SECONDS = 24 * 3600.0
-
-_UNKNOWN_SECONDS, _UNKNOWN_SHARE = 2.0, 0.2
-"""Time between two queries of a file to which the gateway had no job: 2 s, then a fifth of the file's age."""
 
 _GIVE_UP_SECONDS = 600.0
 
@@ -65,62 +62,6 @@ class _UnavailableError(Exception):
     """The gateway does not accept anything now."""
 
 
-@dataclass
-class _File:
-    """A log file on a node: the result of the last listing, and how far it was sent."""
-
-    node: str
-    session: str
-    name: LogName
-    inode: int
-    path: Path = Path()
-    size: int = 0
-    modified: float = 0.0
-    offset: int | None = None
-    """The offset at which the gateway continues; None before the first query."""
-
-    sent: int = 0
-    """The gateway has seen the file up to here; the bytes from `offset` on are a partial line."""
-
-    asked: float = 0.0
-    """Time of the last query to which the gateway had no job, in Unix seconds; 0 if it has one."""
-
-    rewritten: int | None = None
-    """Bytes that the gateway has of the file's former content, if the file was rewritten."""
-
-    rejected: tuple[int, float] | None = None
-    """Size and modification time of a file that is not sent until they change."""
-
-    gone: bool = False
-
-    @property
-    def url(self) -> str:
-        return f"/platform/logs/{quote(self.node)}/{quote(self.name.file)}"
-
-    @property
-    def unknown_until(self) -> float:
-        """Time of the next query of a file to which the gateway had no job, in Unix seconds."""
-        return self.asked + max(_UNKNOWN_SECONDS, _UNKNOWN_SHARE * (self.asked - self.modified)) if self.asked else 0.0
-
-    @property
-    def undecided(self) -> bool:
-        """True if the file may still turn out to be a running job's; not after 10 s in which no job came for it.
-
-        The files of Ray's own job supervisors never get one, and a burst of jobs leaves hundreds of them.
-        """
-        return bool(self.asked) and self.unknown_until - self.asked <= _UNKNOWN_SECONDS
-
-    @property
-    def idle(self) -> bool:
-        """True if there is nothing to send or to query."""
-        rejected = self.rejected == (self.size, self.modified)
-        return self.gone or rejected or (self.offset is not None and self.sent == self.size)
-
-    def forget(self) -> None:
-        """Query again, because the gateway may have lost bytes that it had accepted."""
-        self.offset, self.sent, self.asked, self.rewritten, self.rejected = None, 0, 0.0, None, None
-
-
 class LogShipper:
     """Sender of the bytes that the gateway lacks of the files in `<root>/<node>/session_*/logs`.
 
@@ -134,8 +75,10 @@ class LogShipper:
         self._root = root
         self._client = client
         self._heartbeat = heartbeat
-        self._files: dict[_Key, _File] = {}
+        self._files: dict[_Key, SentFile] = {}
         self._instance: str | None = None
+        self._unknown: set[tuple[str, str]] = set()
+        """Sessions and Ray's job ids to which the gateway had no job in this pass."""
         self._sending = asyncio.Lock()
         self._warn = ThrottledWarning(_log)
 
@@ -181,6 +124,7 @@ class LogShipper:
     async def _pass(self) -> bool:
         """Send new bytes of all files; return whether another pass should follow at once."""
         instance, started = self._instance, time.time()
+        self._unknown.clear()
         nodes = self._list()
         behind, rejection = await self._send_files()
         if self._instance != instance:
@@ -229,9 +173,12 @@ class LogShipper:
                 file.asked = 0.0
         return True
 
-    async def _send(self, file: _File) -> bool:
+    async def _send(self, file: SentFile) -> bool:
         """Send a file up to the size of its listing; return False if another pass has to continue."""
         if time.time() < file.unknown_until:
+            return True
+        if (file.session, file.name.ray_job) in self._unknown:
+            self._set_aside(file, time.time())
             return True
         try:
             with file.path.open("rb") as content:
@@ -248,7 +195,7 @@ class LogShipper:
         except (FileNotFoundError, NotADirectoryError):
             return False  # removed, or moved to `old` by Ray, where the next listing finds it
 
-    async def _send_part(self, file: _File, content: BinaryIO) -> bool:
+    async def _send_part(self, file: SentFile, content: BinaryIO) -> bool:
         """Query the offset, or send the next part; return False if the gateway does not accept the file, or not now."""
         asks = file.offset is None
         begin = file.offset or 0
@@ -277,22 +224,28 @@ class LogShipper:
             file.offset, file.sent = expected, max(begin + len(body), expected)
         return True
 
-    def _rejected(self, file: _File, answer: httpx.Response, now: float) -> None:
+    def _rejected(self, file: SentFile, answer: httpx.Response, now: float) -> None:
         """Record why the gateway did not accept a file; raise if the reason is not the file."""
         status = answer.status_code
         if status == 410:
             file.gone = True
         elif status == 404:
-            file.forget()
-            if now - file.modified > _GIVE_UP_SECONDS:
-                file.rejected = (file.size, file.modified)
-            else:
-                file.asked = now
+            self._set_aside(file, now)
+            if file.name.ray_job not in (None, NO_JOB):
+                self._unknown.add((file.session, file.name.ray_job))
         elif status in (400, 413):
             _log.warning("The gateway rejected %s, it is not sent until it changes: %s", file.path, _answer(answer))
             file.rejected = (file.size, file.modified)
         else:
             raise _UnavailableError(_answer(answer))
+
+    def _set_aside(self, file: SentFile, now: float) -> None:
+        """Query a file again later, because the gateway has no job for it."""
+        file.forget()
+        if now - file.modified > _GIVE_UP_SECONDS:
+            file.rejected = (file.size, file.modified)
+        else:
+            file.asked = now
 
     async def _request(self, method: str, url: str, **options: Any) -> httpx.Response:
         answer = await self._client.request(method, url, **options)
@@ -313,7 +266,7 @@ class LogShipper:
                     self._look_at(entry, node, session, known)
         return {entry.name for entry in _entries(self._root) if entry.is_dir()}
 
-    def _look_at(self, entry: os.DirEntry[str], node: str, session: str, known: dict[_Key, _File]) -> None:
+    def _look_at(self, entry: os.DirEntry[str], node: str, session: str, known: dict[_Key, SentFile]) -> None:
         name = log_name(entry.name)
         if name is None:
             return
@@ -322,7 +275,7 @@ class LogShipper:
         except FileNotFoundError:
             return
         key = (node, session, name.file, status.st_ino)
-        file = known.get(key) or _File(node, session, name, status.st_ino)
+        file = known.get(key) or SentFile(node, session, name, status.st_ino)
         old = key not in known and time.time() - status.st_mtime > _RECENT_SECONDS
         if old or not status.st_size or not stat.S_ISREG(status.st_mode):
             return
