@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 PART_BYTES = 64 << 10
 """Maximum length of a line: a longer one is split, a shorter one waits for its end."""
@@ -36,6 +37,9 @@ _WORKER = re.compile(
     r"(?:\.(?P<inner>\d{1,4}))?\.(?P<stream>out|err)(?:\.(?P<outer>\d{1,4}))?"
 )
 
+_NAMES = 20_000
+"""Parsed names that are kept: every file of every node is listed several times per second."""
+
 _JOB_LINE = re.compile(rb"^:job_id:([0-9a-f]{8})\r?$", re.MULTILINE)
 
 
@@ -58,6 +62,7 @@ class LogName:
     pid: int = 0
 
 
+@lru_cache(maxsize=_NAMES)
 def log_name(name: str) -> LogName | None:
     """Parse the name of a file in a session's `logs` folder; None unless it is the log of a driver or a worker.
 

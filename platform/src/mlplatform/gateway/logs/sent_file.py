@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from mlplatform.gateway.logs.lines import LogName
@@ -20,7 +19,7 @@ class SentFile:
     session: str
     name: LogName
     inode: int
-    path: Path = Path()
+    path: str = ""
     size: int = 0
     modified: float = 0.0
     offset: int | None = None

@@ -181,7 +181,7 @@ class LogShipper:
             self._set_aside(file, time.time())
             return True
         try:
-            with file.path.open("rb") as content:
+            with Path(file.path).open("rb") as content:
                 if os.fstat(content.fileno()).st_ino != file.inode:
                     return False  # rotated since the listing; the next listing finds both
                 for _ in range(_TURN_REQUESTS):
@@ -281,7 +281,7 @@ class LogShipper:
             return
         if status.st_size < file.sent:
             file.forget()
-        file.name, file.path, file.size, file.modified = name, Path(entry.path), status.st_size, status.st_mtime
+        file.name, file.path, file.size, file.modified = name, entry.path, status.st_size, status.st_mtime
         self._files[key] = file
 
     def _log_folders(self) -> Iterator[tuple[str, str, Path]]:
