@@ -10,7 +10,7 @@ import pytest
 
 from mlplatform.contract import TAG_END_REASON
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.gateway.upstream.mlflow import close_runs, mlflow_client
+from mlplatform.gateway.upstream.mlflow import close_runs, jobs_with_open_runs, mlflow_client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -59,6 +59,21 @@ def close(address: str, *arguments: Any, account: Path | None = None, **options:
             return await close_runs(client, *arguments, **options)
 
     return asyncio.run(call())
+
+
+def test_jobs_with_open_runs_are_found_in_one_search(mlflow: Any, mlflow_address: str) -> None:
+    async def found() -> set[str]:
+        async with mlflow_client(mlflow_address) as client:
+            return await jobs_with_open_runs(client)
+
+    for job_id in ("open", *ODD_IDS):
+        start(mlflow, job_id)
+    mlflow.set_terminated(start(mlflow, "ended"))
+    assert {"open", *ODD_IDS} <= asyncio.run(found())
+    assert "ended" not in asyncio.run(found())
+    for job_id in ("open", *ODD_IDS):
+        assert close(mlflow_address, job_id, "FINISHED", "") == 1
+    assert not asyncio.run(found()) & {"open", *ODD_IDS}
 
 
 def test_all_open_runs_of_job_end_with_reason(mlflow: Any, mlflow_address: str) -> None:

@@ -31,14 +31,18 @@ def test_failing_run_closure_does_not_block_other_jobs(
         ended.append((job_id, status))
         return 1
 
+    async def jobs_with_open_runs(_: object) -> set[str]:
+        return {"broken", "mine"}
+
     monkeypatch.setattr(housekeeping, "close_runs", close_runs)
+    monkeypatch.setattr(housekeeping, "jobs_with_open_runs", jobs_with_open_runs)
     unused: Any = None
     tracking: Any = object()
 
     async def scenario() -> list[str]:
         store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
         await upgrade(store.engine)
-        for job_id in ("broken", "mine"):
+        for job_id in ("broken", "mine", "untracked"):
             await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
             await store.request_stop(job_id)
         packages = Packages(str(tmp_path / "files"), 1000, tmp_path)

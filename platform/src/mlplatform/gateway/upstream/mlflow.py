@@ -72,12 +72,30 @@ async def close_runs(
     return closed
 
 
+async def jobs_with_open_runs(client: AsyncMlflowRest) -> set[str]:
+    """Return the ids of all jobs with an open run; one call replaces those of `close_runs` for jobs without any.
+
+    Raises:
+        UnreachableError, AccessError: as `close_runs`.
+    """
+    try:
+        runs = await _open_runs(client)
+    except RejectedError as error:
+        raise UnreachableError(f"{error}; see its log.") from error
+    return {tag["value"] for run in runs for tag in run.get("data", {}).get("tags", []) if tag["key"] == TAG_JOB}
+
+
 async def _find(client: AsyncMlflowRest, job_id: str, attempt: int | None) -> list[str]:
     """Return the ids of the runs to end."""
-    found_experiments = await client.all("POST", "experiments/search", "experiments", {"max_results": _PAGE})
-    experiments = [experiment["experiment_id"] for experiment in found_experiments]
     # No filter can hold an id with quotes or backslashes; then every open run is read.
     wanted = f"tags.`{TAG_JOB}` = '{job_id}' and " if _UNQUOTED.fullmatch(job_id) else ""
+    return [run["info"]["run_id"] for run in await _open_runs(client, wanted) if _is_to_end(run, job_id, attempt)]
+
+
+async def _open_runs(client: AsyncMlflowRest, wanted: str = "") -> list[dict[str, Any]]:
+    """Return the open runs of all experiments; `wanted` is the beginning of a filter that ends with "and "."""
+    found_experiments = await client.all("POST", "experiments/search", "experiments", {"max_results": _PAGE})
+    experiments = [experiment["experiment_id"] for experiment in found_experiments]
     found = []
     for start in range(0, len(experiments), _EXPERIMENTS):
         for status in _OPEN:
@@ -87,7 +105,7 @@ async def _find(client: AsyncMlflowRest, job_id: str, attempt: int | None) -> li
                 "filter": f"{wanted}attributes.status = '{status}'",
             }
             found += await client.all("POST", "runs/search", "runs", query)
-    return [run["info"]["run_id"] for run in found if _is_to_end(run, job_id, attempt)]
+    return found
 
 
 async def _close(
