@@ -8,7 +8,7 @@ import pytest
 
 from mlplatform.errors import CapacityError
 from mlplatform.scheduling.capacity import Shortage, check
-from mlplatform.scheduling.listings import nodes_in, users_of
+from mlplatform.scheduling.listings import host_names, nodes_in, users_of
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
@@ -207,3 +207,13 @@ def test_job_waits_for_unavailable_node_by_name() -> None:
 
 def test_shortage_names_jobs_holding_resources() -> None:
     assert str(Shortage("1 GPU", ("a", "b"))) == "The job waits for 1 GPU; in use by a, b."
+
+
+def test_node_without_summary_has_the_name_it_was_started_with() -> None:
+    shapes = [
+        {"node_id": "known", "node_name": "ray-worker-0", "node_ip": "10.0.0.1"},
+        {"node_id": "new", "node_name": "ray-worker-1", "node_ip": "10.0.0.2"},
+        {"node_id": "unnamed", "node_name": "10.0.0.3", "node_ip": "10.0.0.3"},
+    ]
+    summary = {"summary": [{"raylet": {"nodeId": "known"}, "hostname": "laptop"}, {"raylet": {}, "hostname": "gone"}]}
+    assert host_names(shapes, summary) == {"known": "laptop", "new": "ray-worker-1"}

@@ -17,6 +17,16 @@ _USED = re.compile(r"^([\d.]+)/[\d.]+ (\S+)", re.MULTILINE)
 _IN_GROUP = re.compile(r"_group(_\d+)?_[0-9a-f]{36}$")
 
 
+def host_names(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return host names by node id, from the listings that `nodes_in` reads.
+
+    The summary has a new node only after seconds, in which a short job may have come and gone there. Until then, a node
+    has the name with which it was started, which is its host's on the stack. By default that name is its address.
+    """
+    named = {shape["node_id"]: shape["node_name"] for shape in shapes if shape["node_name"] != shape["node_ip"]}
+    return named | _hosts(summary)
+
+
 def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], now: float) -> list[Node]:
     """Read the nodes that count from two of the dashboard's listings.
 
@@ -28,7 +38,7 @@ def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], no
     Returns:
         Nodes alive, and those lost within the last ten minutes that no later one has replaced.
     """
-    hosts = {node["raylet"]["nodeId"]: node.get("hostname") for node in summary["summary"] if node.get("raylet")}
+    hosts = _hosts(summary)
     used = summary.get("nodeLogicalResources") or {}
     counted = []
     for shape in shapes:
@@ -40,6 +50,11 @@ def nodes_in(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], no
             free = subtract(total, _used(used.get(shape["node_id"], "")))
             counted.append(Node(name, alive, total, free, shape["labels"] or {}))
     return sorted(counted, key=lambda node: node.name)
+
+
+def _hosts(summary: Mapping[str, Any]) -> dict[str, str]:
+    nodes = [node for node in summary["summary"] if node.get("raylet")]
+    return {node["raylet"]["nodeId"]: node["hostname"] for node in nodes if node.get("hostname")}
 
 
 def users_of(

@@ -47,7 +47,7 @@ class ClusterSnapshot:
     """Programs that have connected directly, from a notebook for instance."""
 
     names: Mapping[str, str]
-    """Host names of the living nodes by node id."""
+    """Host names by node id."""
 
     dead: frozenset[str]
     """Ids of nodes that Ray lists as dead."""
@@ -81,11 +81,10 @@ class RayHead:
         jobs, states, summary = await asyncio.gather(
             self._json("/api/jobs/"), self._listed("nodes"), self._json("/nodes", view="summary")
         )
-        names = {node["raylet"]["nodeId"]: node.get("hostname") for node in summary["data"]["summary"]}
         return ClusterSnapshot(
             jobs={job["submission_id"]: job for job in jobs if job["type"] == "SUBMISSION"},
             drivers=[job for job in jobs if job["type"] != "SUBMISSION"],
-            names={node: name for node, name in names.items() if name},
+            names=listings.host_names(states, summary["data"]),
             dead=frozenset(node["node_id"] for node in states if node["state"] == "DEAD"),
             nodes=listings.nodes_in(states, summary["data"], time.time()),
         )
