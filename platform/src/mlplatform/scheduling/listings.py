@@ -20,7 +20,7 @@ _IN_GROUP = re.compile(r"_group(_\d+)?_[0-9a-f]{36}$")
 def host_names(shapes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, str]:
     """Return host names by node id, from the listings that `nodes_in` reads.
 
-    The summary has a new node only after seconds, in which a short job may have come and gone there. Until then, a node
+    The summary has a new node only after seconds, in which a short job may have run on it and ended. Until then, a node
     has the name with which it was started, which is its host's on the stack. By default that name is its address.
     """
     named = {shape["node_id"]: shape["node_name"] for shape in shapes if shape["node_name"] != shape["node_ip"]}
