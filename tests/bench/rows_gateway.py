@@ -11,7 +11,7 @@ from harness import Row
 from workbench import Bench
 
 BURST, QUICK_BURST = 160, 8
-LISTED = 2000
+LISTED = 20_000
 """Ended jobs in the list."""
 
 REQUESTS = 10

@@ -27,23 +27,29 @@ FROM generate_series(1, {count}) AS n;
 """
 _NO_JOBS = "DELETE FROM jobs WHERE id LIKE 'long-list-%';"
 
-# Ended runs of jobs, in MLflow's default experiment.
+# Ended runs of jobs, spread over experiments.
 _RUNS = """
+INSERT INTO experiments (name, artifact_location, lifecycle_stage, creation_time, last_update_time)
+SELECT 'many-runs-' || n, 'mlflow-artifacts:/many-runs-' || n, 'active', 1790000000000 + n, 1790000000000 + n
+FROM generate_series(1, {experiments}) AS n;
+WITH filled AS (SELECT array_agg(experiment_id) AS ids FROM experiments WHERE name LIKE 'many-runs-%')
 INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time, end_time,
     source_version, lifecycle_stage, artifact_uri, experiment_id)
 SELECT md5('many-runs-' || n), 'many-runs-' || n, 'LOCAL', '', '', 'someone', 'FINISHED', 1790000000000 + n,
-    1790000000000 + n, '', 'active', 'mlflow-artifacts:/0/' || md5('many-runs-' || n) || '/artifacts', 0
-FROM generate_series(1, {count}) AS n;
+    1790000000000 + n, '', 'active', 'mlflow-artifacts:/0/' || md5('many-runs-' || n) || '/artifacts',
+    ids[1 + n % {experiments}]
+FROM generate_series(1, {runs}) AS n, filled;
 INSERT INTO tags (key, value, run_uuid)
 SELECT key, replace(value, '#', n::text), md5('many-runs-' || n)
-FROM generate_series(1, {count}) AS n,
+FROM generate_series(1, {runs}) AS n,
     (VALUES ('mlplatform.job_id', 'many-runs-#'), ('mlplatform.role', 'job'), ('mlplatform.attempt', '1'))
     AS t(key, value);
-ANALYZE runs, tags;
+ANALYZE experiments, runs, tags;
 """
 _NO_RUNS = """
 DELETE FROM tags WHERE run_uuid IN (SELECT run_uuid FROM runs WHERE name LIKE 'many-runs-%');
 DELETE FROM runs WHERE name LIKE 'many-runs-%';
+DELETE FROM experiments WHERE name LIKE 'many-runs-%';
 """
 
 
@@ -55,9 +61,9 @@ def many_jobs(stack: Stack, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def many_runs(stack: Stack, count: int) -> Iterator[None]:
-    """Add ended runs to MLflow's database, and delete them at the end."""
-    with _filled(stack, "mlflow", _RUNS.format(count=count), _NO_RUNS):
+def many_runs(stack: Stack, runs: int, experiments: int) -> Iterator[None]:
+    """Add experiments with ended runs to MLflow's database, and delete them at the end."""
+    with _filled(stack, "mlflow", _RUNS.format(runs=runs, experiments=experiments), _NO_RUNS):
         yield
 
 

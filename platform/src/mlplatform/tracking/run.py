@@ -82,8 +82,8 @@ def job_run(
             run = stack.enter_context(_other_rank(config, address, rank, experiment, name))
         else:
             fence.check()
-            check(address)
-            run = stack.enter_context(_first_rank(config, address, experiment, name, tags or {}))
+            experiments = check(address)
+            run = stack.enter_context(_first_rank(config, address, experiments, experiment, name, tags or {}))
         _log_new_params(run, params or {})
         yield run
 
@@ -127,11 +127,16 @@ def process_run(fit: str | None = None) -> str | None:
 
 @contextmanager
 def _first_rank(
-    config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
+    config: Settings,
+    address: str,
+    experiments: list[str] | None,
+    experiment: str | None,
+    name: str | None,
+    tags: Mapping[str, str],
 ) -> Iterator[ActiveRun]:
     """Open the job's own run, and end it with the status that corresponds to how the block ends."""
     with exit_status.exit_on_sigterm():
-        run, guest = _open(config, experiment, name, tags)
+        run, guest = _open(config, experiments, experiment, name, tags)
         run_id = run.info.run_id
         with ExitStack() as stack:
             if guest:
@@ -167,12 +172,21 @@ def _other_rank(
 
 
 def _open(
-    config: Settings, experiment: str | None, name: str | None, tags: Mapping[str, str]
+    config: Settings,
+    experiments: list[str] | None,
+    experiment: str | None,
+    name: str | None,
+    tags: Mapping[str, str],
 ) -> tuple[ActiveRun, bool]:
-    """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open."""
+    """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open.
+
+    Args:
+        experiments: ids of those that may have the run; None means to ask MLflow for all.
+    """
     import mlflow
 
-    experiments = experiment_ids() if config.job_id else []
+    if experiments is None:
+        experiments = experiment_ids() if config.job_id else []
     earlier = find_run(config.job_id, experiments=experiments) if config.job_id else None
     if earlier is None:
         if experiment:

@@ -24,6 +24,9 @@ NOT_TRACKED = (
 
 _PROBE_SECONDS = 5
 
+_EXPERIMENTS = 1000
+"""Experiments in one answer; MLflow's client asks for as many."""
+
 
 def uri() -> str | None:
     """Return MLflow's address as the program has set it, else that of the settings; None if nothing is tracked."""
@@ -76,8 +79,11 @@ def run_url(run: Run) -> str:
     return f"{page}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
-def check(tracking_uri: str) -> None:
+def check(tracking_uri: str) -> list[str] | None:
     """Send MLflow one request, without the minutes of retries that its client makes.
+
+    Returns:
+        The ids of all experiments, if the answer has them: `experiment_ids` without another request.
 
     Raises:
         UnreachableError: nothing answers within 5 s, or the server is not MLflow.
@@ -86,16 +92,20 @@ def check(tracking_uri: str) -> None:
     if tracking_uri.partition(":")[0] == "databricks":
         _check_databricks(tracking_uri)
     if not tracking_uri.startswith(("http://", "https://")):
-        return
+        return None
     with MlflowRest(tracking_uri, timeout_s=_PROBE_SECONDS) as mlflow:
         try:
-            mlflow.call("GET", "experiments/search", {"max_results": 1})
+            page = mlflow.call("GET", "experiments/search", {"max_results": _EXPERIMENTS})
         except RejectedError as error:
             raise UnreachableError(f"{error}; check that the address is MLflow's.") from error
         except AccessError:
             # MLflow's client may succeed with a signature that only its plugin can create.
             if not TrackingAccount.load().is_signed_by_a_plugin:
                 raise
+            return None
+    if page.get("next_page_token"):
+        return None
+    return [experiment["experiment_id"] for experiment in page.get("experiments", ())]
 
 
 def _check_databricks(tracking_uri: str) -> None:
