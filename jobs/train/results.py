@@ -99,6 +99,8 @@ def fail(config: dict) -> None:
     context = ray.train.get_context()
     for epoch in range(2):
         ray.train.report({"epoch": epoch, "loss": 1 / (epoch + 1)})
+    # A failure ends the run at once; every rank's reports have arrived by then.
+    torch.distributed.barrier()
     if context.get_world_rank() == context.get_world_size() - 1:
         raise ValueError("This rank fails on purpose.")
 

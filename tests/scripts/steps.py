@@ -17,6 +17,8 @@ import mlplatform
 
 CHECKPOINT_EVERY = 3
 HURRIED_PAUSE = 0.02
+HELD_SECONDS = 300
+"""Longer than a test takes to kill the training."""
 
 
 def train(config: dict) -> None:
@@ -31,6 +33,8 @@ def train(config: dict) -> None:
         session.report({"loss": 0})
     saved_when_asked = False
     for number in range(start, config["steps"]):
+        if number == config["hold"] and not start:
+            time.sleep(HELD_SECONDS)
         asked = ray.train.get_preemption_info() is not None and not saved_when_asked
         time.sleep(config["late"] if rank == 1 and number == 1 else pause(config))
         metrics = {
@@ -63,6 +67,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--pause", type=float, default=0.2, help="seconds per step")
     parser.add_argument("--late", type=float, default=0.2, help="seconds of rank 1's second step")
+    parser.add_argument("--hold", type=int, help="step before which a training waits to be killed, unless it resumed")
     parser.add_argument("--old-api", action="store_true", help="also report with the API from before Train V2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fits", nargs="+", default=["fit"])
