@@ -19,7 +19,7 @@ from host import CHECKOUT
 from rich.console import Console
 from rows_gateway import burst, gateway, list_jobs
 from rows_operation import make_up, memory, recovery
-from rows_submission import first_line, first_line_tutorial, first_line_warm, trivial_fit, warm_submit
+from rows_submission import first_line, first_line_tutorial, first_line_warm, infeasible, trivial_fit, warm_submit
 from rows_training import batched_metrics, checkpoint_upload, open_run, training
 from workbench import Bench, NotMeasuredError
 
@@ -37,6 +37,7 @@ _AT_ONCE_IF_QUICK = 3
 
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "warm-submit": warm_submit,
+    "infeasible": infeasible,
     "first-line": first_line,
     "first-line-warm": first_line_warm,
     "trivial-fit": trivial_fit,

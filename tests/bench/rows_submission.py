@@ -77,6 +77,15 @@ def warm_submit(bench: Bench) -> list[Row]:
     ]
 
 
+def infeasible(bench: Bench) -> list[Row]:
+    """A job with more GPUs than any node has is rejected before anything is uploaded."""
+    rejected = partial(bench.seconds_until_error, bench.new_job(), "mlplatform", "submit", "--gpus=99", "hello.py")
+    if not bench.quick:
+        rejected()
+    pairs = [(rejected(), 2.0) for _ in range(bench.pairs)]
+    return [Row("infeasible: the error of mlplatform submit for a job that fits no node, by 2 s", "s", pairs, 1.0)]
+
+
 def imported(bench: Bench, env: dict[str, str]) -> float:
     """Seconds from the start of a job's attempt to the first line after its imports."""
     job_id = bench.submit(["python", "-m", "scripts.first_line"], "first-line", env)

@@ -89,6 +89,10 @@ class Bench:
         self.remove_files(job_id)
         return float(watched["seconds"])
 
+    def seconds_until_error(self, folder: str, *command: str) -> float:
+        """Time a command in the notebook that prints an error and submits no job."""
+        return float(self._timed("notebook", folder, ["--no-job", "--exit-code=1", "--", *command])["seconds"])
+
     def seconds_on_worker(self, *command: str) -> float:
         """Time a command that starts cold on a worker's node, outside of jobs."""
         return float(self._timed(WORKERS[0], FOLDER, ["--no-job", "--", *command], **COLD)["seconds"])

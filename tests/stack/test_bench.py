@@ -10,6 +10,7 @@ from mlplatform.settings.environment import environment
 
 SHORT = {
     "warm-submit": {"warm-submit", "warm-submit-ray"},
+    "infeasible": {"infeasible"},
     "first-line": {"first-line"},
     "first-line-warm": {"first-line-warm", "first-line-cold"},
     "trivial-fit": {"trivial-fit"},

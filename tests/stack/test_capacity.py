@@ -49,14 +49,11 @@ def submit(stack: Stack, *options: str) -> subprocess.CompletedProcess[str]:
 def test_submit_rejects_infeasible_request(stack: Stack, options: tuple[str, ...], expected: str) -> None:
     with Jobs(env.client_settings(stack.root)) as jobs:
         before = jobs.list()
-        started = time.monotonic()
         done = submit(stack, *options)
-        seconds = time.monotonic() - started
         assert done.returncode == 1, done.stdout
         assert expected.format(workers="ray-worker-0, ray-worker-1") in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stdout == ""
-        assert seconds < 2, f"rejected only after {seconds:.1f} s"
         assert jobs.list() == before
 
 

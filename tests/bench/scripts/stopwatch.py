@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--until", default="")
     parser.add_argument("--no-job", action="store_true", help="the command submits no job")
+    parser.add_argument("--exit-code", type=int, default=0, help="the one that is expected")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     seen, seconds = [], None
@@ -28,7 +29,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
     output = "".join(seen)
     job = JOB.search(output)
-    if process.returncode or seconds is None or (job is None and not args.no_job):
+    if process.returncode != args.exit_code or seconds is None or (job is None and not args.no_job):
         sys.exit(f"exit code {process.returncode}, {seconds} s\n{output}")
     print(json.dumps({"seconds": seconds, "job": job and (job[1] or job[2])}))
 

@@ -1,85 +1,26 @@
 """Jobs in the gateway's database, with SQLite: accepted and rejected writes of each step."""
 
-import asyncio
-import shutil
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, event, inspect
+from sqlalchemy import inspect
+from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, ray, submitted
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.details import job_details, listed
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.listing import JobList
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
-from mlplatform.gateway.jobs.store import Ended, JobStore
-from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.scheduling.resources import Node
-
-T = TypeVar("T")
-
-LOST = Verdict(Outcome.LOST, "the node of its driver has died", 1, "JOB_SUPERVISOR_ACTOR_DIED")
-FAILED = Verdict(Outcome.FAILED, "It broke.", 1, "JOB_ENTRYPOINT_COMMAND_ERROR")
-SUCCEEDED = Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0)
-STOPPED = Verdict(Outcome.STOPPED, "Job was intentionally stopped.")
-
-
-def do(call: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(call)
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with all tables and no rows."""
-    path = tmp_path_factory.mktemp("migrated") / "gateway.db"
-    engine = create_engine(f"sqlite:///{path}")
-    do(upgrade(engine))
-    engine.dispose()
-    return path
-
-
-@pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> JobStore:
-    store = JobStore(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
-    # Do not wait for the disk: these databases do not outlive the process.
-    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
-    return store
-
-
-def add(store: JobStore, job_id: str = "mine", **metadata: str) -> JobRow:
-    job = submitted(submission_id=job_id, metadata=metadata)
-    do(store.add(job))
-    return job
-
-
-def submitted(**fields: Any) -> JobRow:
-    return Submission.model_validate({"entrypoint": "true", **fields}).job()
-
-
-def begin(store: JobStore, job_id: str = "mine") -> AttemptRow:
-    attempt = do(store.begin_attempt(job_id))
-    assert attempt is not None
-    return attempt
-
-
-def ray(status: str = "RUNNING", driver: str | None = "01000000") -> dict[str, Any]:
-    """Ray's details of a driver."""
-    info = {"id": driver, "node_ip_address": "10.0.0.1", "pid": "7"} if driver else None
-    where = {"driver_node_id": "n" * 56, "driver_agent_http_address": "http://10.0.0.1:52365"}
-    return {"status": status, "job_id": driver, "driver_info": info, **where}
-
-
-def end(
-    store: JobStore, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False
-) -> Ended | None:
-    return do(store.end_attempt(job_id, number, verdict, None, resumes))
 
 
 def ids(jobs: Sequence[JobRow]) -> list[str]:
@@ -87,7 +28,7 @@ def ids(jobs: Sequence[JobRow]) -> list[str]:
 
 
 def listed_ids(store: JobStore) -> list[str]:
-    return [job.id for job, _ in do(store.list())]
+    return [json.loads(job)["submission_id"] for job in do(JobList(store.engine, redact=False).encoded())]
 
 
 # --- Requests ---
@@ -109,28 +50,6 @@ def test_job_id_is_unique(store: JobStore) -> None:
     with pytest.raises(JobExistsError, match="mine already exists"):
         add(store, user="bob")
     assert do(store.get("mine")).user == first.user
-
-
-def test_jobs_are_listed_in_submission_order(store: JobStore) -> None:
-    for job_id in ("c", "a", "b"):
-        add(store, job_id)
-    begin(store, "a")
-    end(store, SUCCEEDED, "a")
-    assert listed_ids(store) == ["c", "a", "b"]
-    assert ids(do(store.open_jobs())) == ["c", "b"]
-
-
-def test_list_and_detail_of_job_agree(store: JobStore) -> None:
-    for job_id in ("waits", "runs", "again"):
-        add(store, job_id)
-    for job_id, number in (("runs", 1), ("again", 1), ("again", 2)):
-        begin(store, job_id)
-        do(store.seen(job_id, number, ray(driver=f"0{number}000000"), "w0"))
-        if (job_id, number) == ("again", 1):
-            end(store, LOST, "again")
-    alone = [job_details(do(store.get(job_id))) for job_id in ("waits", "runs", "again")]
-    assert [listed(job, last) for job, last in do(store.list())] == alone
-    assert [one["job_id"] for one in alone] == [None, "01000000", "02000000"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +104,7 @@ def test_deleting_job_frees_id_and_deletes_attempts(store: JobStore) -> None:
     do(store.seen("mine", 1, ray(), "a"))
     end(store, SUCCEEDED)
     assert [one.ray_submission_id for one in do(store.delete("mine")).attempts] == [attempt.ray_submission_id]
-    assert do(store.list()) == []
+    assert listed_ids(store) == []
     assert do(store.job_of(ray_submission_id=attempt.ray_submission_id)) is None
     add(store)
     assert do(store.get("mine")).attempts == []
@@ -451,7 +370,7 @@ def test_second_upgrade_changes_nothing(store: JobStore) -> None:
     "ask",
     [
         lambda store: store.ping(),
-        lambda store: store.list(),
+        lambda store: JobList(store.engine, redact=False).encoded(),
         lambda store: store.request_stop("mine"),
         lambda store: upgrade(store.engine),
     ],

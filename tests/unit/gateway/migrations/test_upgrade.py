@@ -15,6 +15,7 @@ from sqlalchemy import inspect, text
 from upgraded import upgraded
 
 from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -140,7 +141,8 @@ def test_requested_stop_is_remembered(store: JobStore) -> None:
 
 def test_new_job_arrives_last(store: JobStore) -> None:
     do(store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "new"}).job()))
-    assert [job.id for job, _ in do(store.list())][-2:] == ["waiting", "new"]
+    jobs = do(JobList(store.engine, redact=False).encoded())
+    assert [json.loads(job)["submission_id"] for job in jobs][-2:] == ["waiting", "new"]
 
 
 def test_jobs_are_found_by_ray_ids(store: JobStore) -> None:

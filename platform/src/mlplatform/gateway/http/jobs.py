@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -23,7 +24,8 @@ from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestErr
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.details import job_details, listed
+from mlplatform.gateway.jobs.details import job_details
+from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
@@ -61,6 +63,7 @@ class JobRoutes:
         proxy: ReverseProxy,
     ) -> None:
         self._store = store
+        self._jobs, self._redacted_jobs = JobList(store.engine, redact=False), JobList(store.engine, redact=True)
         self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
@@ -103,9 +106,10 @@ class JobRoutes:
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
-        redact = is_browser(request.headers)
-        jobs, others = await asyncio.gather(self._store.list(), self._others())
-        return JSONResponse([*(listed(job, last, redact) for job, last in jobs), *others])
+        jobs = self._redacted_jobs if is_browser(request.headers) else self._jobs
+        texts, others = await asyncio.gather(jobs.encoded(), self._others())
+        texts += [json.dumps(job).encode() for job in others]
+        return Response(b"[" + b",".join(texts) + b"]", media_type="application/json")
 
     async def _others(self) -> list[dict[str, Any]]:
         """Return the jobs that bypassed the gateway: submitted to Ray directly, or drivers that connected to it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, or_, select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
@@ -20,19 +20,6 @@ from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transi
 from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
-
-_LISTED_OF_JOBS = (
-    *(JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.error_type, JobRow.created, JobRow.ended),
-    *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code),
-)
-
-_LISTED_OF_ATTEMPTS = (
-    AttemptRow.job_id,
-    AttemptRow.ray_job_id,
-    AttemptRow.driver,
-    AttemptRow.agent,
-    AttemptRow.node_id,
-)
 
 
 @dataclass(frozen=True)
@@ -91,17 +78,6 @@ class JobStore:
             NoSuchJobError: no job has the id.
         """
         return _find(session, job_id)
-
-    @transaction
-    def list(self, session: Session) -> Sequence[tuple[Row[Any], Row[Any] | None]]:
-        """Return columns of all jobs, each with those of its last attempt, in the order of arrival.
-
-        Loading whole objects of thousands of jobs takes several times as long (`test_listing_many_jobs_is_fast`).
-        """
-        jobs = session.execute(select(*_LISTED_OF_JOBS).order_by(JobRow.sequence)).all()
-        attempts = session.execute(select(*_LISTED_OF_ATTEMPTS).order_by(AttemptRow.number))
-        last = {attempt.job_id: attempt for attempt in attempts}
-        return [(job, last.get(job.id)) for job in jobs]
 
     @transaction
     def request_stop(self, session: Session, job_id: str) -> tuple[bool, JobRow]:

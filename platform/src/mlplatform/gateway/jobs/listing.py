@@ -1,0 +1,84 @@
+"""The list of all jobs as JSON, for the clients that ask for it every few seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, Row, select
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.jobs.details import listed
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+
+_OF_JOBS = (
+    *(JobRow.sequence, JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.created, JobRow.ended),
+    *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code, JobRow.error_type),
+)
+
+_OF_ATTEMPTS = (
+    AttemptRow.job_id,
+    AttemptRow.ray_job_id,
+    AttemptRow.driver,
+    AttemptRow.agent,
+    AttemptRow.node_id,
+)
+
+_NAMED = 500
+"""Jobs that a statement names; beyond that, reading all jobs is faster, and SQLite limits the number of parameters."""
+
+
+class JobList:
+    """All jobs in Ray's form. An ended job never changes, so each is read and encoded once.
+
+    That takes a kilobyte of memory per ended job.
+
+    Args:
+        engine: the gateway's database.
+        redact: hide the values of environment variables.
+    """
+
+    def __init__(self, engine: Engine, redact: bool) -> None:
+        self.engine = engine
+        self._redact = redact
+        self._ended: dict[int, bytes] = {}
+
+    async def encoded(self) -> list[bytes]:
+        """Return the JSON of each job, in the order of arrival.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        # Another request may replace the dictionary meanwhile.
+        ended = self._ended
+        sequences, unknown = await self._read(ended.keys())
+        texts: dict[int, bytes] = {}
+        for job, last in unknown:
+            text = json.dumps(listed(job, last, self._redact), ensure_ascii=False, separators=(",", ":")).encode()
+            (texts if job.ended is None else ended)[job.sequence] = text
+        texts |= {sequence: ended[sequence] for sequence in sequences if sequence in ended}
+        if len(ended) > len(sequences):
+            self._ended = {job: text for job, text in texts.items() if job in ended}  # without the deleted jobs
+        return [texts[sequence] for sequence in sequences if sequence in texts]
+
+    @transaction
+    def _read(
+        self, session: Session, known: Collection[int]
+    ) -> tuple[Sequence[int], Sequence[tuple[Row[Any], Row[Any] | None]]]:
+        """Return the sequence numbers of all jobs; and columns of each unknown job, with those of its last attempt.
+
+        Loading whole objects of thousands of jobs takes several times as long.
+        """
+        sequences = session.scalars(select(JobRow.sequence).order_by(JobRow.sequence)).all()
+        unknown = [sequence for sequence in sequences if sequence not in known]
+        select_jobs, select_attempts = select(*_OF_JOBS), select(*_OF_ATTEMPTS).order_by(AttemptRow.number)
+        if len(unknown) <= _NAMED:
+            select_jobs = select_jobs.where(JobRow.sequence.in_(unknown))
+            ids = select(JobRow.id).where(JobRow.sequence.in_(unknown))
+            select_attempts = select_attempts.where(AttemptRow.job_id.in_(ids))
+        # In this order: the attempts of a job that is seen ended are then complete.
+        jobs = session.execute(select_jobs).all()
+        last = {attempt.job_id: attempt for attempt in session.execute(select_attempts)}
+        return sequences, [(job, last.get(job.id)) for job in jobs]
