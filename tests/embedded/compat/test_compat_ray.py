@@ -261,3 +261,24 @@ def test_tune_schedulers_have_expected_attributes() -> None:
     assert ray_tune.schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
     assert ray_tune.schedule_length(HyperBandForBOHB(max_t=50)) == ("training_iteration", 50)
     assert ray_tune.schedule_length(MedianStoppingRule()) is None
+
+
+def test_raylet_gets_port_of_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray._private import services
+    from ray._private.parameter import RayParams
+
+    started: list[list[str]] = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, process_type, **options: started.append(command))
+    ray_commands.register_before_agents(RayParams(dashboard_agent_listen_port=52365))
+    start: Any = services.start_ray_process
+    start(["raylet", "--metrics-agent-port=1"], "raylet", fate_share=False)
+    start(["gcs_server"], "gcs_server", fate_share=True)
+    assert started == [["raylet", "--metrics-agent-port=1", "--dashboard_agent_listen_port=52365"], ["gcs_server"]]
+    raylet = Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet"
+    shown = subprocess.run([raylet, "--help"], capture_output=True, text=True).stdout
+    assert "-dashboard_agent_listen_port" in shown
+    # Ray passes the other three itself.
+    source = inspect.getsource(services.start_raylet)
+    for option in ("--metrics-agent-port=", "--metrics_export_port=", "--runtime_env_agent_port="):
+        assert source.count(option) >= 1

@@ -31,6 +31,29 @@ def disable_client_server(parameters: Any) -> None:
     parameters.ray_client_server_port = None
 
 
+def register_before_agents(parameters: Any) -> None:
+    """Let this process, `ray start`, register its node before the node's agents have imported their packages.
+
+    A raylet reads the ports of its agents from files, and aborts if one is missing after 15 s (a literal in Ray's C++
+    code): a node did not start beside 14 busy processes on 2 cores. It does not read a port that its command line has.
+    Ray passes all but one of those that `ray start` is given.
+
+    Args:
+        parameters: `ray._private.parameter.RayParams`, with the ports of both agents set.
+    """
+    from ray._private import ray_constants, services
+
+    start_ray_process = services.start_ray_process
+
+    @functools.wraps(start_ray_process)
+    def start_process(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+            command = [*command, f"--dashboard_agent_listen_port={parameters.dashboard_agent_listen_port}"]
+        return start_ray_process(command, process_type, *arguments, **options)
+
+    services.start_ray_process = start_process
+
+
 def add_job_metadata(known: Mapping[str, str]) -> None:
     """Add metadata to each job that this process submits, unless its submitter sets the same keys.
 

@@ -104,7 +104,7 @@ class LocalPlatform:
             for process in instance.processes:
                 if not is_alive(process):
                     log = self.home / "logs" / f"{process.name}.log"
-                    raise HostError(f"{process.name} did not start; its log is {log}.")
+                    raise HostError(f"{process.name} did not start; its log is {log} and ends with: {_last_line(log)}")
             if time.monotonic() > deadline:
                 raise HostError(
                     f"The platform does not answer after {_START_SECONDS:.0f} s; its logs are in {self.home / 'logs'}."
@@ -169,6 +169,11 @@ class LocalPlatform:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")
 
 
 def _is_healthy(url: str) -> bool:

@@ -14,7 +14,7 @@ from mlplatform.compat import ray_commands
 from mlplatform.contract import REPORT
 from mlplatform.credentials import fernet_key
 from mlplatform.local.instance import Home, Instance
-from mlplatform.local.processes import LOOPBACK, MARK, Process, spawn
+from mlplatform.local.processes import LOOPBACK, MARK, Process, free_ports, spawn
 from mlplatform.settings.environment import environment
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.node import NodeSettings
@@ -50,6 +50,8 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         # Ray would start one worker per CPU for each job, whether the job needs them or not.
         "RAY_prestart_worker_first_driver": "0",
         ray_commands.START_HOOK: "mlplatform.services.ray_node.prepare_local",
+        # Ray waits 30 s for its control store, which is short on a busy machine.
+        "RAY_gcs_server_port_wait_time_s": "120",
         # Two fixed ports by default, which a second platform could not open.
         "AUTOSCALER_METRIC_PORT": "0",
         "DASHBOARD_METRIC_PORT": "0",
@@ -67,11 +69,14 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
 
 
 def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
+    grpc_port, environment_port, metrics_port = free_ports(3)
     command = [
         *(*ray_commands.START, "--head", "--block", "--disable-usage-stats"),
         *(f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={instance.ray_folder}"),
         *(f"--dashboard-host={LOOPBACK}", f"--dashboard-port={instance.dashboard_port}"),
         *(f"--dashboard-agent-listen-port={instance.agent_port}", "--min-worker-port=0", "--max-worker-port=0"),
+        *(f"--dashboard-agent-grpc-port={grpc_port}", f"--runtime-env-agent-port={environment_port}"),
+        f"--metrics-export-port={metrics_port}",
         # Enough for two training workers, their driver and one more, also on a small machine.
         f"--num-cpus={max(4, os.cpu_count() or 1)}",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",

@@ -51,6 +51,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
         head: True.
     """
     ray_commands.replace_worker_setup(parameters)
+    ray_commands.register_before_agents(parameters)
     ray_commands.disable_client_server(parameters)
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
 
