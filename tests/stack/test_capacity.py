@@ -78,6 +78,14 @@ def test_ray_node_names_equal_hostnames(stack: Stack) -> None:
     assert alive == sorted(node["hostname"] for node in stack.alive_nodes())
 
 
+@pytest.mark.parametrize("node", ["ray-head", "ray-worker-0", "ray-worker-1"])
+def test_raylet_gets_ports_of_agents_on_command_line(stack: Stack, node: str) -> None:
+    """A raylet that has to wait for a port aborts after 15 s, which a busy host exceeds."""
+    command = stack.execute(node, "pgrep", "--full", "--list-full", "/raylet/raylet ").stdout
+    agents = {"metrics-agent-port": 8081, "runtime_env_agent_port": 8082, "dashboard_agent_listen_port": 52365}
+    assert all(f"--{option}={port} " in f"{command} " for option, port in agents.items()), command
+
+
 @pytest.mark.parametrize("way", ["task", "training"])
 def test_infeasible_ray_request_appears_in_message_and_log(stack: Stack, jobs: Jobs, way: str) -> None:
     job_id = jobs.submit(["python", "hungry.py", way], SCRIPTS, name="hungry")

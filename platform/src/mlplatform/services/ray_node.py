@@ -39,6 +39,7 @@ def prepare(parameters: Any, head: bool) -> None:
         head: whether the node is the head, which has only Ray's own actors.
     """
     ray_commands.replace_worker_setup(parameters)
+    ray_commands.register_before_agents(parameters)
     folder = Path(tempfile.gettempdir())
     start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS, head=head)
 
