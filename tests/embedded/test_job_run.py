@@ -12,6 +12,7 @@ from embedded import wait_for
 
 from mlplatform import contract
 from mlplatform.settings.job import Settings
+from mlplatform.storage import run_reference
 from mlplatform.tracking import server
 from mlplatform.tracking.metrics import MetricWriter, Point
 
@@ -158,6 +159,64 @@ def test_earliest_parent_run_is_job_run() -> None:
     found = server.find_run("raced")
     assert found
     assert found.info.run_id == earlier.info.run_id != later.info.run_id
+
+
+def runs_of(job_id: str, experiment: str) -> list[str]:
+    """Ids of a job's runs in an experiment that were not deleted."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    (found,) = client.search_experiments(filter_string=f"name = '{experiment}'")
+    runs = client.search_runs([found.experiment_id], f"tags.`{contract.TAG_JOB}` = '{job_id}'")
+    return [run.info.run_id for run in runs]
+
+
+def attempt(number: int, job_id: str) -> None:
+    assert start(SUCCEEDS, job_id, MLPLATFORM_ATTEMPT=str(number)).wait(timeout=60) == 0
+
+
+def test_first_attempt_rejoins_run_opened_at_same_moment() -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("elsewhere")
+    tags = {contract.TAG_JOB: "simultaneous", contract.TAG_ROLE: "job"}
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment("elsewhere")
+    other = client.create_run(experiment_id, start_time=1000, tags=tags)
+    attempt(1, "simultaneous")
+    assert runs_of("simultaneous", "elsewhere") == [other.info.run_id]
+    assert client.get_run(other.info.run_id).data.metrics == {"loss": 1.0}
+
+
+def test_later_attempt_finds_run_by_reference(environment: Settings) -> None:
+    from mlflow import MlflowClient
+
+    attempt(1, "referenced")
+    (run_id,) = runs_of("referenced", "elsewhere")
+    stored = run_reference.RunReference(str(environment.tracking_uri), run_id)
+    assert run_reference.read("referenced") == stored
+    # No search finds it without this tag.
+    MlflowClient().delete_tag(run_id, contract.TAG_ROLE)
+    attempt(2, "referenced")
+    assert runs_of("referenced", "elsewhere") == [run_id]
+
+
+@pytest.mark.parametrize("damage", ["deleted run", "other server", "no reference"])
+def test_outdated_reference_is_replaced_or_ignored(environment: Settings, damage: str) -> None:
+    from mlflow import MlflowClient
+
+    job_id = damage.replace(" ", "-")
+    attempt(1, job_id)
+    (run_id,) = runs_of(job_id, "elsewhere")
+    if damage == "deleted run":
+        MlflowClient().delete_run(run_id)
+    elif damage == "other server":
+        run_reference.write(job_id, run_reference.RunReference("http://other", "0" * 32))
+    else:
+        (Path(environment.storage) / job_id / run_reference.NAME).write_text("{")
+    attempt(2, job_id)
+    (rejoined,) = runs_of(job_id, "elsewhere")
+    assert (rejoined == run_id) == (damage != "deleted run")
 
 
 def test_mlflow_outage_does_not_hide_job_error(closed_address: str) -> None:

@@ -73,9 +73,14 @@ def test_worker_restart_keeps_capacity(stack: Stack) -> None:
 
 def test_ray_node_names_equal_hostnames(stack: Stack) -> None:
     """If a node's name were its address, a recreated container would be counted in addition to its predecessor."""
-    listed = stack.ray.get("/api/v0/nodes", params={"detail": 1}).json()["data"]["result"]["result"]
-    alive = sorted(node["node_name"] for node in listed if node["state"] == "ALIVE")
-    assert alive == sorted(node["hostname"] for node in stack.alive_nodes())
+
+    def names_are_hostnames() -> bool:
+        listed = stack.ray.get("/api/v0/nodes", params={"detail": 1}).json()["data"]["result"]["result"]
+        alive = sorted(node["node_name"] for node in listed if node["state"] == "ALIVE")
+        return len(alive) == 3 and alive == sorted(node["hostname"] for node in stack.alive_nodes())
+
+    # The dashboard learns of a new node some seconds later.
+    wait_for(names_are_hostnames, "the hostnames of all nodes", 30)
 
 
 @pytest.mark.parametrize("node", ["ray-head", "ray-worker-0", "ray-worker-1"])
@@ -83,7 +88,7 @@ def test_raylet_gets_ports_of_agents_on_command_line(stack: Stack, node: str) ->
     """A raylet that has to wait for a port aborts after 15 s, which a busy host exceeds."""
     command = stack.execute(node, "pgrep", "--full", "--list-full", "/raylet/raylet ").stdout
     agents = {"metrics-agent-port": 8081, "runtime_env_agent_port": 8082, "dashboard_agent_listen_port": 52365}
-    assert all(f"--{option}={port} " in f"{command} " for option, port in agents.items()), command
+    assert {f"--{option}={port}" for option, port in agents.items()} <= set(command.split()), command
 
 
 @pytest.mark.parametrize("way", ["task", "training"])

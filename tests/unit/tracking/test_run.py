@@ -1,4 +1,3 @@
-import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -58,14 +57,6 @@ def test_rejection_is_distinguished_from_wrong_address(
     address = serve(lambda method, path: (status, "no"))
     with pytest.raises(kind, match=str(status)):
         server.check(address)
-
-
-@pytest.mark.parametrize(("more", "ids"), [({}, ["0", "7"]), ({"next_page_token": "more"}, None)])
-def test_probe_returns_experiments_unless_there_are_more(
-    more: dict[str, str], ids: list[str] | None, serve: Callable[..., str]
-) -> None:
-    page = {"experiments": [{"experiment_id": "0"}, {"experiment_id": "7"}], **more}
-    assert server.check(serve(lambda method, path: (200, json.dumps(page)))) == ids
 
 
 def test_probe_accepts_server_with_plugin_authentication(

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from typing import TYPE_CHECKING
 
 from mlplatform.compat.pyarrow import is_outage
 from mlplatform.errors import FencedError, StorageError, UnreachableError
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, objects
 from mlplatform.storage.retry import retry
-from mlplatform.storage.s3 import arrow_filesystem
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
+from mlplatform.storage.small_files import read_text
 
 NAME = "attempt"
 
@@ -63,16 +58,8 @@ def allowed(job_id: str, wait: bool = False) -> int | None:
         StorageError: the file cannot be read, or does not hold a number.
     """
 
-    def read() -> str | None:
-        files, path = _place(uri(job_id))
-        try:
-            with files.open_input_stream(path) as stream:
-                return str(stream.read().decode())
-        except FileNotFoundError:
-            return None
-
     try:
-        text = retry(read) if wait else read()
+        text = retry(lambda: read_text(uri(job_id))) if wait else read_text(uri(job_id))
     except OSError as error:
         kind = UnreachableError if is_outage(error) else StorageError
         raise kind(f"Cannot read from {uri(job_id)} which attempt may write ({error}); check the storage.") from error
@@ -139,10 +126,3 @@ def _own(job_id: str, attempt: int, storage_root: str) -> _Own:
 
 def _store(job_id: str) -> objects.ObjectStore:
     return objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)
-
-
-@cache
-def _place(address: str) -> tuple[FileSystem, str]:
-    """Open the file system of an address, with pyarrow: Ray has loaded it already, while importing boto3 beside a
-    training would take 1 s of CPU time."""
-    return arrow_filesystem(address)

@@ -6,7 +6,7 @@ import atexit
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,17 @@ from mlplatform import advice as advice_module
 from mlplatform import contract
 from mlplatform.compat import ray_core
 from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
+from mlplatform.errors import FencedError
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
-from mlplatform.storage import fence
+from mlplatform.storage import fence, run_reference
+from mlplatform.storage.run_reference import RunReference
 from mlplatform.tracking import exit_status, gpu_info
 from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.params import new_params
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
-from mlplatform.tracking.server import check, experiment_ids, find_run, report_untracked, uri
+from mlplatform.tracking.server import check, existing_run, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
 
 if TYPE_CHECKING:
@@ -82,8 +84,8 @@ def job_run(
             run = stack.enter_context(_other_rank(config, address, rank, experiment, name))
         else:
             fence.check()
-            experiments = check(address)
-            run = stack.enter_context(_first_rank(config, address, experiments, experiment, name, tags or {}))
+            check(address)
+            run = stack.enter_context(_first_rank(config, address, experiment, name, tags or {}))
         _log_new_params(run, params or {})
         yield run
 
@@ -127,16 +129,11 @@ def process_run(fit: str | None = None) -> str | None:
 
 @contextmanager
 def _first_rank(
-    config: Settings,
-    address: str,
-    experiments: list[str] | None,
-    experiment: str | None,
-    name: str | None,
-    tags: Mapping[str, str],
+    config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> Iterator[ActiveRun]:
     """Open the job's own run, and end it with the status that corresponds to how the block ends."""
     with exit_status.exit_on_sigterm():
-        run, guest = _open(config, experiments, experiment, name, tags)
+        run, guest = _open(config, address, experiment, name, tags)
         run_id = run.info.run_id
         with ExitStack() as stack:
             if guest:
@@ -172,33 +169,20 @@ def _other_rank(
 
 
 def _open(
-    config: Settings,
-    experiments: list[str] | None,
-    experiment: str | None,
-    name: str | None,
-    tags: Mapping[str, str],
+    config: Settings, address: str, experiment: str | None, name: str | None, tags: Mapping[str, str]
 ) -> tuple[ActiveRun, bool]:
-    """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open.
-
-    Args:
-        experiments: ids of those that may have the run; None means to ask MLflow for all.
-    """
+    """Open or rejoin the run; return it, and True if this process is a guest because another holds the run open."""
     import mlflow
 
-    if experiments is None:
-        experiments = experiment_ids() if config.job_id else []
-    earlier = find_run(config.job_id, experiments=experiments) if config.job_id else None
+    earlier = _opened(config, address)
     if earlier is None:
         if experiment:
             mlflow.set_experiment(experiment)
         noted = {"mlflow.note.content": config.note} if config.note else {}
         run = mlflow.start_run(run_name=name, tags={**job_tags(config), **noted, **tags}, log_system_metrics=False)
-        # MLflow takes 30 to 100 ms per request; every attempt of a job chooses its experiment by the same code.
-        experiments = list({*experiments, run.info.experiment_id})
-        earlier = find_run(config.job_id, experiments=experiments) if config.job_id else None
-        if earlier is None or earlier.info.run_id == run.info.run_id:
+        earlier = _opened_meanwhile(config, run)
+        if earlier is None:
             return run, False
-        # Another attempt of the job opened a run at the same moment, slightly earlier.
         mlflow.end_run("KILLED")
         mlflow.MlflowClient().delete_run(run.info.run_id)
     guest = _is_guest(earlier)
@@ -206,6 +190,35 @@ def _open(
     mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
     own_tags = {} if guest else job_tags(config)
     return mlflow.start_run(run_id=earlier.info.run_id, tags={**own_tags, **tags}, log_system_metrics=False), guest
+
+
+def _opened(config: Settings, address: str) -> Run | None:
+    """Return the run that a process of the job has opened.
+
+    The first attempt trusts a missing reference: it is stored within 0.1 s after a run was opened.
+    """
+    if config.job_id is None:
+        return None
+    if fence.applies():
+        with suppress(OSError, ValueError):
+            reference = run_reference.read(config.job_id)
+            if reference is None and config.attempt == 1:
+                return None
+            if reference and reference.tracking_uri == address and (run := existing_run(reference.run_id)):
+                return run
+    return find_run(config.job_id)
+
+
+def _opened_meanwhile(config: Settings, run: ActiveRun) -> Run | None:
+    """Return the run that another process of the job opened while this one opened `run`; None if this run counts.
+
+    Every process of a job chooses its experiment by the same code, so only this one is searched: MLflow takes 30 to
+    100 ms per request, and longer for many experiments.
+    """
+    if config.job_id is None:
+        return None
+    earlier = find_run(config.job_id, experiments=[run.info.experiment_id])
+    return earlier if earlier and earlier.info.run_id != run.info.run_id else None
 
 
 def _is_guest(run: Run) -> bool:
@@ -293,7 +306,7 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[None]:
-    """Add `gpu-info.txt`, `git.diff` and this node's system metrics to the run, from two threads."""
+    """Add a reference, `gpu-info.txt`, `git.diff` and this node's system metrics to the run, from two threads."""
     writer = threading.Thread(target=_write_files, args=(config, run.info.run_id, address), daemon=True)
     monitor = NodeMonitor(lambda: run, address, None)
     writer.start()
@@ -308,6 +321,10 @@ def _description(config: Settings, run: ActiveRun, address: str) -> Iterator[Non
 def _write_files(config: Settings, run_id: str, address: str) -> None:
     from mlflow import MlflowClient
 
+    if config.job_id and fence.applies():
+        # Without it, the next attempt searches all experiments.
+        with suppress(OSError, FencedError):
+            run_reference.write(config.job_id, RunReference(address, run_id))
     try:
         client = MlflowClient(address)
         if config.git_diff:

@@ -24,9 +24,6 @@ NOT_TRACKED = (
 
 _PROBE_SECONDS = 5
 
-_EXPERIMENTS = 1000
-"""Experiments in one answer; MLflow's client asks for as many."""
-
 
 def uri() -> str | None:
     """Return MLflow's address as the program has set it, else that of the settings; None if nothing is tracked."""
@@ -68,6 +65,20 @@ def find_run(job_id: str, tracking_uri: str | None = None, experiments: list[str
     return runs[0] if runs else None
 
 
+def existing_run(run_id: str) -> Run | None:
+    """Return a run by its id; None if MLflow does not have it, or it was deleted."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    try:
+        run = MlflowClient().get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    return run if run.info.lifecycle_stage == "active" else None
+
+
 def own_account() -> dict[str, str]:
     """Return the variables with this process's account at MLflow, for processes to which Ray does not pass them."""
     return TrackingAccount.load().environment()
@@ -79,11 +90,8 @@ def run_url(run: Run) -> str:
     return f"{page}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
-def check(tracking_uri: str) -> list[str] | None:
+def check(tracking_uri: str) -> None:
     """Send MLflow one request, without the minutes of retries that its client makes.
-
-    Returns:
-        The ids of all experiments, if the answer has them: `experiment_ids` without another request.
 
     Raises:
         UnreachableError: nothing answers within 5 s, or the server is not MLflow.
@@ -92,20 +100,16 @@ def check(tracking_uri: str) -> list[str] | None:
     if tracking_uri.partition(":")[0] == "databricks":
         _check_databricks(tracking_uri)
     if not tracking_uri.startswith(("http://", "https://")):
-        return None
+        return
     with MlflowRest(tracking_uri, timeout_s=_PROBE_SECONDS) as mlflow:
         try:
-            page = mlflow.call("GET", "experiments/search", {"max_results": _EXPERIMENTS})
+            mlflow.call("GET", "experiments/search", {"max_results": 1})
         except RejectedError as error:
             raise UnreachableError(f"{error}; check that the address is MLflow's.") from error
         except AccessError:
             # MLflow's client may succeed with a signature that only its plugin can create.
             if not TrackingAccount.load().is_signed_by_a_plugin:
                 raise
-            return None
-    if page.get("next_page_token"):
-        return None
-    return [experiment["experiment_id"] for experiment in page.get("experiments", ())]
 
 
 def _check_databricks(tracking_uri: str) -> None:

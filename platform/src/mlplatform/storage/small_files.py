@@ -1,0 +1,41 @@
+"""Small texts beside a job's checkpoints, read with pyarrow.
+
+Ray has loaded pyarrow already; importing boto3 beside a training would take 1 s of CPU time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mlplatform.settings.job import settings
+from mlplatform.storage.addresses import split_uri
+from mlplatform.storage.s3 import arrow_filesystem
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+def read_text(uri: str) -> str | None:
+    """Return the text at an address; None if there is none.
+
+    Raises:
+        OSError: the storage is unavailable or rejects the request.
+    """
+    root = f"s3://{split_uri(uri)[0]}" if uri.startswith("s3://") else "/"
+    try:
+        with _files(root, settings().s3_endpoint).open_input_stream(uri.removeprefix("s3://")) as stream:
+            return str(stream.read().decode())
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def _files(root: str, endpoint: str | None) -> FileSystem:
+    """Return the file system of a bucket or of this machine; its first request takes 80 ms, later ones 2 ms.
+
+    Args:
+        root: address of the bucket, or "/".
+        endpoint: of the settings; another one is another file system.
+    """
+    return arrow_filesystem(root)[0]
