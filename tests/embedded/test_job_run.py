@@ -161,6 +161,10 @@ def test_earliest_parent_run_is_job_run() -> None:
     assert found.info.run_id == earlier.info.run_id != later.info.run_id
 
 
+EXPERIMENT = "rejoined"
+"""Of the tests of attempts; other tests check that 'elsewhere' does not exist."""
+
+
 def runs_of(job_id: str, experiment: str) -> list[str]:
     """Ids of a job's runs in an experiment that were not deleted."""
     from mlflow import MlflowClient
@@ -172,19 +176,20 @@ def runs_of(job_id: str, experiment: str) -> list[str]:
 
 
 def attempt(number: int, job_id: str) -> None:
-    assert start(SUCCEEDS, job_id, MLPLATFORM_ATTEMPT=str(number)).wait(timeout=60) == 0
+    program = SUCCEEDS.replace("elsewhere", EXPERIMENT)
+    assert start(program, job_id, MLPLATFORM_ATTEMPT=str(number)).wait(timeout=60) == 0
 
 
 def test_first_attempt_rejoins_run_opened_at_same_moment() -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient()
-    experiment = client.get_experiment_by_name("elsewhere")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     tags = {contract.TAG_JOB: "simultaneous", contract.TAG_ROLE: "job"}
-    experiment_id = experiment.experiment_id if experiment else client.create_experiment("elsewhere")
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
     other = client.create_run(experiment_id, start_time=1000, tags=tags)
     attempt(1, "simultaneous")
-    assert runs_of("simultaneous", "elsewhere") == [other.info.run_id]
+    assert runs_of("simultaneous", EXPERIMENT) == [other.info.run_id]
     assert client.get_run(other.info.run_id).data.metrics == {"loss": 1.0}
 
 
@@ -192,13 +197,13 @@ def test_later_attempt_finds_run_by_reference(environment: Settings) -> None:
     from mlflow import MlflowClient
 
     attempt(1, "referenced")
-    (run_id,) = runs_of("referenced", "elsewhere")
+    (run_id,) = runs_of("referenced", EXPERIMENT)
     stored = run_reference.RunReference(str(environment.tracking_uri), run_id)
     assert run_reference.read("referenced") == stored
     # No search finds it without this tag.
     MlflowClient().delete_tag(run_id, contract.TAG_ROLE)
     attempt(2, "referenced")
-    assert runs_of("referenced", "elsewhere") == [run_id]
+    assert runs_of("referenced", EXPERIMENT) == [run_id]
 
 
 @pytest.mark.parametrize("damage", ["deleted run", "other server", "no reference"])
@@ -207,7 +212,7 @@ def test_outdated_reference_is_replaced_or_ignored(environment: Settings, damage
 
     job_id = damage.replace(" ", "-")
     attempt(1, job_id)
-    (run_id,) = runs_of(job_id, "elsewhere")
+    (run_id,) = runs_of(job_id, EXPERIMENT)
     if damage == "deleted run":
         MlflowClient().delete_run(run_id)
     elif damage == "other server":
@@ -215,7 +220,7 @@ def test_outdated_reference_is_replaced_or_ignored(environment: Settings, damage
     else:
         (Path(environment.storage) / job_id / run_reference.NAME).write_text("{")
     attempt(2, job_id)
-    (rejoined,) = runs_of(job_id, "elsewhere")
+    (rejoined,) = runs_of(job_id, EXPERIMENT)
     assert (rejoined == run_id) == (damage != "deleted run")
 
 

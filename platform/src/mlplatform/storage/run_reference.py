@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mlplatform.storage import addresses, objects, small_files
+from mlplatform.storage import addresses, small_files
 
 NAME = ".mlflow-run"
 
@@ -53,15 +53,6 @@ def write(job_id: str, reference: RunReference) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with files.open_output_stream(path) as stream:
         stream.write(json.dumps(asdict(reference)).encode())
-
-
-def remove(job_id: str) -> None:
-    """Remove the reference of a deleted job.
-
-    Raises:
-        UnreachableError, AccessError, StorageError: the storage cannot be written.
-    """
-    objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False).delete(NAME)
 
 
 def _uri(job_id: str) -> str:

@@ -33,7 +33,7 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.storage import fence, run_reference
+from mlplatform.storage import fence
 
 _BODY_BYTES = 768 << 10
 """Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
@@ -139,9 +139,8 @@ class JobRoutes:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
         await self._reconciler.settle(job)
         await self._logs.delete(job.id)
-        # The next job of this id begins with attempt 1, and with a run of its own.
+        # The next job of this id begins with attempt 1.
         await anyio.to_thread.run_sync(fence.remove, job.id)
-        await anyio.to_thread.run_sync(run_reference.remove, job.id)
         deleted = await self._store.delete(job.id)
         self._logs.forget(job.id)
         for attempt in deleted.attempts:
