@@ -195,7 +195,8 @@ def _open(
 def _opened(config: Settings, address: str) -> Run | None:
     """Return the run that a process of the job has opened.
 
-    The first attempt trusts a missing reference: it is stored within 0.1 s after a run was opened.
+    The first attempt trusts a missing reference, which is stored right after a run was opened. Processes that open
+    one at the same moment notice it in `_opened_meanwhile`, if they choose the same experiment.
     """
     if config.job_id is None:
         return None
