@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--fits", nargs="+", default=["fit"])
     parser.add_argument("--numbered", action="store_true", help="report the step instead of letting the platform count")
     parser.add_argument("--detailed", action="store_true")
+    parser.add_argument("--max-failures", type=int, default=3, help="of workers, per attempt")
     parser.add_argument("--metric", help="metric that ranks checkpoints")
     parser.add_argument("--bare", action="store_true", help="let run_config open the run")
     # The default is on the volume that the stack's nodes share.
@@ -85,7 +86,13 @@ def main() -> None:
                 train,
                 train_loop_config=vars(args),
                 scaling_config=ScalingConfig(num_workers=args.workers, placement_strategy="SPREAD"),
-                run_config=mlplatform.run_config(name, detailed=args.detailed, aggregate="mean", metric=args.metric),
+                run_config=mlplatform.run_config(
+                    name,
+                    detailed=args.detailed,
+                    aggregate="mean",
+                    metric=args.metric,
+                    max_failures=args.max_failures,
+                ),
             )
             result = trainer.fit()
             print(f"{name}: checkpoint {result.checkpoint.path}")

@@ -1,4 +1,4 @@
-"""Templates, workers, supervisors, raylets and containers are killed at random moments of a training."""
+"""Templates, clients, workers, supervisors, raylets and containers are killed at random moments of trainings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from host import Stack, wait_for
 from mlplatform.client.jobs import Jobs
 
 WORKERS = ("ray-worker-0", "ray-worker-1")
-SOAK_JOBS, KILLS = 67, 3
+ROUNDS, KILLS = 10, 20
 """Two hundred kills."""
 
-STEPS = 200
+TRAININGS = 3
+"""At once, so that most kills meet a training that still recovers from an earlier one."""
+
+STEPS = 600
 CONTAINER = "container"
 PROCESSES = {
     "template": "python -m mlplatform[.]warm /tmp/warm",
+    "client": "ray_setup_worker[.]py|python -IS /tmp/warm/bin/python",
     "worker": "^ray::RayTrainWorker",
     "supervisor": "^ray::(JobSupervisor|_job_supervisor)",
     "raylet": "/raylet/raylet ",
@@ -42,20 +46,26 @@ def kill_one(stack: Stack, kind: str, rng: random.Random) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SOAK_JOBS))
-def test_training_survives_random_kills(stack: Stack, jobs: Jobs, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - reproducible
-    job_id = jobs.submit(
-        ["python", "steps.py", f"--steps={STEPS}", "--pause=0.5"],
-        SCRIPTS,
-        name=f"killed-{seed}",
-        max_restarts_on_loss=KILLS,
-    )
+    command = ["python", "steps.py", f"--steps={STEPS}", "--pause=0.5", f"--max-failures={KILLS}"]
+    started = [
+        jobs.submit(command, SCRIPTS, name=f"killed-{seed}-{number}", max_restarts_on_loss=KILLS)
+        for number in range(TRAININGS)
+    ]
     for kind in rng.choices([*PROCESSES, CONTAINER], k=KILLS):
-        more = len(reports(jobs, job_id)) + rng.randrange(1, 12)
-        wait_for(lambda more=more: len(reports(jobs, job_id)) >= more, "further steps", 300)
-        print(f"killing a {kind}")
+        before, more = [len(reports(jobs, job_id)) for job_id in started], rng.randrange(1, 12)
+        wait_for(
+            lambda before=before, more=more: any(
+                len(reports(jobs, job_id)) >= seen + more for job_id, seen in zip(started, before, strict=True)
+            ),
+            "further steps of any training",
+            300,
+        )
+        print(f"killing a {kind}", flush=True)
         kill_one(stack, kind, rng)
-    nothing_is_lost(stack, jobs, job_id, STEPS)
+    for job_id in started:
+        nothing_is_lost(stack, jobs, job_id, STEPS)
     whole_again(stack)
-    wait_for(lambda: not any(found(stack, worker, OF_JOBS) for worker in WORKERS), "the job's processes to end", 10)
+    wait_for(lambda: not any(found(stack, worker, OF_JOBS) for worker in WORKERS), "the jobs' processes to end", 10)

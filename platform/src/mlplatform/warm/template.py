@@ -168,6 +168,7 @@ class Template:
 
     def _fork_for(self, connection: socket.socket) -> bool:
         """Fork for a client; return True in the forked process."""
+        self.sources.look()
         if (pid := os.fork()) == 0:
             self._leave(connection)
             return True
@@ -275,6 +276,7 @@ class Template:
     def _leave(self, mine: socket.socket | None = None) -> None:
         """Close everything of the template but one connection, in a process that was forked from it."""
         self._listener.close()
+        self.sources.close()
         for number, child in self._children.items():
             if child.connection is None or number != child.connection.fileno():
                 os.close(number)
