@@ -89,6 +89,18 @@ def test_stopped_job_is_listed_with_user(reached: Settings, tmp_path: Path) -> N
         assert jobs.stop(job_id) is False
 
 
+def test_ray_is_restarted_after_failure_of_its_agent(local: LocalPlatform, reached: Settings) -> None:
+    raylet, agent = (
+        next(process for process in processes(local) if name in command(process))
+        for name in ("raylet/raylet", "ray::RuntimeEnvAgent")
+    )
+    agent.kill()
+    wait_for(lambda: not is_running(raylet), "the end of the node", 60)
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "-c", "print('restarted')"], JOBS, name="after-agent")
+        assert jobs.wait(job_id, timeout_s=180).status == "SUCCEEDED"
+
+
 def test_submit_exits_nonzero_and_shows_job_error(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("raise SystemExit('the data is missing')\n")
     command = [sys.executable, "-m", "mlplatform", "submit", str(tmp_path / "fail.py")]

@@ -24,6 +24,7 @@ PROCESSES = {
     "client": "ray_setup_worker[.]py|python -IS /tmp/warm/bin/python",
     "worker": "^ray::RayTrainWorker",
     "supervisor": "^ray::(JobSupervisor|_job_supervisor)",
+    "agent": "^ray::(RuntimeEnvAgent|DashboardAgent)",
     "raylet": "/raylet/raylet ",
 }
 """Patterns of command lines."""

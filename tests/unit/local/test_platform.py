@@ -1,6 +1,7 @@
 """The embedded platform's decisions before and after a start; nothing is started. tests/embedded starts it."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,27 @@ def test_socket_paths_fit_length_limit(depth: int, tmp_path: Path) -> None:
 
 def test_allocated_ports_differ() -> None:
     assert len(set(processes.free_ports(20))) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"), [("32768\t60999\n", range(20_000, 32_768)), ("1024 65535", range(1024, 65_536))]
+)
+def test_allocated_ports_are_not_those_of_connections(
+    text: str, allowed: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "range").write_text(text)
+    monkeypatch.setattr(processes, "_EPHEMERAL", tmp_path / "range")
+    assert set(processes.free_ports(200)) <= set(allowed)
+
+
+def test_used_port_is_not_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "range").write_text("21002 60999")
+    monkeypatch.setattr(processes, "_EPHEMERAL", tmp_path / "range")
+    (used,) = processes.free_ports(1)
+    with socket.socket() as listener:
+        listener.bind((processes.LOOPBACK, used))
+        listener.listen()
+        assert used not in processes.free_ports(900)
 
 
 def test_damaged_state_is_named(home: Path) -> None:

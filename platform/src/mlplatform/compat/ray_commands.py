@@ -54,6 +54,28 @@ def register_before_agents(parameters: Any) -> None:
     services.start_ray_process = start_process
 
 
+def end_with_raylet() -> None:
+    """Let this process, `ray start --block`, fail when its raylet ends, whatever the raylet's exit code.
+
+    If one of its agents fails, a raylet exits with 0, which Ray takes for the effect of `ray stop`: `ray start` would
+    block without a node until somebody restarts it.
+    """
+    from ray._private import ray_constants
+    from ray._private.node import Node
+
+    dead_processes = Node.dead_processes
+
+    @functools.wraps(dead_processes)
+    def dead_or_failed(self: Any) -> list[tuple[str, Any]]:
+        ended: list[tuple[str, Any]] = dead_processes(self)
+        for process_type, process in ended:
+            if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+                process.returncode = process.returncode or 1
+        return ended
+
+    Node.dead_processes = dead_or_failed
+
+
 def add_job_metadata(known: Mapping[str, str]) -> None:
     """Add metadata to each job that this process submits, unless its submitter sets the same keys.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,12 @@ MARK = "MLPLATFORM_INSTANCE"
 """Variable that every process of an instance inherits; Ray's workers overwrite it with their titles."""
 
 STOP_SECONDS = 5.0
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 20_000
+"""Above the ports of Ray's workers in a cluster that somebody else has started (10002 to 19999)."""
+
+_FEWEST_PORTS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,15 +56,23 @@ def spawn(name: str, command: Sequence[str], env: Mapping[str, str], folder: Pat
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind((LOOPBACK, 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+    """Return different ports that are free now.
+
+    They are below those that Linux gives to outgoing connections and to servers without a port of their own: Ray opens
+    some of its ports ten seconds later, and its node ends if one is taken by then.
+    """
+    lowest, _highest = map(int, _EPHEMERAL.read_text().split())
+    candidates = range(_LOWEST_PORT, lowest) if lowest > _LOWEST_PORT + _FEWEST_PORTS else range(1024, 1 << 16)
+    return list(islice(filter(_is_free, random.sample(candidates, len(candidates))), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def is_alive(process: Process) -> bool:
