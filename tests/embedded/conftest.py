@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from cold_share import submit_cold
-from embedded import EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
+from embedded import CURRENT_TEST, EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
 
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.settings.job import settings as process_settings
+from mlplatform.warm import notes
+from mlplatform.warm.variables import OF_DRIVERS
 
 # Rewritten assertions show the compared values, as in test files.
 pytest.register_assert_rewrite(*(file.stem for file in (Path(__file__).parents[1] / "lessons").glob("*lesson*.py")))
@@ -53,7 +55,10 @@ def cold_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPlatform]:
     """One embedded platform for all tests."""
     platform = LocalPlatform(tmp_path_factory.mktemp("platform"))
-    platform.up()
+    with pytest.MonkeyPatch.context() as patch:
+        # Packages read it, and it changes, so no later process would start warm.
+        patch.delenv(CURRENT_TEST)
+        platform.up()
     yield platform
     platform.down()
 
@@ -78,6 +83,21 @@ def environment(reached: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield reached
     mlflow.set_tracking_uri(None)
     process_settings.cache_clear()
+
+
+@pytest.fixture
+def as_in_jobs(local: LocalPlatform, environment: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process the environment of the jobs' entry points, in which `python` starts warm."""
+    raylet = next(process for process in processes(local) if "raylet/raylet" in command(process))
+    wanted = {**raylet.environ(), **OF_DRIVERS}
+    # Of Ray's C++ programs only; and these starts belong to no job.
+    for name in ("LD_PRELOAD", notes.REASON):
+        wanted.pop(name, None)
+    # Imports in this process have set more.
+    for name in os.environ.keys() - wanted.keys() - {CURRENT_TEST}:
+        monkeypatch.delenv(name)
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

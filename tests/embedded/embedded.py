@@ -19,6 +19,9 @@ JOBS = Path(__file__).parents[2] / "jobs"
 EPOCHS = 24
 KILL_AFTER_REPORTS = 6
 
+CURRENT_TEST = "PYTEST_CURRENT_TEST"
+"""Variable in which pytest names the test."""
+
 Result = TypeVar("Result")
 
 

@@ -4,11 +4,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from embedded import wait_for
+from embedded import CURRENT_TEST, wait_for
 
 from mlplatform import contract
 from mlplatform.settings.job import Settings
@@ -63,14 +62,16 @@ with mlplatform.job_run(experiment="elsewhere", params={"lr": 2, "depth": 3}) as
 """
 
 
-@pytest.fixture(autouse=True)
-def connected(environment: Settings) -> Settings:
-    return environment
+pytestmark = pytest.mark.usefixtures("as_in_jobs")
 
 
 def start(program: str, job_id: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a program as the entry point of a job, which starts warm unless a variable of MLflow or Ray differs."""
     env = {**os.environ, "MLPLATFORM_JOB_ID": job_id, **variables}
-    return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=-1, stderr=-1, text=True)
+    del env[CURRENT_TEST]
+    return subprocess.Popen(
+        ["python", "-c", program], env=env, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
+    )
 
 
 def test_signal_ends_run_as_killed(environment: Settings) -> None:

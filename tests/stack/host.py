@@ -214,9 +214,11 @@ class Stack:
         return answer.json()["data"]
 
     def alive_nodes(self) -> list[dict[str, Any]]:
+        """Ray's nodes whose agents have reported; a node registers some seconds before its agents run."""
         answer = self.ray.get("/nodes", params={"view": "summary"})
         answer.raise_for_status()
-        return [node for node in answer.json()["data"]["summary"] if node["raylet"]["state"] == "ALIVE"]
+        nodes = answer.json()["data"]["summary"]
+        return [node for node in nodes if node["raylet"]["state"] == "ALIVE" and "hostname" in node]
 
     def runs_of(self, job_id: str) -> list[dict[str, Any]]:
         """MLflow runs tagged with the job's id, in any experiment."""

@@ -141,9 +141,10 @@ print(json.dumps(seen, default=str))
 '''
 
 CLI = """
-import json, os, sys, tempfile, traceback
+import json, os, sys, tempfile, time, traceback
 from pathlib import Path
 
+from ray.job_submission import JobSubmissionClient
 from ray.scripts.scripts import cli
 
 address, tag = sys.argv[1:]
@@ -185,6 +186,10 @@ once = '--metadata-json={"max_restarts_on_loss":"0"}'
 ray("submit, failing", f"job submit --submission-id {failing} {once} -- python -c 1/0")
 ray("status, failing", f"job status {failing}")
 ray("submit --no-wait", f"job submit --no-wait --submission-id {stopped} -- sleep 600")
+# A job that is stopped before it runs has no node.
+client, deadline = JobSubmissionClient(address), time.monotonic() + 120
+while client.get_job_status(stopped) != "RUNNING" and time.monotonic() < deadline:
+    time.sleep(0.05)
 ray("delete, open", f"job delete {stopped}")
 ray("stop", f"job stop {stopped}")
 ray("status, stopped", f"job status {stopped}")

@@ -6,7 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from host import Stack, wait_for
+import pytest
+from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
 
@@ -24,6 +25,16 @@ print("loaded", loaded)
 TorchTrainer(
     train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path="s3://ray/warm-start")
 ).fit()
+"""
+
+
+EDITED = "/opt/venv/lib/python3.13/site-packages/colorful/__init__.py"
+"""Imported by each template."""
+
+START = """
+log=$(mktemp)
+MLPLATFORM_WARM_SOCKETS=/tmp/warm MLPLATFORM_WARM_LOG=$log /tmp/warm/bin/python -c '' </dev/null
+cat $log
 """
 
 
@@ -54,3 +65,21 @@ def test_stack_starts_cold_when_setting_is_off(stack: Stack) -> None:
     for value in ("1", "0"):
         config = json.loads(stack.compose("config", "--format=json", env={**os.environ, "WARM_START": value}).stdout)
         assert config["services"]["ray-worker-0"]["environment"]["MLPLATFORM_WARM_START"] == value
+
+
+@pytest.mark.soak
+def test_file_edited_in_container_is_noticed(stack: Stack) -> None:
+    """The image's file system is an overlay: the first write moves the file to another layer."""
+    as_root = ("docker", "exec", "--user", "root", stack.container("ray-worker-0"))
+
+    def reason() -> str:
+        return str(json.loads(stack.execute("ray-worker-0", "sh", "-c", START).stdout)["cold"])
+
+    wait_for(lambda: "not running" not in reason(), "the templates")
+    assert "has changed" not in reason()
+    run(*as_root, "cp", "--preserve", EDITED, f"{EDITED}.kept")
+    run(*as_root, "sh", "-c", f"echo >>{EDITED}")
+    try:
+        assert reason() == f"{EDITED} has changed since it was imported"
+    finally:
+        run(*as_root, "mv", f"{EDITED}.kept", EDITED)

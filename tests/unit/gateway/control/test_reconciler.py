@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import ending, reconciler
+from mlplatform.gateway.control import bursts, ending, reconciler
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import RefusedError
@@ -160,6 +160,35 @@ def test_job_starts_and_ends(gateway: Gateway) -> None:
             return ray_submission_id
 
     assert asyncio.run(scenario()).startswith("mine--1-")
+
+
+def test_jobs_start_after_burst_was_accepted(gateway: Gateway) -> None:
+    async def first_runs() -> bool:
+        return (await gateway.store.get("first")).state == State.RUNNING
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.submit(submission_id="first")
+            await gateway.until(first_runs)
+            with gateway.reconciler.bursts.submission():
+                await gateway.submit()
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(gateway.until_state(State.RUNNING), bursts._HOLD_SECONDS / 2)
+            await gateway.until_state(State.RUNNING)
+
+    asyncio.run(scenario())
+
+
+def test_endless_submissions_do_not_prevent_starts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bursts, "_HOLD_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            with gateway.reconciler.bursts.submission():
+                await gateway.submit()
+                await gateway.until_state(State.RUNNING)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
 from mlplatform.gateway.control.housekeeping import Housekeeping
@@ -89,6 +90,7 @@ class Reconciler:
         self._starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
+        self.bursts = Bursts()
         self._wake = asyncio.Event()
         self._some_open = asyncio.Event()
         self._cluster: ClusterSnapshot | None = None
@@ -206,8 +208,9 @@ class Reconciler:
         for job, attempt in active:
             with self._errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
-        async for job, attempt in self._starter.begin(waiting, active, self._ending, cluster):
-            self._spawn(job, attempt, self._hand_over(job, attempt))
+        if self.bursts.may_begin():
+            async for job, attempt in self._starter.begin(waiting, active, self._ending, cluster):
+                self._spawn(job, attempt, self._hand_over(job, attempt))
         return bool(jobs)
 
     async def _release_ended(self, still_open: set[str]) -> None:

@@ -101,7 +101,8 @@ class JobRoutes:
             and (free := await self._reconciler.free_capacity())
         ):
             free.check(request_of(job))
-        await self._store.add(job)
+        with self._reconciler.bursts.submission():
+            await self._store.add(job)
         self._reconciler.wake()
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
