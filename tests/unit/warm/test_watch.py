@@ -136,3 +136,18 @@ def test_file_written_before_watch_began_is_named(sources: Sources, package: Pat
     (package / "module.py").write_text("VALUE = 22\n")
     sources.add_loaded(float("inf"))
     assert sources.changed() == str(package / "module.py")
+
+
+@pytest.mark.parametrize("replace_folder", [True, False], ids=["folder", "file by link"])
+def test_file_is_watched_after_equal_replacement(replace_folder: bool, sources: Sources, package: Path) -> None:
+    module, elsewhere = package / "module.py", package.parents[1] / "elsewhere.py"
+    if replace_folder:
+        swap_folder(package)
+    else:
+        module.rename(elsewhere)
+        module.symlink_to(elsewhere)
+    sources.look()
+    assert sources.changed() is None
+    (module if replace_folder else elsewhere).write_text("VALUE = 22\n")
+    sources.look()
+    assert sources.changed() == str(module)

@@ -70,7 +70,7 @@ def end_with_raylet() -> None:
         ended: list[tuple[str, Any]] = dead_processes(self)
         for process_type, process in ended:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-                process.returncode = process.returncode or 1
+                process.returncode = 1
         return ended
 
     Node.dead_processes = dead_or_failed

@@ -185,23 +185,27 @@ class Sources:
         Args:
             since: Unix time before they were imported; a module that was written later may differ from its file.
         """
-        self.close()
-        self._watch = Watch()
         for module in list(sys.modules.values()):
             path = getattr(module, "__file__", None)
             if path and path not in self._files:
                 self._files[path] = _identity(path, since)
-        self._unwatched = (
-            {path for path in self._files if not self._is_watched(path)},
-            {folder for folder in self._folders if not self._watch.add(folder)},
-        )
-        # After the watch has begun: nothing may happen between the two.
-        self._found = self._first_changed(self._files, self._folders)
+        self._follow()
 
     def look(self) -> None:
         """Look at the files again if something has happened since the last time; called before each fork."""
-        if self._watch and self._watch.has_events():
-            self._found = self._found or self._first_changed(self._files, self._folders)
+        if self._watch and self._found is None and self._watch.has_events():
+            # Anew: a folder may have been replaced by an equal one, which nobody watches.
+            self._follow()
+
+    def _follow(self) -> None:
+        """Watch all folders, and then look at all files: nothing may happen between the two."""
+        self.close()
+        self._watch = watch = Watch()
+        self._unwatched = (
+            {path for path in self._files if not _is_watched(watch, path)},
+            {folder for folder in self._folders if not watch.add(folder)},
+        )
+        self._found = self._first_changed(self._files, self._folders)
 
     def changed(self) -> str | None:
         """Return a file or folder that was not what it had been at the last `look`; None if all were."""
@@ -213,19 +217,19 @@ class Sources:
             self._watch.close()
             self._watch = None
 
-    def _is_watched(self, path: str) -> bool:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        # A file with several names can be written under another one.
-        is_only_name = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-        return is_only_name and self._watch is not None and self._watch.add(path.rpartition("/")[0])
-
     def _first_changed(self, files: Iterable[str], folders: Iterable[str]) -> str | None:
         changed_files = (path for path in files if _identity(path) != self._files[path])
         changed_folders = (folder for folder in folders if _names(folder) != self._folders[folder])
         return next(chain(changed_files, changed_folders), None)
+
+
+def _is_watched(watch: Watch, path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    # A file with several names can be written under another one.
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and watch.add(path.rpartition("/")[0])
 
 
 _CHANGED = (-1, -1)

@@ -57,7 +57,7 @@ class Watch:
             while offset < len(events):
                 number, _mask, _cookie, size = _EVENT.unpack_from(events, offset)
                 offset += _EVENT.size + size
-                name = events[offset - size : offset].rstrip(b"\0").decode(errors="surrogateescape")
+                name = os.fsdecode(events[offset - size : offset].rstrip(b"\0"))
                 names = self._relevant.get(number)
                 # No name: the folder itself, or events that were lost because too many were waiting.
                 counts = counts or names is None or not name or name in names
@@ -103,7 +103,7 @@ class Watch:
 def _local_devices() -> frozenset[int]:
     """Return the numbers of mounted file systems of this machine, as in `st_dev`."""
     devices = set()
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).rstrip("\n").split("\n"):
         mount, _separator, system = line.partition(" - ")
         if system.split()[0] in _LOCAL:
             major, minor = mount.split()[2].split(":")

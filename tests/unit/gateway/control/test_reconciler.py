@@ -162,7 +162,9 @@ def test_job_starts_and_ends(gateway: Gateway) -> None:
     assert asyncio.run(scenario()).startswith("mine--1-")
 
 
-def test_jobs_start_after_burst_was_accepted(gateway: Gateway) -> None:
+def test_jobs_start_after_burst_was_accepted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bursts, "_HOLD_SECONDS", 60.0)
+
     async def first_runs() -> bool:
         return (await gateway.store.get("first")).state == State.RUNNING
 
@@ -173,7 +175,7 @@ def test_jobs_start_after_burst_was_accepted(gateway: Gateway) -> None:
             with gateway.reconciler.bursts.submission():
                 await gateway.submit()
                 with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(gateway.until_state(State.RUNNING), bursts._HOLD_SECONDS / 2)
+                    await asyncio.wait_for(gateway.until_state(State.RUNNING), 1)
             await gateway.until_state(State.RUNNING)
 
     asyncio.run(scenario())
