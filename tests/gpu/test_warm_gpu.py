@@ -16,7 +16,7 @@ from mlplatform.warm.variables import OF_DRIVERS
 
 DEVICE = next((path for path in ("/dev/nvidia0", "/dev/kfd") if Path(path).exists()), None)
 
-pytestmark = pytest.mark.skipif(DEVICE is None, reason="this machine has no GPU")
+pytestmark = pytest.mark.skipif(DEVICE is None, reason="neither this machine nor CI has a GPU; run it where one is")
 
 COUNT = """
 import torch

@@ -78,6 +78,16 @@ def test_used_port_is_not_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert used not in processes.free_ports(900)
 
 
+def test_ports_of_instance_are_not_allocated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "range").write_text("21002 60999")
+    monkeypatch.setattr(processes, "_EPHEMERAL", tmp_path / "range")
+    ports = processes.free_ports(4)
+    gateway, mlflow, dashboard, agent = ports
+    instance = Instance("id", f"http://127.0.0.1:{gateway}", f"http://127.0.0.1:{mlflow}", "", dashboard, agent)
+    assert instance.ports == set(ports)
+    assert not instance.ports & set(processes.free_ports(900, instance.ports))
+
+
 def test_damaged_state_is_named(home: Path) -> None:
     home.mkdir()
     (home / "state.json").write_text("{")

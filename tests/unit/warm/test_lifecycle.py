@@ -254,7 +254,7 @@ def test_changed_module_starts_cold_until_template_is_renewed(tmp_path: Path) ->
         warm.process.wait()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user; CI runs as root")
 def test_template_of_other_user_is_not_used() -> None:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)

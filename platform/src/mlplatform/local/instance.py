@@ -9,6 +9,8 @@ import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import httpx
+
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.local.processes import LOOPBACK, Process
@@ -44,6 +46,12 @@ class Instance:
     def dashboard_address(self) -> str:
         """Ray's own dashboard, behind the gateway."""
         return f"http://{LOOPBACK}:{self.dashboard_port}"
+
+    @property
+    def ports(self) -> set[int]:
+        """Ports that its programs open, or have opened."""
+        urls = (self.ray_address, self.tracking_uri)
+        return {self.dashboard_port, self.agent_port, *(httpx.URL(url).port or 0 for url in urls)}
 
     def process(self, name: str) -> Process | None:
         """Return the process of a program; None before it was started."""

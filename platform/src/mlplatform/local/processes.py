@@ -28,6 +28,7 @@ _LOWEST_PORT = 20_000
 """Above the ports of Ray's workers in a cluster that somebody else has started (10002 to 19999)."""
 
 _FEWEST_PORTS = 1000
+"""If there are fewer below, as after a change of Linux's range, any port will do."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,20 @@ def spawn(name: str, command: Sequence[str], env: Mapping[str, str], folder: Pat
     return Process(child.pid, psutil.Process(child.pid).create_time(), name)
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, promised: Collection[int] = ()) -> list[int]:
     """Return different ports that are free now.
 
     They are below those that Linux gives to outgoing connections and to servers without a port of their own: Ray opens
     some of its ports ten seconds later, and its node ends if one is taken by then.
+
+    Args:
+        count: how many.
+        promised: ports that others will open.
     """
     lowest, _highest = map(int, _EPHEMERAL.read_text().split())
     candidates = range(_LOWEST_PORT, lowest) if lowest > _LOWEST_PORT + _FEWEST_PORTS else range(1024, 1 << 16)
-    return list(islice(filter(_is_free, random.sample(candidates, len(candidates))), count))
+    shuffled = random.sample(candidates, len(candidates))
+    return list(islice((port for port in shuffled if port not in promised and _is_free(port)), count))
 
 
 def _is_free(port: int) -> bool:

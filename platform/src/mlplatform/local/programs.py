@@ -69,7 +69,7 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
 
 
 def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
-    grpc_port, environment_port, metrics_port = free_ports(3)
+    grpc_port, environment_port, metrics_port = free_ports(3, instance.ports)
     command = [
         *(*ray_commands.START, "--head", "--block", "--disable-usage-stats"),
         *(f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={instance.ray_folder}"),

@@ -3,150 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from gateway_parts import BOUND_S, Gateway, is_true, ray
 from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import bursts, ending, reconciler
-from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control import reconciler
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations.upgrade import upgrade
-from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.scheduling.resources import Node
-from mlplatform.settings import job as settings_job
 from mlplatform.storage import fence
-from mlplatform.storage.objects import open_store
-
-BOUND_S = 20
-NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
-
-
-@dataclass
-class StandInHead:
-    """Stand-in for the Ray head; `jobs` contains the jobs that it knows."""
-
-    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    submitted: list[str] = field(default_factory=list)
-    refusal: Exception | None = None
-    supervised: bool = True
-    status: str = "RUNNING"
-    wanted: list[dict[str, float]] = field(default_factory=list)
-    """Bundles of a pending placement group."""
-
-    async def look(self) -> ClusterSnapshot:
-        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
-
-    async def submit(self, request: dict[str, Any]) -> None:
-        self.submitted.append(request["submission_id"])
-        if self.refusal:
-            raise self.refusal
-        self.jobs[request["submission_id"]] = ray(self.status)
-
-    async def pending_shapes(self) -> list[list[dict[str, float]]]:
-        return [self.wanted] if self.wanted else []
-
-    async def pending_requests(self) -> list[tuple[str, list[dict[str, float]]]]:
-        return [("02000000", self.wanted)] if self.wanted else []
-
-    async def has_package(self, name: str) -> bool:
-        return False
-
-    async def has_supervisor(self, ray_submission_id: str) -> bool:
-        return self.supervised
-
-    async def node_answers(self, agent: str) -> bool:
-        return True
-
-    async def stop(self, ray_submission_id: str) -> None:
-        if ray_submission_id in self.jobs:
-            self.jobs[ray_submission_id] = ray("STOPPED")
-
-    async def delete(self, ray_submission_id: str) -> bool:
-        return True
-
-    async def start_job_manager(self) -> None:
-        pass
-
-
-def ray(status: str, **more: Any) -> dict[str, Any]:
-    """Ray's job details of an attempt."""
-    where = {"driver_node_id": "n", "driver_agent_http_address": "http://10.0.0.1:52365"}
-    return {"status": status, "type": "SUBMISSION", "job_id": None, "driver_info": None, **where, **more}
-
-
-@dataclass
-class Gateway:
-    """The gateway's parts behind its HTTP API."""
-
-    head: StandInHead
-    store: JobStore
-    logs: JobLogs
-    reconciler: Reconciler
-
-    async def submit(self, **fields: Any) -> None:
-        await self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job())
-        self.reconciler.wake()
-
-    async def state(self) -> str:
-        return (await self.store.get("mine")).state
-
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while not await condition():
-                await asyncio.sleep(0.02)
-
-    async def until_state(self, state: State) -> None:
-        async def reached() -> bool:
-            return await self.state() == state
-
-        await self.until(reached)
-
-    @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        await upgrade(self.store.engine)
-        tasks = [asyncio.create_task(work) for work in (self.reconciler.run(), self.logs.run())]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
-    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
-    settings_job.settings.cache_clear()
-    for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
-        monkeypatch.setattr(reconciler, seconds, 0.05)
-    monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
-    monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
-    for folder in ("storage/mine", "files"):
-        (tmp_path / folder).mkdir(parents=True)
-    head = StandInHead()
-    store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
-    logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
-    packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
-    made_up: Any = head
-    return Gateway(head, store, logs, Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None))
 
 
 def test_job_starts_and_ends(gateway: Gateway) -> None:
@@ -160,37 +36,6 @@ def test_job_starts_and_ends(gateway: Gateway) -> None:
             return ray_submission_id
 
     assert asyncio.run(scenario()).startswith("mine--1-")
-
-
-def test_jobs_start_after_burst_was_accepted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "_HOLD_SECONDS", 60.0)
-
-    async def first_runs() -> bool:
-        return (await gateway.store.get("first")).state == State.RUNNING
-
-    async def scenario() -> None:
-        async with gateway.at_work():
-            await gateway.submit(submission_id="first")
-            await gateway.until(first_runs)
-            with gateway.reconciler.bursts.submission():
-                await gateway.submit()
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(gateway.until_state(State.RUNNING), 1)
-            await gateway.until_state(State.RUNNING)
-
-    asyncio.run(scenario())
-
-
-def test_endless_submissions_do_not_prevent_starts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "_HOLD_SECONDS", 0.1)
-
-    async def scenario() -> None:
-        async with gateway.at_work():
-            with gateway.reconciler.bursts.submission():
-                await gateway.submit()
-                await gateway.until_state(State.RUNNING)
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -285,7 +130,7 @@ def test_job_with_failing_step_does_not_block_others(
     async def scenario() -> None:
         async with gateway.at_work():
             await gateway.submit(submission_id="broken")
-            await gateway.until(lambda: _true(gateway.head.jobs))
+            await gateway.until(lambda: is_true(gateway.head.jobs))
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
             assert (await gateway.store.get("broken")).state == State.STARTING
@@ -313,7 +158,7 @@ def test_renamed_metadata_key_is_logged_for_job_and_gateway(gateway: Gateway, ca
             await gateway.submit(metadata={"max_retries": "1"})
             await gateway.until_state(State.RUNNING)
             gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
-            await gateway.until(lambda: _true(len(gateway.head.submitted) == 2))
+            await gateway.until(lambda: is_true(len(gateway.head.submitted) == 2))
             await gateway.until_state(State.RUNNING)
             return await gateway.logs.text("mine")
 
@@ -370,7 +215,7 @@ def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monkeypatc
         gateway.head.status, gateway.head.supervised = "PENDING", False
         async with gateway.at_work():
             await gateway.submit()
-            await gateway.until(lambda: _true(gateway.head.submitted))
+            await gateway.until(lambda: is_true(gateway.head.submitted))
             gateway.head.status = "RUNNING"
             await gateway.until_state(State.RUNNING)
         assert [ray_submission_id.split("--")[1][0] for ray_submission_id in gateway.head.submitted] == ["1", "2"]
@@ -385,7 +230,7 @@ def test_job_installing_its_environment_is_not_restarted(gateway: Gateway, monke
         gateway.head.status = "PENDING"
         async with gateway.at_work():
             await gateway.submit()
-            await gateway.until(lambda: _true(gateway.head.submitted))
+            await gateway.until(lambda: is_true(gateway.head.submitted))
             await asyncio.sleep(0.5)
             assert await gateway.state() == State.STARTING
         assert len(gateway.head.submitted) == 1
@@ -491,7 +336,3 @@ def api(gateway: Gateway) -> JobRoutes:
     starts = StartStore(gateway.store.engine)
     proxy = ReverseProxy("http://127.0.0.1:1")
     return JobRoutes(gateway.store, starts, gateway.reconciler, gateway.logs, made_up, proxy)
-
-
-async def _true(value: object) -> bool:
-    return bool(value)

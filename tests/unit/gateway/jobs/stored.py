@@ -1,9 +1,11 @@
 """Writing jobs into a store, step by step."""
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import Ended, JobStore
@@ -48,3 +50,7 @@ def end(
     store: JobStore, verdict: Verdict, job_id: str = "mine", number: int = 1, resumes: bool = False
 ) -> Ended | None:
     return do(store.end_attempt(job_id, number, verdict, None, resumes))
+
+
+def listed_ids(store: JobStore) -> list[str]:
+    return [json.loads(job)["submission_id"] for job in do(JobList(store.engine, redact=False).encoded())]

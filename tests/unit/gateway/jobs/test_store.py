@@ -1,35 +1,17 @@
 """Jobs in the gateway's database, with SQLite: accepted and rejected writes of each step."""
 
-import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import inspect
-from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, ray, submitted
+from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
-from mlplatform.errors import UnreachableError
-from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.scheduling.resources import Node
-
-
-def ids(jobs: Sequence[JobRow]) -> list[str]:
-    return [job.id for job in jobs]
-
-
-def listed_ids(store: JobStore) -> list[str]:
-    return [json.loads(job)["submission_id"] for job in do(JobList(store.engine, redact=False).encoded())]
-
 
 # --- Requests ---
 
@@ -348,54 +330,3 @@ def test_lost_nodes_are_remembered_for_limited_time(store: JobStore) -> None:
     assert do(store.remembered_nodes(60)) == [Node("a", False, shape, shape, {"role": "worker"})]
     assert do(store.remembered_nodes(60))[0].available(now=True) == {}
     assert do(store.remembered_nodes(0)) == []
-
-
-# --- The database ---
-
-
-def test_migrations_create_schema_tables(store: JobStore) -> None:
-    with store.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
-
-
-def test_second_upgrade_changes_nothing(store: JobStore) -> None:
-    add(store)
-    do(upgrade(store.engine))
-    assert listed_ids(store) == ["mine"]
-    assert set(inspect(store.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda store: store.ping(),
-        lambda store: JobList(store.engine, redact=False).encoded(),
-        lambda store: store.request_stop("mine"),
-        lambda store: upgrade(store.engine),
-    ],
-    ids=["ping", "list", "stop", "upgrade"],
-)
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_unavailable_database_is_named(
-    tmp_path: Path, closed_port: int, kind: str, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]
-) -> None:
-    nowhere = {
-        "sqlite": f"sqlite:///{tmp_path}/none/gateway.db",
-        "postgres": f"postgresql+psycopg2://a:b@127.0.0.1:{closed_port}/gateway",
-    }
-    with pytest.raises(UnreachableError, match="The gateway's database does not answer") as error:
-        do(ask(JobStore(nowhere[kind])))
-    assert len(str(error.value).splitlines()) == 1
-
-
-def test_ping_succeeds_if_database_answers(store: JobStore) -> None:
-    assert do(store.ping()) is None
-
-
-def test_failed_step_is_rolled_back(store: JobStore) -> None:
-    add(store)
-    begin(store)
-    with pytest.raises(KeyError):
-        do(store.seen("mine", 1, {"driver_node_id": "n"}, "a"))
-    assert not do(store.get("mine")).attempts[0].accepted

@@ -1,0 +1,37 @@
+"""A gateway whose control loop takes short steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_parts import Gateway, StandInHead
+
+from mlplatform.gateway.control import ending, reconciler
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.settings import job as settings_job
+from mlplatform.storage.objects import open_store
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    settings_job.settings.cache_clear()
+    for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
+        monkeypatch.setattr(reconciler, seconds, 0.05)
+    monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
+    monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
+    for folder in ("storage/mine", "files"):
+        (tmp_path / folder).mkdir(parents=True)
+    head = StandInHead()
+    store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
+    logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
+    packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
+    made_up: Any = head
+    return Gateway(head, store, logs, Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None))

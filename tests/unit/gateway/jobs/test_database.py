@@ -1,0 +1,65 @@
+"""The database of the jobs: its schema, a repeated upgrade, outages, and failed writes."""
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+from stored import add, begin, do, listed_ids
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs.listing import JobList
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.migrations.upgrade import upgrade
+
+
+def test_migrations_create_schema_tables(store: JobStore) -> None:
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_second_upgrade_changes_nothing(store: JobStore) -> None:
+    add(store)
+    do(upgrade(store.engine))
+    assert listed_ids(store) == ["mine"]
+    assert set(inspect(store.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.ping(),
+        lambda store: JobList(store.engine, redact=False).encoded(),
+        lambda store: store.request_stop("mine"),
+        lambda store: upgrade(store.engine),
+    ],
+    ids=["ping", "list", "stop", "upgrade"],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_unavailable_database_is_named(
+    tmp_path: Path, closed_port: int, kind: str, ask: Callable[[JobStore], Coroutine[Any, Any, Any]]
+) -> None:
+    nowhere = {
+        "sqlite": f"sqlite:///{tmp_path}/none/gateway.db",
+        "postgres": f"postgresql+psycopg2://a:b@127.0.0.1:{closed_port}/gateway",
+    }
+    with pytest.raises(UnreachableError, match="The gateway's database does not answer") as error:
+        do(ask(JobStore(nowhere[kind])))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_ping_succeeds_if_database_answers(store: JobStore) -> None:
+    assert do(store.ping()) is None
+
+
+def test_failed_step_is_rolled_back(store: JobStore) -> None:
+    add(store)
+    begin(store)
+    with pytest.raises(KeyError):
+        do(store.seen("mine", 1, {"driver_node_id": "n"}, "a"))
+    assert not do(store.get("mine")).attempts[0].accepted
