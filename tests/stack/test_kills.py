@@ -17,7 +17,7 @@ ROUNDS, KILLS = 10, 20
 TRAININGS = 3
 """At once, so that most kills meet a training that still recovers from an earlier one."""
 
-STEPS = 600
+STEPS = 300
 CONTAINER = "container"
 PROCESSES = {
     "template": "python -m mlplatform[.]warm /tmp/warm",
