@@ -27,8 +27,9 @@ python()
 """
 
 
-_STACK_START_SECONDS = 20.0
-"""The stack's other services start meanwhile; imports on each worker would compete with them for the host's CPUs."""
+_STACK_START_SECONDS = {"head": 40.0, "worker": 20.0}
+"""The stack's other services start meanwhile; imports on each node would compete with them for the host's CPUs. The
+head starts first, 15 s before the workers."""
 
 
 def prepare(parameters: Any, head: bool) -> None:
@@ -42,7 +43,7 @@ def prepare(parameters: Any, head: bool) -> None:
     ray_commands.register_before_agents(parameters)
     ray_commands.end_with_raylet()
     folder = Path(tempfile.gettempdir())
-    start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS, head=head)
+    start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
