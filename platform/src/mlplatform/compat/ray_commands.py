@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import ray_setup_worker
+from mlplatform.compat import ray_runtime_env_agent, ray_setup_worker
 
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 """`ray start` of the same interpreter; the script `ray` may not be on PATH, and `python -m ray` does not exist."""
@@ -41,6 +41,18 @@ def register_before_agents(parameters: Any) -> None:
     Args:
         parameters: `ray._private.parameter.RayParams`, with the ports of both agents set.
     """
+    port = parameters.dashboard_agent_listen_port
+    _change_raylet(lambda command: [*command, f"--dashboard_agent_listen_port={port}"])
+
+
+def unpack_once() -> None:
+    """Let this process, `ray start`, start its node's agent for runtime environments as `ray_runtime_env_agent`."""
+    ours, theirs = ray_runtime_env_agent.__file__, str(ray_runtime_env_agent.main_file())
+    _change_raylet(lambda command: [part.replace(theirs, ours) for part in command])
+
+
+def _change_raylet(change: Callable[[list[str]], list[str]]) -> None:
+    """Change the command line with which this process starts its raylet, which has the agents' as arguments."""
     from ray._private import ray_constants, services
 
     start_ray_process = services.start_ray_process
@@ -48,7 +60,7 @@ def register_before_agents(parameters: Any) -> None:
     @functools.wraps(start_ray_process)
     def start_process(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-            command = [*command, f"--dashboard_agent_listen_port={parameters.dashboard_agent_listen_port}"]
+            command = change(command)
         return start_ray_process(command, process_type, *arguments, **options)
 
     services.start_ray_process = start_process

@@ -41,6 +41,7 @@ def prepare(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     ray_commands.register_before_agents(parameters)
+    ray_commands.unpack_once()
     ray_commands.end_with_raylet()
     folder = Path(tempfile.gettempdir())
     start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS["head" if head else "worker"], head=head)
@@ -55,6 +56,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     ray_commands.register_before_agents(parameters)
+    ray_commands.unpack_once()
     ray_commands.end_with_raylet()
     ray_commands.disable_client_server(parameters)
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
