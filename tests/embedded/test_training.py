@@ -155,3 +155,12 @@ def test_stopped_training_leaves_run_killed(reached: Settings, how: str) -> None
     run = server.find_run(job_id)
     assert run
     assert run.info.status == "KILLED"
+
+
+def test_worker_that_dies_as_its_group_starts_counts_as_failure(reached: Settings) -> None:
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit(["python", "dies_at_start.py"], SCRIPTS, name="dies-at-start")
+        job = jobs.wait(job_id, timeout_s=180)
+        log = jobs.logs(job_id)
+    assert job.status == "SUCCEEDED", log[-3000:]
+    assert "A worker died while its group started" in log

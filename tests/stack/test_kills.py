@@ -57,7 +57,13 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs, seed: int) -> 
     rng = random.Random(seed)  # noqa: S311 - reproducible
     command = ["python", "steps.py", f"--steps={STEPS}", "--pause=0.5", f"--max-failures={KILLS}"]
     started = [
-        jobs.submit(command, SCRIPTS, name=f"killed-{seed}-{number}", max_restarts_on_loss=KILLS)
+        jobs.submit(
+            command,
+            SCRIPTS,
+            name=f"killed-{seed}-{number}",
+            max_restarts_on_loss=KILLS,
+            max_restarts_on_failure=KILLS,
+        )
         for number in range(TRAININGS)
     ]
     for kind in rng.choices([*PROCESSES, CONTAINER], k=KILLS):
@@ -73,5 +79,8 @@ def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs, seed: int) -> 
         kill_one(stack, kind, rng)
     for job_id in started:
         nothing_is_lost(stack, jobs, job_id, STEPS)
+        failed = [attempt for attempt in jobs.attempts(job_id) if attempt.outcome == "FAILED"]
+        # The client of an entry point stands for the entry point: its death is that of the job's own process.
+        assert all("exit code 137" in str(attempt.reason) for attempt in failed), failed
     whole_again(stack)
     wait_for(lambda: not any(found(stack, worker, OF_JOBS) for worker in WORKERS), "the jobs' processes to end", 10)

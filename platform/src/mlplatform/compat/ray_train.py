@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ray.train import Checkpoint
+from ray.exceptions import RayActorError
+from ray.train import Checkpoint, WorkerGroupError
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.callback import (
     ControllerCallback,
@@ -20,6 +21,7 @@ from ray.train.v2._internal.execution.callback import (
     WorkerGroupCallback,
 )
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
 __all__ = [
     "ControllerCallback",
@@ -27,6 +29,7 @@ __all__ = [
     "WorkerCallback",
     "WorkerGroupCallback",
     "before_silent_reports",
+    "count_deaths_at_start",
     "end_trainings_at_once",
     "replace_tune_report",
     "stored_checkpoint",
@@ -64,6 +67,26 @@ def end_trainings_at_once() -> None:
     from ray.train.v2.api import data_parallel_trainer
 
     data_parallel_trainer.PlacementGroupCleanerCallback = _WokenCleanerCallback
+
+
+def count_deaths_at_start() -> None:
+    """Let this process, a controller, count the death of a worker during the start of its group as a worker's failure.
+
+    Ray expects it in two of its three calls to new workers. In the third, which starts the training function, it takes
+    it for a failure of its own, and ends the training whatever `max_failures` says.
+    """
+    start = WorkerGroup._start_impl
+    if hasattr(start, "__wrapped__"):
+        return  # of an earlier training in this process
+
+    @functools.wraps(start)
+    def start_group(self: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            start(self, *arguments, **options)
+        except RayActorError as error:
+            raise WorkerGroupError(f"A worker died while its group started: {error}", {0: error}) from error
+
+    WorkerGroup._start_impl = start_group
 
 
 def stored_checkpoint(name: str) -> Checkpoint:

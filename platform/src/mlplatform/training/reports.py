@@ -14,7 +14,12 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlplatform.compat.ray_train import ControllerCallback, ReportCallback, WorkerGroupCallback
+from mlplatform.compat.ray_train import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerGroupCallback,
+    count_deaths_at_start,
+)
 from mlplatform.contract import REPORT
 from mlplatform.settings.environment import set_environment
 from mlplatform.settings.job import settings
@@ -88,6 +93,9 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
         self._started = self._last = time.monotonic()
         self._hosts: list[dict[str, Any]] = []
         self._last_report: dict[str, Any] | None = None
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        count_deaths_at_start()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Count reports from the checkpoint at which the workers resume, at the first start and at each restart."""
