@@ -8,7 +8,7 @@ import pytest
 
 from mlplatform.errors import CapacityError
 from mlplatform.scheduling.capacity import Shortage, check
-from mlplatform.scheduling.listings import host_names, nodes_in, users_of
+from mlplatform.scheduling.listings import holdings_in, host_names, nodes_in, users_of
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())
@@ -95,6 +95,19 @@ def test_resource_holder_is_named_by_job_id() -> None:
     worker = {"class_name": "A", "name": "", "job_id": "06000000", "required_resources": {"GPU": 1.0}}
     attempt = {"job_id": "06000000", "submission_id": "train-2--1-0a1b2c"}
     assert users_of(["GPU"], [worker], [attempt]) == ("train-2",)
+
+
+def test_holdings_are_summed_per_job_and_node() -> None:
+    group = "0" * 32 + "06000000"
+    bundle = {"GPU": 0.5, f"GPU_group_{group[:36]}": 0.5, f"GPU_group_0_{group[:36]}": 0.5, "bundle_group_x": 0.001}
+    actors = [
+        {"class_name": "A", "name": "", "job_id": "06000000", "node_id": node, "required_resources": held}
+        for node, held in (("n0", {"GPU": 1.0, "CPU": 2.0}), ("n0", {"GPU": 0.5}), ("n1", bundle))
+    ]
+    jobs = [{"job_id": "06000000", "submission_id": "train-2--1-0a1b2c"}]
+    first, second = holdings_in(actors, jobs, {"n0": "ray-worker-0", "n1": "ray-worker-1"})
+    assert (first.job_id, first.node, first.amounts) == ("train-2", "ray-worker-0", {"GPU": 1.5, "CPU": 2.0})
+    assert (second.node, second.amounts["GPU"]) == ("ray-worker-1", 0.5)
 
 
 @pytest.mark.parametrize(

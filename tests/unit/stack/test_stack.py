@@ -19,11 +19,13 @@ import yaml
 from mlplatform import credentials
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, images, secrets_folder, services, workers
+from mlplatform.stack import doctor, images, secrets_folder, services, sizing, workers
 from mlplatform.stack import env as stack_env
 from mlplatform.stack import pages as stack_pages
+from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
+HOST = Host(memory=24 * sizing.GIB, cpus=8)
 
 
 @pytest.fixture
@@ -37,36 +39,36 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_env_and_secrets_are_written_once(root: Path) -> None:
-    assert stack_env.write_env(root)
+    assert stack_env.write_env(root, HOST)
     before = {path: path.read_bytes() for path in [root / ".env", *(root / "secrets").iterdir()]}
     assert len(before) == 1 + len(secrets_folder.FILES)
-    assert stack_env.write_env(root) == []
+    assert stack_env.write_env(root, HOST) == []
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_outdated_version_in_env_is_replaced(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     version = stack_env.checkout_version(root)
     assert StackSettings.load(root / ".env").version == version
     text = (root / ".env").read_text()
     (root / ".env").write_text(text.replace(f"MLPLATFORM_VERSION={version}", "MLPLATFORM_VERSION=0.1.0"))
-    assert stack_env.write_env(root) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
+    assert stack_env.write_env(root, HOST) == [f"MLPLATFORM_VERSION={version} into .env, which had 0.1.0"]
     assert (root / ".env").read_text() == text
 
 
 def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     kept = (root / "secrets/ray_token").read_text()
     (root / "secrets/grafana_password").unlink()
     (root / "secrets/minio_root_password").chmod(0o644)
     (root / "secrets/minio_root_password").write_text("")
-    assert stack_env.write_env(root) == ["secrets/minio_root_password", "secrets/grafana_password"]
+    assert stack_env.write_env(root, HOST) == ["secrets/minio_root_password", "secrets/grafana_password"]
     assert len((root / "secrets/minio_root_password").read_text()) >= 32
     assert (root / "secrets/ray_token").read_text() == kept
 
 
 def test_secrets_are_readable_by_services_and_closed_to_others(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     assert stat.S_IMODE((root / "secrets").stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (root / "secrets").iterdir()}
     assert modes == {name: 0o644 if name in secrets_folder.TO_FILL_IN else 0o444 for name in secrets_folder.FILES}
@@ -124,10 +126,10 @@ def test_generated_workers_equal_shipped_layout(accelerator: str) -> None:
 
 
 def test_generated_layout_is_written_for_host(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
-    assert stack_env.write_env(root) == ["compose/workers.cpu.generated.yaml"]
+    assert stack_env.write_env(root, HOST) == ["compose/workers.cpu.generated.yaml"]
 
 
 def test_every_setting_is_documented_in_env_example() -> None:
@@ -153,7 +155,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
     ],
 )
 def test_invalid_setting_error_names_variable_value_and_fix(root: Path, line: str, expected: str) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     with (root / ".env").open("a") as env:
         env.write(line + "\n")
     with pytest.raises(SettingsError, match=expected):
@@ -166,13 +168,13 @@ def test_missing_env_file_error_names_command(tmp_path: Path) -> None:
 
 
 def test_unknown_only_value_is_rejected(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     with pytest.raises(SettingsError, match="ONLY=grafana is unknown; use one of tracking, ray"):
         services.only_variables(StackSettings.load(root / ".env"), "grafana")
 
 
 def test_only_starts_one_half_of_stack(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     settings = StackSettings.load(root / ".env")
     tracking, ray = (services.only_variables(settings, half) for half in ("tracking", "ray"))
     assert "ray" not in tracking["COMPOSE_PROFILES"].split(",")
@@ -182,7 +184,7 @@ def test_only_starts_one_half_of_stack(root: Path) -> None:
 
 
 def test_ssh_command_forwards_every_page(root: Path) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     pages = stack_pages.pages(StackSettings.load(root / ".env"))
     line = stack_pages.ssh_line(pages, "ana@gpu-host")
     assert line.endswith(" ana@gpu-host")
@@ -234,7 +236,7 @@ def test_every_service_with_image_setting_is_in_table() -> None:
 
 
 def test_only_images_of_started_services_are_required(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack_env.write_env(root)
+    stack_env.write_env(root, HOST)
     monkeypatch.setattr(images, "is_present", lambda image: False)
     settings = StackSettings.load(root / ".env")
 

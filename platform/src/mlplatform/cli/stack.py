@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +23,11 @@ Only = Annotated[str, typer.Option(help="Half of the stack: tracking or ray; emp
 def env(root: Root = Path()) -> None:
     """Write .env and missing secrets; nothing is overwritten, except the version in .env."""
     from mlplatform.stack import env as stack_env
+    from mlplatform.stack.host import this_host
 
-    written = stack_env.write_env(root.absolute())
+    written = stack_env.write_env(root.absolute(), this_host())
     for line in written or ["nothing: .env and secrets/ are complete"]:
-        print(f"wrote {line}")
+        print(line if line.startswith(" ") else f"wrote {line}")
 
 
 @app.command()
@@ -33,7 +35,7 @@ def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.stack import compose, doctor
 
-    doctor.check_host(root.absolute(), only)
+    _remark(doctor.check_host(root.absolute(), only))
     compose.up(root.absolute(), only)
     status(root)
 
@@ -104,8 +106,13 @@ def shell_env(root: Root = Path()) -> None:
 
 
 def check(root: Root = Path(), only: Only = "") -> None:
-    """Check that the stack can start on this host; report each problem with its fix."""
+    """Check that the stack can start on this host and that its settings fit; report each problem with its fix."""
     from mlplatform.stack.doctor import check_host
 
-    check_host(root.absolute(), only)
+    _remark(check_host(root.absolute(), only))
     print("The stack can start on this host.")
+
+
+def _remark(sentences: list[str]) -> None:
+    for sentence in sentences:
+        print(f"Note: {sentence}", file=sys.stderr)

@@ -22,16 +22,21 @@ from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
+from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
-from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth
+from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
+from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
+from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
+from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.settings.gateway import GatewaySettings
@@ -60,6 +65,11 @@ def create_app(config: GatewaySettings) -> Starlette:
     jobs = JobRoutes(store, starts, reconciler, logs, head, proxy)
     metrics = http_metrics.Metrics()
     published = _published(metrics, config)
+    check = TokenCheck(token.read)
+    sessions = Sessions(store.engine, token.read)
+    page = FrontPage(JobOverview(store.engine), reconciler, head, config.tools)
+    pages = mlflow.JobPages(tracking) if tracking else None
+    front_page = FrontPageRoutes(page, check, sessions, pages, config.port_of("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -75,7 +85,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy):
+            for part in (head, outages, proxy, page):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
@@ -87,13 +97,17 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),
+            *http_sessions.routes(check, sessions),
+            *front_page.routes(),
             *published,
             Mount("/", app=proxy),
         ],
         middleware=[
             Middleware(_GatewayHeader),
             # The route of the metrics has a token of its own.
-            Middleware(TokenAuth, token=token.read, open_paths=OPEN_PATHS | {route.path for route in published}),
+            Middleware(
+                TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
+            ),
         ],
         exception_handlers={PlatformError: handle_error},
         lifespan=lifespan,

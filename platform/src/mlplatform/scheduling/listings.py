@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlplatform.contract import ATTEMPT_ID
@@ -57,6 +59,15 @@ def _hosts(summary: Mapping[str, Any]) -> dict[str, str]:
     return {node["raylet"]["nodeId"]: node["hostname"] for node in nodes if node.get("hostname")}
 
 
+@dataclass(frozen=True)
+class Holding:
+    """Resources that a job holds on a node."""
+
+    job_id: str
+    node: str
+    amounts: Mapping[str, float]
+
+
 def users_of(
     asked: Iterable[str], actors: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
@@ -67,16 +78,43 @@ def users_of(
         actors: `/api/v0/actors?detail=1`.
         jobs: the submitted jobs in the listing of the head's Jobs API; the id of an attempt stands for its job's.
     """
+    wanted = set(asked)
+    return tuple(sorted({held.job_id for held in holdings_in(actors, jobs, {}) if wanted.intersection(held.amounts)}))
+
+
+def holdings_in(
+    actors: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], names: Mapping[str, str]
+) -> list[Holding]:
+    """Return what the living actors of submitted jobs hold, one entry per job and node.
+
+    Args:
+        actors: as of `users_of`.
+        jobs: as of `users_of`.
+        names: host names by node id.
+    """
     submitted = {job["job_id"]: ATTEMPT_ID.sub("", job["submission_id"]) for job in jobs if job["submission_id"]}
-    found = set()
+    sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for actor in actors:
-        held = {_IN_GROUP.sub("", name) for name, value in (actor["required_resources"] or {}).items() if value}
         # The actor that runs an entry point belongs to Ray's own job, and has the job's id in its name.
         _, _, entry = (actor["name"] or "").rpartition("_ray_internal_job_actor_")
         owner = ATTEMPT_ID.sub("", entry) if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
-        if owner and held.intersection(asked):
-            found.add(owner)
-    return tuple(sorted(found))
+        amounts = _amounts(actor["required_resources"] or {})
+        node_id = actor.get("node_id") or ""
+        if owner:
+            held = sums[owner, names.get(node_id, node_id)]
+            for resource, value in amounts.items():
+                held[resource] += value
+    return [Holding(job_id, node, dict(amounts)) for (job_id, node), amounts in sorted(sums.items())]
+
+
+def _amounts(required: Mapping[str, float]) -> dict[str, float]:
+    """Return amounts by resource; in a placement group, Ray lists each twice, for the group and for the bundle."""
+    amounts: dict[str, float] = {}
+    for name, value in required.items():
+        resource = _IN_GROUP.sub("", name)
+        if value and resource != "bundle":
+            amounts[resource] = max(value, amounts.get(resource, 0))
+    return amounts
 
 
 def _replaced(

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings, label_selector
+
+
+class Tool(BaseModel):
+    """A page of the stack besides the gateway's own."""
+
+    title: str
+
+    port: int | None = Field(None, ge=1, le=65535)
+    """Port on the host; None if the service has no page."""
+
+    health: str
+    """URL at which the gateway checks the service; any HTTP status except 502, 503 and 504 means available."""
 
 
 class GatewaySettings(EnvironmentSettings):
@@ -61,6 +73,13 @@ class GatewaySettings(EnvironmentSettings):
 
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
+
+    tools: list[Tool] = Field([], validation_alias="MLPLATFORM_GATEWAY_TOOLS")
+    """Pages that the front page links to, as JSON."""
+
+    def port_of(self, title: str) -> int | None:
+        """Return the port of one of the tools on the host, if there is one."""
+        return next((tool.port for tool in self.tools if tool.title == title), None)
 
     @property
     def driver_labels(self) -> dict[str, str]:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import load_settings
 
 LOOPBACK = "127.0.0.1"
+
+Accelerator = Literal["cpu", "cuda", "rocm"]
+"""Kind of hardware on which jobs train."""
+
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def _size(text: object) -> object:
+    """Convert Docker's notation of a size ("512m", "8g", "8gb"), or a number of bytes, to bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([bkmg]?)b?", str(text).lower())
+    if not found:
+        raise ValueError("a size is a number with a unit, such as 512m or 8g")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""Bytes, in Docker's notation."""
 
 
 class StackSettings(BaseSettings):
@@ -22,11 +40,32 @@ class StackSettings(BaseSettings):
     version: str = Field(validation_alias="MLPLATFORM_VERSION")
     """Tag of the images that we build; `make env` keeps it at the checkout's version."""
 
-    accelerator: Literal["cpu", "cuda", "rocm"] = Field("cpu", validation_alias="ACCELERATOR")
+    accelerator: Accelerator = Field("cpu", validation_alias="ACCELERATOR")
     """Kind of hardware, which selects the workers' devices and the exporters."""
 
     worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
     """One worker with all GPUs, two with one each, or the generated file for other counts."""
+
+    worker_gpus: float = Field(0, ge=0, validation_alias="WORKER_GPUS")
+    """GPUs that each worker declares to Ray."""
+
+    worker_memory: Size = Field(8 * _UNITS["g"], validation_alias="WORKER_MEMORY")
+    """Memory limit of each worker."""
+
+    worker_shm: Size = Field(4 * _UNITS["g"], validation_alias="WORKER_SHM")
+    """Shared memory of each worker, a part of its memory."""
+
+    worker_object_store: Size = Field(10**9, validation_alias="WORKER_OBJECT_STORE")
+    """Ray's object store on each worker, a part of its shared memory."""
+
+    notebook_gpus: str = Field("", validation_alias="NOTEBOOK_GPUS")
+    """GPUs that the notebook can use, comma-separated numbers."""
+
+    notebook_memory: Size = Field(8 * _UNITS["g"], validation_alias="NOTEBOOK_MEMORY")
+    """Memory limit of the notebook."""
+
+    notebook_shm: Size = Field(2 * _UNITS["g"], validation_alias="NOTEBOOK_SHM")
+    """Shared memory of the notebook, a part of its memory."""
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Prefix of every container's name, so that one host can run two stacks."""

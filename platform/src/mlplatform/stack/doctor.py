@@ -12,7 +12,8 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import images, services
+from mlplatform.stack import images, services, sizing
+from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
 
 # `start_interval` of health checks needs Engine 25, `include` of several files Compose 2.23.
@@ -23,12 +24,15 @@ MINIMUM_COMPOSE = (2, 23)
 _GB = 10**9
 
 
-def check_host(root: Path, only: str | None = None) -> None:
-    """Check that the stack can start on this host.
+def check_host(root: Path, only: str | None = None) -> list[str]:
+    """Check that the stack can start on this host, and that its settings fit it.
 
     Args:
         root: folder of the checkout.
         only: half of the stack to start; empty for all of it.
+
+    Returns:
+        One sentence per setting that no longer fits this host but does not prevent a start.
 
     Raises:
         HostError: it cannot start; one line per problem, each with its fix.
@@ -47,6 +51,7 @@ def check_host(root: Path, only: str | None = None) -> None:
         ]
     if problems:
         raise HostError("\n".join(problems))
+    return list(sizing.misfits(settings, this_host()))
 
 
 def _docker_problems() -> Iterator[str]:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 from websockets.sync.client import ClientConnection, connect
 
-from mlplatform.gateway.http.auth import TokenAuth
+from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -181,7 +181,7 @@ def served(app: ASGIApp) -> Iterator[str]:
 
 def gateway_to(head: str) -> ASGIApp:
     proxy = ReverseProxy(head, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
-    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), lambda: TOKEN)
+    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), TokenCheck(lambda: TOKEN))
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:

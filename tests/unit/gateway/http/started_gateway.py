@@ -61,9 +61,10 @@ class StartedGateway:
         ):
             yield client
 
-    def add(self, job_id: str = "mine", attempts: int = 1) -> None:
+    def add(self, job_id: str = "mine", attempts: int = 1, entrypoint: str = "true") -> None:
         """Store a job with attempts, of which the last one runs."""
-        asyncio.run(self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job()))
+        submission = Submission.model_validate({"entrypoint": entrypoint, "submission_id": job_id})
+        asyncio.run(self.store.add(submission.job()))
         for number in range(1, attempts + 1):
             assert asyncio.run(self.store.begin_attempt(job_id))
             if number < attempts:

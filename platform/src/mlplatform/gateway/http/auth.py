@@ -1,4 +1,4 @@
-"""Token authentication compatible with Ray's own, and Ray's guard against cross-site requests (CSRF).
+"""Token authentication compatible with Ray's own, sessions of browsers, and Ray's guard against cross-site requests.
 
 Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.
@@ -13,44 +13,79 @@ from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http.browser import is_browser
+from mlplatform.gateway.http.errors import error_response
+from mlplatform.gateway.people.sessions import Sessions
 
 COOKIE = "ray-authentication-token"
+"""Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
+
+LOGIN = "/api/authenticate"
+
+FRONT_PAGE, LOGIN_PAGE, LOGOUT, STATIC = "/platform/", "/platform/login", "/platform/logout", "/platform/static"
 
 OPEN_PATHS = frozenset(
     {
         "/",
         "/favicon.ico",
         "/api/authentication_mode",
-        "/api/authenticate",
+        LOGIN,
         "/api/healthz",
         "/api/gcs_healthz",
         "/api/local_raylet_healthz",
         "/-/healthz",
         "/platform/health",
+        LOGIN_PAGE,
+        LOGOUT,
     }
 )
-"""Paths accepted without a token: the pages on which a browser prompts for the token, and health checks."""
+"""Paths accepted without a token: the pages on which a browser prompts for the token, log-out, and health checks."""
 
-OPEN_FOLDERS = ("/static/",)
+OPEN_FOLDERS = ("/static/", f"{STATIC}/")
 
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
+
+BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
+"""Paths to which a browser may post: log-in and log-out, which change only its own session."""
 
 # Two servers may read these differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
 
 
-class TokenAuth:
-    """ASGI middleware that accepts requests with the token, and any request for the open paths.
-
-    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token, and 405 to a browser's request that
-    changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way.
+class TokenCheck:
+    """Check of a token as Ray's head does it.
 
     Args:
         token: returns the current token.
+    """
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self.token = token
+
+    def refusal(self, given: str) -> PlainTextResponse | None:
+        """Return 401 for an empty credential and 403 for a wrong one; None for `Bearer <token>`."""
+        if not given:
+            return PlainTextResponse("Unauthorized: Missing authentication token", 401)
+        if not hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self.token()}".encode()):
+            return PlainTextResponse("Forbidden: Invalid authentication token", 403)
+        return None
+
+
+class TokenAuth:
+    """ASGI middleware that accepts requests with the token or an open session, and any request for the open paths.
+
+    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, and 405 to a
+    browser's request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same
+    way. What comes after sees the token instead of the session. A browser that opens a page of ours is sent to the
+    login page.
+
+    Args:
+        check: check of the token.
+        sessions: sessions of browsers; None to accept none.
         open_paths: exact decoded paths that need no token.
         open_folders: prefixes of such paths, each with its trailing slash.
     """
@@ -58,35 +93,45 @@ class TokenAuth:
     def __init__(
         self,
         app: ASGIApp,
-        token: Callable[[], str],
+        check: TokenCheck,
+        sessions: Sessions | None = None,
         open_paths: Collection[str] = OPEN_PATHS,
         open_folders: tuple[str, ...] = OPEN_FOLDERS,
     ) -> None:
         self._app = app
-        self._token = token
+        self._check = check
+        self._sessions = sessions
         self._open_paths = open_paths
         self._open_folders = open_folders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and (refusal := self._refusal(scope)):
-            await refusal(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        if scope["type"] not in ("http", "websocket"):
+            return await self._app(scope, receive, send)
+        refusal = _malformed(scope)
+        if refusal is None and not self._is_open(scope["path"]):
+            refusal, scope = await self._authenticated(scope)
+            if refusal and _shows_pages(scope):
+                refusal = RedirectResponse(LOGIN_PAGE, 303)
+        refusal = refusal or _cross_site(scope)
+        await (refusal or self._app)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        path, headers = scope["path"], Headers(scope=scope)
-        if _ambiguous(scope):
-            return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
-        if path not in self._open_paths and not path.startswith(self._open_folders):
-            given = _credential(headers)
-            if not given:
-                return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-            if not hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self._token()}".encode()):
-                return PlainTextResponse("Forbidden: Invalid authentication token", 403)
-        method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
-        if method not in _BROWSERS_MAY and path != "/api/authenticate" and is_browser(headers):
-            return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
-        return None
+    def _is_open(self, path: str) -> bool:
+        return path in self._open_paths or path.startswith(self._open_folders)
+
+    async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
+        """Return the refusal of a request, if any, and the request with the token in place of a session."""
+        headers = Headers(scope=scope)
+        session_id = _session_in(headers)
+        # The first credential decides, as on Ray's head: a client's header, a proxy's, the dashboard's cookie.
+        given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
+        if given or not session_id or self._sessions is None:
+            return self._check.refusal(given), scope
+        try:
+            if await self._sessions.is_open(session_id):
+                return None, _with_token(scope, self._check.token())
+        except UnreachableError as error:
+            return error_response(error), scope
+        return self._check.refusal("an ended session"), scope
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -96,10 +141,36 @@ def _ambiguous(scope: Scope) -> bool:
     return "#" in sent or any(_AMBIGUOUS.search(reading.replace("\\", "/")) for reading in readings)
 
 
-def _credential(headers: Headers) -> str:
-    """Return `Bearer <token>` from where Ray looks for it: a client's header, a proxy's, the dashboard's cookie."""
-    given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
-    if given:
-        return given
-    token = cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE)
-    return f"Bearer {token}" if token else ""
+def _malformed(scope: Scope) -> Response | None:
+    if not _ambiguous(scope):
+        return None
+    path = scope["path"]
+    return PlainTextResponse(f"The path {path!r} is ambiguous; send it without empty, '.' and '..' parts.", 400)
+
+
+def _cross_site(scope: Scope) -> Response | None:
+    """Return the refusal of a browser's request that changes something."""
+    method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
+    if method in _BROWSERS_MAY or scope["path"] in BROWSERS_POST or not is_browser(Headers(scope=scope)):
+        return None
+    return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
+
+
+def _shows_pages(scope: Scope) -> bool:
+    """Return whether a person opens a page of ours in a browser, to whom a form says more than a status."""
+    opens = scope["type"] == "http" and scope["method"] == "GET"
+    return opens and scope["path"].startswith(FRONT_PAGE) and "text/html" in Headers(scope=scope).get("accept", "")
+
+
+def _session_in(headers: Headers) -> str | None:
+    return cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE)
+
+
+def _with_token(scope: Scope, token: str) -> Scope:
+    """Return the request with the token in place of the session, which Ray's head does not know."""
+    headers = Headers(scope=scope)
+    cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+    kept = "; ".join(f"{name}={value}" for name, value in cookies.items() if name != COOKIE)
+    raw = [(name, value) for name, value in headers.raw if name != b"cookie"]
+    raw += [(b"cookie", kept.encode("latin-1"))] if kept else []
+    return {**scope, "headers": [*raw, (b"authorization", f"Bearer {token}".encode())]}

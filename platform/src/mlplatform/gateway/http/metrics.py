@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mlplatform.gateway.http.auth import TokenAuth
+from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.starts import WARM, Start
 
 PATH = "/platform/metrics"
@@ -48,5 +48,5 @@ class Metrics:
         async def get(_: Request) -> Response:
             return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-        auth = Middleware(TokenAuth, token=token, open_paths=(), open_folders=())
+        auth = Middleware(TokenAuth, check=TokenCheck(token), open_paths=(), open_folders=())
         return Route(PATH, get, methods=["GET"], middleware=[auth])

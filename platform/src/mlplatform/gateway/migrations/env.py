@@ -3,7 +3,8 @@
 from alembic import context
 
 from mlplatform.gateway.database.base import Base
-from mlplatform.gateway.jobs import schema  # noqa: F401 - registers the tables with Base
+from mlplatform.gateway.jobs import schema as jobs  # noqa: F401 - registers the tables with Base
+from mlplatform.gateway.people import schema as people  # noqa: F401
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 with context.begin_transaction():

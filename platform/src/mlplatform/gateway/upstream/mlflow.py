@@ -1,4 +1,4 @@
-"""End of the MLflow runs of a process that is gone: MLflow has no heartbeat, so they would stay RUNNING."""
+"""A job's runs at MLflow: their pages, and their end when the process is gone, as MLflow has no heartbeat."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_JOB, TAG_ROLE
 from mlplatform.errors import UnreachableError
@@ -85,6 +86,42 @@ async def jobs_with_open_runs(client: AsyncMlflowRest) -> set[str]:
     return {tag["value"] for run in runs for tag in run.get("data", {}).get("tags", []) if tag["key"] == TAG_JOB}
 
 
+class JobPages:
+    """Finds the pages of a job at MLflow, as paths below its address; None if there is none.
+
+    Every method raises UnreachableError or AccessError, as `close_runs` does.
+    """
+
+    def __init__(self, client: AsyncMlflowRest) -> None:
+        self._client = client
+
+    async def run(self, job_id: str) -> str | None:
+        """Return the page of a job's own run, or of the first run that its code has started."""
+        run = await self._run_of(job_id)
+        return f"#/experiments/{run['experiment_id']}/runs/{run['run_id']}" if run else None
+
+    async def model(self, job_id: str) -> str | None:
+        """Return the page of the latest model version of a job's run, or else of a model that the run has logged."""
+        run = await self._run_of(job_id)
+        if run is None:
+            return None
+        query = {"filter": f"run_id = '{run['run_id']}'", "max_results": 1}
+        versions = (await self._client.call("GET", "model-versions/search", query)).get("model_versions", [])
+        if versions:
+            return f"#/models/{quote(versions[0]['name'], safe='')}/versions/{versions[0]['version']}"
+        logged = {"experiment_ids": [run["experiment_id"]], "filter": f"source_run_id = '{run['run_id']}'"}
+        models = (await self._client.call("POST", "logged-models/search", logged)).get("models", [])
+        return f"#/experiments/{run['experiment_id']}/models/{models[0]['info']['model_id']}" if models else None
+
+    async def _run_of(self, job_id: str) -> dict[str, Any] | None:
+        if not _UNQUOTED.fullmatch(job_id):
+            return None
+        runs = await _runs(self._client, f"tags.`{TAG_JOB}` = '{job_id}'")
+        own = [run for run in runs if _tags(run).get(TAG_ROLE) == "job"]
+        first = min(own or runs, key=lambda run: run["info"]["start_time"], default=None)
+        return first["info"] if first else None
+
+
 async def _find(client: AsyncMlflowRest, job_id: str, attempt: int | None) -> list[str]:
     """Return the ids of the runs to end."""
     # No filter can hold an id with quotes or backslashes; then every open run is read.
@@ -94,18 +131,24 @@ async def _find(client: AsyncMlflowRest, job_id: str, attempt: int | None) -> li
 
 async def _open_runs(client: AsyncMlflowRest, wanted: str = "") -> list[dict[str, Any]]:
     """Return the open runs of all experiments; `wanted` is the beginning of a filter that ends with "and "."""
+    return await _runs(client, *(f"{wanted}attributes.status = '{status}'" for status in _OPEN))
+
+
+async def _runs(client: AsyncMlflowRest, *filters: str) -> list[dict[str, Any]]:
+    """Return the runs of all experiments that one of the filters finds."""
     found_experiments = await client.all("POST", "experiments/search", "experiments", {"max_results": _PAGE})
     experiments = [experiment["experiment_id"] for experiment in found_experiments]
     found = []
     for start in range(0, len(experiments), _EXPERIMENTS):
-        for status in _OPEN:
-            query = {
-                "max_results": _PAGE,
-                "experiment_ids": experiments[start : start + _EXPERIMENTS],
-                "filter": f"{wanted}attributes.status = '{status}'",
-            }
+        for wanted in filters:
+            some = experiments[start : start + _EXPERIMENTS]
+            query = {"max_results": _PAGE, "experiment_ids": some, "filter": wanted}
             found += await client.all("POST", "runs/search", "runs", query)
     return found
+
+
+def _tags(run: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in run.get("data", {}).get("tags", [])}
 
 
 async def _close(
@@ -128,7 +171,7 @@ async def _close(
 
 
 def _is_to_end(run: Mapping[str, Any], job_id: str, attempt: int | None) -> bool:
-    tags = {tag["key"]: tag["value"] for tag in run.get("data", {}).get("tags", [])}
+    tags = _tags(run)
     if run["info"]["status"] not in _OPEN or tags.get(TAG_JOB) != job_id:
         return False
     return attempt is None or (tags.get(TAG_ATTEMPT) == str(attempt) and tags.get(TAG_ROLE) != "job")

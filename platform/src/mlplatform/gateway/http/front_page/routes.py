@@ -1,0 +1,135 @@
+"""Routes of the front page: the page, its live updates, login, and links to a job's run and model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs
+
+from jinja2 import Environment, PackageLoader
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE, STATIC, TokenCheck
+from mlplatform.gateway.http.front_page.view import FrontPage
+from mlplatform.gateway.http.sessions import set_session
+from mlplatform.gateway.people.sessions import Sessions
+from mlplatform.gateway.upstream.mlflow import JobPages
+
+_PACKAGE = "mlplatform.gateway.http.front_page"
+
+_TEMPLATES = Environment(loader=PackageLoader(_PACKAGE, "templates"), autoescape=True)
+
+_UPDATE_SECONDS = 2.0
+
+_FORM_BYTES = 4 << 10
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "img-src data:; script-src 'self'; style-src 'self'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class FrontPageRoutes:
+    """Endpoints below /platform/ that people open in a browser.
+
+    Args:
+        page: source of what is shown.
+        check: check of the token.
+        sessions: sessions of browsers.
+        pages: finds a job's pages at MLflow; None without MLflow.
+        mlflow_port: port of MLflow on this host; None if it has none.
+    """
+
+    def __init__(
+        self,
+        page: FrontPage,
+        check: TokenCheck,
+        sessions: Sessions,
+        pages: JobPages | None = None,
+        mlflow_port: int | None = None,
+    ) -> None:
+        self._page = page
+        self._check = check
+        self._sessions = sessions
+        self._pages = pages
+        self._mlflow_port = mlflow_port
+
+    def routes(self) -> list[BaseRoute]:
+        """Return all routes."""
+        return [
+            Route(FRONT_PAGE, self._show, methods=["GET"]),
+            Route("/platform/live", self._live, methods=["GET"]),
+            Route(LOGIN_PAGE, self._form, methods=["GET"]),
+            Route(LOGIN_PAGE, self._log_in, methods=["POST"]),
+            Route("/platform/jobs/{job_id}/run", self._run, methods=["GET"]),
+            Route("/platform/jobs/{job_id}/model", self._model, methods=["GET"]),
+            Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")])),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        return _html("page.html", content=await self._content(request))
+
+    async def _live(self, request: Request) -> Response:
+        """Send the page's content as server-sent events, whenever it has changed."""
+
+        async def events() -> AsyncIterator[str]:
+            sent = None
+            while True:
+                content = await self._content(request)
+                # A comment while nothing changes: it finds browsers that are gone.
+                yield f"data: {json.dumps(content)}\n\n" if content != sent else ":\n\n"
+                sent = content
+                await asyncio.sleep(_UPDATE_SECONDS)
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _content(self, request: Request) -> str:
+        try:
+            view = await self._page.view()
+        except UnreachableError as error:
+            return _TEMPLATES.get_template("problem.html").render(problem=error)
+        # Other pages have the name by which the browser reaches this host, be it by way of a forwarded port.
+        address = {"scheme": request.url.scheme, "host": request.url.hostname}
+        return _TEMPLATES.get_template("content.html").render(view=view, **address)
+
+    async def _form(self, _: Request) -> Response:
+        return _html("login.html")
+
+    async def _log_in(self, request: Request) -> Response:
+        """Open a session for the form's token and go to the page; 403 with the form for a wrong token."""
+        body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
+        token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
+        if self._check.refusal(f"Bearer {token}"):
+            return _html("login.html", 403, problem="This token is wrong; copy it without spaces.")
+        response = RedirectResponse(FRONT_PAGE, 303)
+        set_session(response, request, await self._sessions.open())
+        return response
+
+    async def _run(self, request: Request) -> Response:
+        job_id = request.path_params["job_id"]
+        found = await self._pages.run(job_id) if self._pages else None
+        return self._at_mlflow(request, found, f"Job {job_id} has no run at MLflow.")
+
+    async def _model(self, request: Request) -> Response:
+        job_id = request.path_params["job_id"]
+        found = await self._pages.model(job_id) if self._pages else None
+        return self._at_mlflow(request, found, f"Job {job_id} has logged no model.")
+
+    def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
+        if page is None or self._mlflow_port is None:
+            return PlainTextResponse(missing, 404)
+        return RedirectResponse(f"{request.url.scheme}://{request.url.hostname}:{self._mlflow_port}/{page}", 303)
+
+
+def _html(template: str, status: int = 200, **values: Any) -> Response:
+    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status, _HEADERS)

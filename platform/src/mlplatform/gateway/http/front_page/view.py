@@ -1,0 +1,167 @@
+"""Content of the front page, gathered from the database, Ray's head and checks of the services."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
+from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.scheduling.listings import Holding, holdings_in
+from mlplatform.settings.gateway import Tool
+
+_RAY_SECONDS = 3.0
+"""Timeout of Ray's listings; the rest of the page does not wait longer for them."""
+
+_CHECK_SECONDS = 5.0
+"""Interval between two checks of the services while somebody looks at the page."""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Share of a node's GPUs that one job holds, or that nobody holds.
+
+    Attributes:
+        amount: number of GPUs; jobs may hold fractions.
+        job_id: the holder; empty if they are free or if Ray does not tell.
+        user: the holder's user.
+        free: whether nobody holds them.
+    """
+
+    amount: float
+    job_id: str = ""
+    user: str = ""
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node with its CPUs and GPUs."""
+
+    name: str
+    alive: bool
+    cpus: float
+    cpus_used: float
+    gpus: Sequence[Gpus] = ()
+
+
+@dataclass(frozen=True)
+class ToolView:
+    """A page of the stack, and whether its service answers."""
+
+    title: str
+    port: int | None
+    healthy: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that the page shows.
+
+    Attributes:
+        jobs: open jobs and those that ended last.
+        nodes: nodes of the cluster; empty if Ray's head does not answer.
+        problem: the reason why there are no nodes; empty if there are.
+        tools: the stack's pages.
+    """
+
+    jobs: ShownJobs
+    nodes: Sequence[NodeView] = ()
+    problem: str = ""
+    tools: Sequence[ToolView] = field(default_factory=tuple)
+
+
+class FrontPage:
+    """Source of views.
+
+    Args:
+        jobs: reader of the jobs.
+        reconciler: has Ray's latest listing of nodes.
+        head: Ray's head.
+        tools: the stack's pages.
+    """
+
+    def __init__(self, jobs: JobOverview, reconciler: Reconciler, head: RayHead, tools: Sequence[Tool]) -> None:
+        self._jobs = jobs
+        self._reconciler = reconciler
+        self._head = head
+        self._tools = tools
+        self._outages = Outages({tool.title: tool.health for tool in tools})
+        self._checked = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._outages.close()
+
+    async def view(self) -> View:
+        """Return the current view.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        jobs, (nodes, problem), tools = await asyncio.gather(self._jobs.read(), self._nodes(), self._health())
+        return View(jobs, _with_users(nodes, jobs), problem, tools)
+
+    async def _nodes(self) -> tuple[list[NodeView], str]:
+        try:
+            async with asyncio.timeout(_RAY_SECONDS):
+                cluster, actors = await asyncio.gather(self._reconciler.look(), self._head.living_actors())
+        except UnreachableError as error:
+            return [], str(error)
+        except TimeoutError:
+            return [], f"Ray's head has not listed its nodes within {_RAY_SECONDS:g} s."
+        held = holdings_in(actors, cluster.jobs.values(), cluster.names)
+        # The head declares no CPUs: it runs no jobs.
+        return [
+            NodeView(
+                node.name,
+                node.alive,
+                node.total["CPU"],
+                node.total["CPU"] - node.free.get("CPU", 0),
+                gpus_of(node.name, node.total.get("GPU", 0), node.free.get("GPU", 0), held),
+            )
+            for node in cluster.nodes
+            if node.total.get("CPU")
+        ], ""
+
+    async def _health(self) -> list[ToolView]:
+        async with self._lock:
+            if time.monotonic() - self._checked > _CHECK_SECONDS:
+                await self._outages.probe()
+                self._checked = time.monotonic()
+        down = self._outages.now()
+        return [ToolView(tool.title, tool.port, tool.title not in down) for tool in self._tools]
+
+
+def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[Gpus]:
+    """Return the shares of a node's GPUs: each job's, then what is in use by an unknown job, then what is free."""
+    shares = [Gpus(holding.amounts["GPU"], holding.job_id) for holding in held if _has_gpu(holding, node)]
+    unknown = total - free - sum(share.amount for share in shares)
+    # Ray's usage is a few seconds older than its list of actors.
+    free = max(0.0, total - sum(share.amount for share in shares) - max(unknown, 0.0))
+    shares += [Gpus(round(unknown, 4))] if unknown > 1e-6 else []
+    return [*shares, *([Gpus(round(free, 4), free=True)] if free > 1e-6 else [])]
+
+
+def _has_gpu(holding: Holding, node: str) -> bool:
+    return holding.node == node and holding.amounts.get("GPU", 0) > 0
+
+
+def _with_users(nodes: Sequence[NodeView], jobs: ShownJobs) -> list[NodeView]:
+    users = {job.id: job.user for job in (*jobs.running, *jobs.waiting)}
+    return [
+        NodeView(
+            node.name,
+            node.alive,
+            node.cpus,
+            node.cpus_used,
+            [Gpus(share.amount, share.job_id, users.get(share.job_id, ""), share.free) for share in node.gpus],
+        )
+        for node in nodes
+    ]

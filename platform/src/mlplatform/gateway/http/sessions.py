@@ -1,0 +1,43 @@
+"""Routes on which a browser logs in with the token and out again.
+
+`POST /api/authenticate` is the one of Ray's dashboard; status codes and texts are those of
+`ray/dashboard/http_server_head.py` in Ray 2.60, which however puts the token itself into the cookie.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck
+from mlplatform.gateway.people.sessions import LIFETIME, Sessions
+
+
+def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
+    """Return the routes `POST /api/authenticate` and `POST /platform/logout`."""
+
+    async def log_in(request: Request) -> Response:
+        """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
+        if refusal := check.refusal(request.headers.get("authorization", "")):
+            return refusal
+        response = JSONResponse({"status": "authenticated", "message": "Token is valid"})
+        set_session(response, request, await sessions.open())
+        return response
+
+    async def log_out(request: Request) -> Response:
+        """End the session of the cookie, delete the cookie, and go to the login page."""
+        if session_id := request.cookies.get(COOKIE):
+            await sessions.close(session_id)
+        response = RedirectResponse(LOGIN_PAGE, 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    return [Route(LOGIN, log_in, methods=["POST"]), Route(LOGOUT, log_out, methods=["POST"])]
+
+
+def set_session(response: Response, request: Request, session_id: str) -> None:
+    """Add the session's cookie, which no script can read and no other site's page sends along."""
+    secure = request.url.scheme == "https"
+    lifetime = int(LIFETIME.total_seconds())
+    response.set_cookie(COOKIE, session_id, max_age=lifetime, secure=secure, httponly=True, samesite="strict")

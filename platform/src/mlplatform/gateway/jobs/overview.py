@@ -1,0 +1,94 @@
+"""Jobs for people who look at the platform: those that run, those that wait, and those that ended last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session, joinedload
+
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.states import State
+
+SHOWN = 50
+"""Jobs that are shown per list; a person does not read more."""
+
+ENDED_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """A job as people see it; without its variables, which may be secrets."""
+
+    id: str
+    user: str
+    entrypoint: str
+    state: State
+    message: str
+    attempt: int
+    node: str
+    created: datetime
+    began: datetime | None
+    ended: datetime | None
+
+    @classmethod
+    def of(cls, job: JobRow) -> ShownJob:
+        """Return the fields of a stored job that are shown."""
+        last = job.attempts[-1] if job.attempts else None
+        return cls(
+            id=job.id,
+            user=job.user,
+            entrypoint=job.entrypoint,
+            state=State(job.state),
+            message=job.message,
+            attempt=last.number if last else 0,
+            node=(last.node or "") if last else "",
+            created=job.created,
+            began=last.created if last else None,
+            ended=job.ended,
+        )
+
+
+@dataclass(frozen=True)
+class ShownJobs:
+    """Lists of jobs, each cut to what is shown.
+
+    Attributes:
+        running: in the order of arrival; jobs that Ray starts at this moment included.
+        waiting: in the order of arrival.
+        ended: the latest first.
+        counts: number of all open jobs by state.
+    """
+
+    running: Sequence[ShownJob]
+    waiting: Sequence[ShownJob]
+    ended: Sequence[ShownJob]
+    counts: dict[str, int]
+
+
+class JobOverview:
+    """Reader of the lists, from the gateway's database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @transaction
+    def read(self, session: Session) -> ShownJobs:
+        """Return the lists as they are now; raises UnreachableError while the database is unavailable."""
+        jobs = select(JobRow).options(joinedload(JobRow.attempts))
+        is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence).limit(SHOWN)
+        has_attempt = (State.STARTING, State.RUNNING)
+        running = session.scalars(is_open.where(JobRow.state.in_(has_attempt))).unique().all()
+        waiting = session.scalars(is_open.where(JobRow.state == State.WAITING)).unique().all()
+        latest = jobs.where(JobRow.ended.is_not(None)).order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
+        ended = session.scalars(latest).unique().all()
+        states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
+        return ShownJobs(
+            [ShownJob.of(job) for job in running],
+            [ShownJob.of(job) for job in waiting],
+            [ShownJob.of(job) for job in ended],
+            {row.state: row.number for row in session.execute(states)},
+        )

@@ -1,0 +1,1 @@
+"""People at the gateway: the sessions of their browsers."""

@@ -1,0 +1,168 @@
+"""Sizes of a stack on a host: memory, shared memory, CPUs and GPUs of the containers in which people's code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.host import Host
+from mlplatform.stack.services import GPU_PROFILES
+
+GIB = 2**30
+
+_HEAD = 2 * GIB
+"""Use of Ray's head: 1.2 GiB after 160 jobs, and its dashboard grows with their number."""
+
+_TWO_WORKERS = 6 * GIB
+"""Memory for jobs from which a host without GPUs has two workers: each keeps 1 GiB of imported packages."""
+
+_SHARE_OF_WORKER, _SHARE_OF_NOTEBOOK = 0.75, 0.5
+"""Parts of the jobs' memory that one worker of two, and the notebook, may use. Rarely are all busy; when memory runs
+out nevertheless, the kernel ends processes of jobs before services (`oom_score_adj`)."""
+
+_CPUS_OF_TUTORIALS = 8
+"""Common tutorials request this many for one job; they are declared, nothing enforces them."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting's value on a host, and the reason for it in words."""
+
+    setting: str
+    value: str
+    reason: str
+
+
+def memory_of_jobs(host: Host) -> int:
+    """Return the bytes that the kernel, the services and Ray's head leave to workers and the notebook.
+
+    The services use 2 GiB under load, half of it MLflow and MinIO; on a larger host, they and the cache of files
+    get more.
+    """
+    services = min(max(2 * GIB, host.memory // 5), 8 * GIB)
+    return max(host.memory - services - _HEAD, GIB)
+
+
+def choices(host: Host) -> list[Choice]:
+    """Return the settings that follow from a host's hardware, in the order of `.env.example`."""
+    return [*_hardware(host), *_memory(host), *_processes(host)]
+
+
+def _hardware(host: Host) -> Iterator[Choice]:
+    workers = _workers(host)
+    layout = "gpu" if workers == 2 else "host"
+    found = f"{host.gpus} GPU{'s' if host.gpus != 1 else ''}" if host.gpus else "no GPU"
+    yield Choice("ACCELERATOR", host.accelerator, f"the host has {found}")
+    if host.gpus:
+        reason = "one GPU for each of two workers" if layout == "gpu" else "one worker with all GPUs"
+    else:
+        reason = (
+            f"{_gib(memory_of_jobs(host))} for jobs are enough for {'two workers' if workers == 2 else 'one worker'}"
+        )
+    yield Choice("WORKER_LAYOUT", layout, reason)
+    cpus = max(_CPUS_OF_TUTORIALS, host.cpus // workers)
+    share = "all" if workers == 1 else "half"
+    yield Choice(
+        "WORKER_CPUS", str(cpus), f"{share} of {host.cpus} CPUs, and at least the {_CPUS_OF_TUTORIALS} of tutorials"
+    )
+    yield Choice("WORKER_GPUS", str(host.gpus // workers), "as many as each worker gets")
+
+
+def _memory(host: Host) -> Iterator[Choice]:
+    jobs = memory_of_jobs(host)
+    workers = _workers(host)
+    worker = _limit(jobs if workers == 1 else jobs * _SHARE_OF_WORKER)
+    share = "what" if workers == 1 else "three quarters of what"
+    reason = f"{share} services and head leave of {_gib(host.memory)} ({_gib(jobs)})"
+    yield Choice("WORKER_MEMORY", _text(worker), reason)
+    yield Choice("WORKER_SHM", _text(worker // 2), "half of the worker's memory, for data loaders and objects")
+    yield Choice("WORKER_OBJECT_STORE", str(worker // 8), "an eighth of the worker's memory")
+    head = 2 * _HEAD if host.memory >= 16 * GIB else _HEAD
+    yield Choice("RAY_HEAD_MEMORY", _text(head), "twice its usual use" if head > _HEAD else "its usual use")
+    notebook = _limit(jobs * _SHARE_OF_NOTEBOOK)
+    yield Choice("NOTEBOOK_SHM", _text(min(notebook // 2, 16 * GIB)), "half of the notebook's memory, 16 GiB at most")
+    yield Choice("NOTEBOOK_MEMORY", _text(notebook), f"half of the {_gib(jobs)} that it shares with the workers")
+
+
+def _processes(host: Host) -> Iterator[Choice]:
+    yield Choice("OPEN_FILES", str(host.open_files), "at most the limit of Docker's engine")
+    if host.accelerator == "rocm":
+        yield Choice("RENDER_GID", host.render_gid, "the host's group of AMD's devices")
+    if host.accelerator != "cpu":
+        yield Choice("COMPOSE_PROFILES", ",".join(GPU_PROFILES), "with the exporter of GPU metrics")
+    yield Choice("JOB_STARTS", str(min(max(4, host.cpus // 2), 16)), f"one for two of {host.cpus} CPUs, 4 to 16")
+
+
+def misfits(settings: StackSettings, host: Host) -> Iterator[str]:
+    """Yield a sentence for each setting that no longer fits its host, such as after a move to a smaller one."""
+    fitting = {choice.setting: choice.value for choice in choices(host)}
+    jobs = memory_of_jobs(host)
+    limits = {"WORKER_MEMORY": settings.worker_memory, "NOTEBOOK_MEMORY": settings.notebook_memory}
+    for name, limit in limits.items():
+        if limit > jobs:
+            yield (
+                f"{name} is {_gib(limit)}, more than the {_gib(jobs)} that services and head leave of this host's "
+                f"{_gib(host.memory)}: set {name}={fitting[name]} in .env."
+            )
+    shared = (
+        ("WORKER", settings.worker_shm, settings.worker_memory),
+        ("NOTEBOOK", settings.notebook_shm, settings.notebook_memory),
+    )
+    for name, shm, limit in shared:
+        if shm > limit:
+            yield (
+                f"{name}_SHM is {_gib(shm)}, more than the {_gib(limit)} of {name}_MEMORY, towards which it counts: "
+                f"set {name}_SHM={_text(limit // 2)} in .env."
+            )
+    if settings.worker_object_store > settings.worker_shm:
+        yield (
+            f"WORKER_OBJECT_STORE is {_gib(settings.worker_object_store)}, more than the {_gib(settings.worker_shm)} "
+            "of WORKER_SHM, so that Ray would keep objects on the disk: set "
+            f"WORKER_OBJECT_STORE={settings.worker_shm // 4} in .env."
+        )
+    yield from _gpu_misfits(settings, host)
+
+
+def _gpu_misfits(settings: StackSettings, host: Host) -> Iterator[str]:
+    if settings.accelerator == "cpu":
+        if host.gpus:
+            yield (
+                f"ACCELERATOR=cpu, but this host has {host.gpus} GPUs, which no job can use: delete .env and run "
+                "`make env`, or keep it if that is intended."
+            )
+        return
+    declared = settings.worker_gpus * {"gpu": 2, "host": 1, "generated": host.gpus}[settings.worker_layout]
+    if declared != host.gpus:
+        yield (
+            f"The workers declare {declared:g} GPUs to Ray (WORKER_GPUS={settings.worker_gpus:g}, "
+            f"WORKER_LAYOUT={settings.worker_layout}), but this host has {host.gpus}: set both as `make env` would, "
+            f"to {host.gpus // _workers(host)} and {'gpu' if _workers(host) == 2 else 'host'}."
+        )
+    for number in settings.notebook_gpus.split(","):
+        if number.strip().isdigit() and int(number) >= host.gpus:
+            yield (
+                f"NOTEBOOK_GPUS={settings.notebook_gpus} names GPU {int(number)}, but this host's last one is "
+                f"{host.gpus - 1}: correct it in .env."
+            )
+
+
+def _workers(host: Host) -> int:
+    """Number of workers: lessons on several workers and on failover expect two."""
+    if host.gpus:
+        return 2 if host.gpus == 2 else 1
+    return 2 if memory_of_jobs(host) >= _TWO_WORKERS else 1
+
+
+def _limit(size: float) -> int:
+    """Round down to whole GiB, below 4 GiB to quarters."""
+    unit = GIB if size >= 4 * GIB else GIB // 4
+    return int(size // unit * unit)
+
+
+def _text(size: int) -> str:
+    return f"{size // GIB}g" if size % GIB == 0 else f"{size // 2**20}m"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3g} GiB"

@@ -1,0 +1,122 @@
+"""Sizes that `make env` chooses, on hosts from a laptop to eight GPUs, and settings that no longer fit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import env as stack_env
+from mlplatform.stack import sizing
+from mlplatform.stack.host import Host
+from mlplatform.stack.sizing import GIB
+
+CHECKOUT = Path(__file__).parents[3]
+
+HOSTS = {
+    "runner in CI": Host(7 * GIB, 2),
+    "laptop": Host(16 * GIB, 8),
+    "24 GB machine": Host(23 * GIB, 2),
+    "workstation with one GPU": Host(64 * GIB, 16, "cuda", 1),
+    "two GPUs, as in the tutorial": Host(128 * GIB, 32, "rocm", 2, render_gid="992"),
+    "server with eight GPUs": Host(1024 * GIB, 192, "cuda", 8),
+}
+each_host = pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / ".env.example").write_text((CHECKOUT / ".env.example").read_text())
+    (tmp_path / "platform").mkdir()
+    (tmp_path / "platform" / "pyproject.toml").write_text((CHECKOUT / "platform" / "pyproject.toml").read_text())
+    return tmp_path
+
+
+def written(root: Path, host: Host) -> StackSettings:
+    """Settings of the `.env` that `make env` writes on a host."""
+    stack_env.write_env(root, host)
+    return StackSettings.load(root / ".env")
+
+
+@each_host
+def test_written_settings_fit_their_host(root: Path, host: Host) -> None:
+    assert list(sizing.misfits(written(root, host), host)) == []
+
+
+@each_host
+def test_memory_remains_for_services(root: Path, host: Host) -> None:
+    settings = written(root, host)
+    for limit in (settings.worker_memory, settings.notebook_memory):
+        assert limit <= host.memory - 4 * GIB
+    assert settings.worker_object_store < settings.worker_shm <= settings.worker_memory
+
+
+@each_host
+def test_every_chosen_size_states_its_reason(root: Path, host: Host) -> None:
+    lines = stack_env.write_env(root, host)
+    assert lines[0] == ".env for this host:"
+    text = (root / ".env").read_text()
+    sized = [line for line in lines if line.startswith("  ")]
+    assert len(sized) >= 10
+    for line in sized:
+        setting, reason = line.strip().split(": ", 1)
+        assert f"\n{setting}\n" in text
+        assert reason
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "gpus", "cpus"),
+    [
+        ("runner in CI", "host", 0, 8),
+        ("24 GB machine", "gpu", 0, 8),
+        ("workstation with one GPU", "host", 1, 16),
+        ("two GPUs, as in the tutorial", "gpu", 1, 16),
+        ("server with eight GPUs", "host", 8, 192),
+    ],
+)
+def test_workers_get_all_gpus_and_cpus(root: Path, name: str, layout: str, gpus: int, cpus: int) -> None:
+    settings = written(root, HOSTS[name])
+    assert (settings.worker_layout, settings.worker_gpus) == (layout, gpus)
+    assert f"\nWORKER_CPUS={cpus}\n" in (root / ".env").read_text()
+
+
+def test_gpu_hosts_get_exporter_and_device_group(root: Path) -> None:
+    settings = written(root, HOSTS["two GPUs, as in the tutorial"])
+    assert settings.accelerator == "rocm"
+    assert "gpu-metrics" in settings.profiles.split(",")
+    assert "\nRENDER_GID=992\n" in (root / ".env").read_text()
+
+
+def test_more_memory_never_gives_workers_less() -> None:
+    limits = [
+        max(
+            int(choice.value[:-1]) * (2**10 if choice.value.endswith("g") else 1)
+            for choice in sizing.choices(Host(gib * GIB, 8))
+            if choice.setting == "NOTEBOOK_MEMORY"
+        )
+        for gib in range(4, 512)
+    ]
+    assert limits == sorted(limits)
+
+
+@pytest.mark.parametrize(
+    ("change", "host", "expected"),
+    [
+        ("WORKER_MEMORY=12g", HOSTS["runner in CI"], r"WORKER_MEMORY is 12 GiB, more than .* WORKER_MEMORY=3g"),
+        ("NOTEBOOK_MEMORY=30g", HOSTS["24 GB machine"], "NOTEBOOK_MEMORY is 30 GiB, more than the 16.4 GiB"),
+        ("WORKER_SHM=64g", HOSTS["24 GB machine"], "WORKER_SHM is 64 GiB, more than .* set WORKER_SHM="),
+        ("WORKER_OBJECT_STORE=20000000000", HOSTS["24 GB machine"], "Ray would keep objects on the disk"),
+        ("WORKER_GPUS=4", HOSTS["workstation with one GPU"], "declare 4 GPUs .* but this host has 1"),
+        ("NOTEBOOK_GPUS=0,2", HOSTS["workstation with one GPU"], "names GPU 2, but this host's last one is 0"),
+        ("ACCELERATOR=cpu", HOSTS["workstation with one GPU"], "this host has 1 GPUs, which no job can use"),
+    ],
+)
+def test_setting_that_no_longer_fits_is_reported(root: Path, change: str, host: Host, expected: str) -> None:
+    stack_env.write_env(root, host)
+    setting = change.partition("=")[0]
+    env_file = root / ".env"
+    env_file.write_text(re.sub(rf"^{setting}=.*$", change, env_file.read_text(), flags=re.M))
+    found = list(sizing.misfits(StackSettings.load(env_file), host))
+    assert any(re.search(expected, sentence) for sentence in found), found
