@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import browser
 import pytest
 import stand_in
+from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run
 
@@ -94,6 +96,16 @@ def jobs(stack: Stack) -> Iterator[Jobs]:
     """A client of the stack's gateway with a user's token."""
     with Jobs(client_settings(stack.root)) as client:
         yield client
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A page of a browser that nobody has used before."""
+    browser.install()
+    (tmp_path / "browser").mkdir()
+    opened = Page(tmp_path / "browser")
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

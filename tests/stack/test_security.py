@@ -11,7 +11,10 @@ from host import Stack, Trained, run
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
 OPEN = {
-    "gateway": ["/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"],
+    "gateway": [
+        *("/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"),
+        *("/platform/login", "/platform/static/style.css", "/platform/static/live.js"),
+    ],
     "mlflow": ["/health"],
     "minio": ["/minio/health/live"],
     "notebook": ["/api", "/login"],
@@ -22,6 +25,10 @@ CLOSED = {
     "gateway": [
         ("GET", "/platform/openapi.yaml"),
         ("POST", "/platform/capacity"),
+        ("GET", "/platform/"),
+        ("GET", "/platform/live"),
+        ("GET", "/platform/jobs/x/run"),
+        ("GET", "/platform/jobs/x/model"),
         ("GET", "/platform/jobs/x"),
         ("GET", "/platform/jobs/x/log"),
         ("POST", "/platform/logs/n"),

@@ -15,8 +15,11 @@ class Tool(BaseModel):
 
     title: str
 
-    port: int | None = Field(None, ge=1, le=65535)
-    """Port on the host; None if the service has no page."""
+    profile: str
+    """Profile of the compose files with which it is started; empty if it always is."""
+
+    port: int = Field(ge=1, le=65535)
+    """Port on the host."""
 
     health: str
     """URL at which the gateway checks the service; any HTTP status except 502, 503 and 504 means available."""
@@ -74,8 +77,16 @@ class GatewaySettings(EnvironmentSettings):
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 
-    tools: list[Tool] = Field([], validation_alias="MLPLATFORM_GATEWAY_TOOLS")
+    all_tools: list[Tool] = Field([], validation_alias="MLPLATFORM_GATEWAY_TOOLS")
     """Pages that the front page links to, as JSON."""
+
+    profiles: str = Field("", validation_alias="MLPLATFORM_GATEWAY_PROFILES")
+    """Profiles with which the stack was started, comma-separated."""
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools that were started."""
+        return [tool for tool in self.all_tools if tool.profile in ("", *self.profiles.split(","))]
 
     def port_of(self, title: str) -> int | None:
         """Return the port of one of the tools on the host, if there is one."""

@@ -55,7 +55,7 @@ class ToolView:
     """A page of the stack, and whether its service answers."""
 
     title: str
-    port: int | None
+    port: int
     healthy: bool
 
 

@@ -1,0 +1,95 @@
+"""A headless browser, driven through its DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from host import run, wait_for
+from websockets.sync.client import connect
+
+BOUND_S = 60
+
+
+def install() -> None:
+    """Install Debian's Chromium, if there is none."""
+    if not shutil.which("chromium"):
+        run("apt-get", "update", "-qq")
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium")
+
+
+class Page:
+    """A page of the browser.
+
+    Args:
+        folder: of the browser's files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        options = ["--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
+        with (folder / "log").open("w") as log:
+            self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+        port_file = folder / "DevToolsActivePort"
+        wait_for(lambda: port_file.exists() and len(port_file.read_text().splitlines()) == 2, "the browser", BOUND_S)
+        port, path = port_file.read_text().splitlines()
+        self._open = ExitStack()
+        self._socket = self._open.enter_context(connect(f"ws://127.0.0.1:{port}{path}", proxy=None, max_size=None))
+        self._calls = 0
+        self._session: str | None = None
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def go(self, address: str) -> None:
+        self._call("Page.navigate", url=address)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression; promises are awaited."""
+        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def text(self) -> str:
+        return str(self.evaluate("document.body ? document.body.innerText : ''"))
+
+    def status(self, path: str, method: str = "GET", token: str = "") -> int:
+        """Status of a request that the page itself makes."""
+        options = {"method": method, "headers": {"Authorization": f"Bearer {token}"} if token else {}}
+        return int(self.evaluate(f"fetch({json.dumps(path)}, {json.dumps(options)}).then(answer => answer.status)"))
+
+    def wait_for_text(self, text: str, what: str) -> None:
+        """Wait until the page shows a text."""
+        wait_for(lambda: text in self.text(), f"{what}; the page shows: {self.text()[:2000]}", BOUND_S)
+
+    def click(self, selector: str) -> None:
+        """Click the first element that a CSS selector matches."""
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page the size of a device, in CSS pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+
+    def screenshot(self, path: Path) -> None:
+        """Write a picture of the whole page, as PNG."""
+        picture = self._call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(picture))
+
+    def close(self) -> None:
+        self._open.close()
+        self._process.terminate()
+        self._process.wait(BOUND_S)
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._calls += 1
+        session = {"sessionId": self._session} if self._session else {}
+        self._socket.send(json.dumps({"id": self._calls, "method": method, "params": params, **session}))
+        while (message := json.loads(self._socket.recv(BOUND_S))).get("id") != self._calls:
+            pass  # an event
+        assert "error" not in message, message
+        return dict(message["result"])

@@ -1,0 +1,109 @@
+"""The front page in a browser: login, nodes and GPUs, jobs as they start, wait and end, and its links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from browser import BOUND_S, Page
+from host import Stack, Trained, wait_for
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.scheduling.resources import Resources
+
+PICTURES = Path(os.environ["PICTURES"]) if "PICTURES" in os.environ else None
+"""Folder for screenshots that people look at; none by default."""
+
+PHONE, DESK = (390, 844), (1280, 900)
+
+
+@pytest.fixture
+def front_page(stack: Stack, page: Page) -> Page:
+    """The front page, after a login with the form."""
+    page.resize(*DESK)
+    page.go(f"http://127.0.0.1:{stack.settings.ray_port}/platform/")
+    page.wait_for_text("Log in", "the login page")
+    page.evaluate(f"document.querySelector('input').value = {stack.secret('ray_token')!r}")
+    page.click("button")
+    page.wait_for_text("Nodes", "the front page")
+    return page
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """An empty folder for a job."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def picture(page: Page, name: str) -> None:
+    if PICTURES:
+        page.screenshot(PICTURES / f"{name}.png")
+
+
+@contextmanager
+def holding_gpu(jobs: Jobs, folder: Path, count: int) -> Iterator[list[str]]:
+    """Jobs that each ask for a GPU and end only when they are stopped."""
+    command = ["python", "-c", "import signal; signal.pause()"]
+    started = [
+        jobs.submit(command, folder, name=f"holds-gpu-{number}", resources=Resources(gpus=1)) for number in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for job_id in started:
+            jobs.stop(job_id)
+        for job_id in started:
+            jobs.wait(job_id, timeout_s=BOUND_S)
+
+
+def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: Page) -> None:
+    text = front_page.text()
+    for worker in ("ray-worker-0", "ray-worker-1"):
+        assert worker in text
+    assert "ray-head" not in text
+    tools = front_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.innerText)")
+    assert tools == ["Ray dashboard", "JupyterLab", "MLflow", "MinIO", "Prometheus"]
+    wait_for(lambda: not front_page.evaluate("document.querySelectorAll('.tools .down').length"), "healthy services")
+    content = front_page.evaluate("document.documentElement.outerHTML")
+    assert not any(stack.secret(name) in content for name in ("ray_token", "notebook_token", "grafana_password"))
+
+
+def test_jobs_appear_wait_and_end_on_open_page(jobs: Jobs, front_page: Page, empty: Path) -> None:
+    with holding_gpu(jobs, empty, 3) as (first, second, third):
+        front_page.wait_for_text(f"used by {first}", "the first job's GPU")
+        front_page.wait_for_text(f"used by {second}", "the second job's GPU")
+        front_page.wait_for_text("The job waits for 1 GPU", f"the reason why {third} waits")
+        picture(front_page, "front-page")
+        front_page.resize(*PHONE)
+        assert front_page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        picture(front_page, "front-page-phone")
+    wait_for(lambda: front_page.text().count("stopped") >= 3, "the jobs among the ended ones", BOUND_S)
+
+
+def test_links_lead_to_log_run_and_model(stack: Stack, trained: Trained, front_page: Page) -> None:
+    def opens(link: str) -> str:
+        return str(front_page.evaluate(f"fetch('/platform/jobs/{trained.id}/{link}').then(answer => answer.url)"))
+
+    assert trained.id in front_page.text()
+    log = front_page.evaluate(f"fetch('/platform/jobs/{trained.id}/log').then(answer => answer.text())")
+    assert f"Running entrypoint for job {trained.id}" in log
+    (run,) = stack.runs_of(trained.id)
+    front_page.go(f"http://127.0.0.1:{stack.settings.ray_port}/platform/jobs/{trained.id}/run")
+    expected = (
+        f":{stack.settings.mlflow_port}/#/experiments/{run['info']['experiment_id']}/runs/{run['info']['run_id']}"
+    )
+    wait_for(lambda: expected in front_page.evaluate("location.href"), "the run at MLflow", BOUND_S)
+    front_page.go(f"http://127.0.0.1:{stack.settings.ray_port}/platform/jobs/{trained.id}/model")
+    wait_for(lambda: "/#/models/digits/versions/" in front_page.evaluate("location.href"), "the model", BOUND_S)
+
+
+def test_logged_out_browser_sees_nothing(stack: Stack, front_page: Page) -> None:
+    front_page.click("header button")
+    front_page.wait_for_text("Log in", "the login page")
+    assert front_page.status("/platform/") == 401
+    assert front_page.status("/api/jobs/") == 401
