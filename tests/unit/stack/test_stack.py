@@ -220,6 +220,21 @@ def test_service_table_matches_compose_files(service: services.Service) -> None:
     assert ports.count("BIND_ADDRESS") == len(service.ports)
 
 
+def test_front_page_links_to_every_published_page() -> None:
+    gateway = yaml.safe_load((CHECKOUT / "compose/gateway.yaml").read_text())["services"]["gateway"]
+    text = re.sub(r"\$\{(\w+):-\d+\}", r'"\1"', gateway["environment"]["MLPLATFORM_GATEWAY_TOOLS"])
+    linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
+    # The dashboard has the gateway's own address, and S3 has no page.
+    others = ("RAY_PORT", "MINIO_PORT")
+    published = {
+        (service.profile, port.setting)
+        for service in services.SERVICES
+        for port in service.ports
+        if port.setting not in others
+    }
+    assert linked == published
+
+
 def test_every_service_is_in_table() -> None:
     of_a_verb = {"food11-data"}  # only `make data` runs it
     assert set(compose_services()) - of_a_verb == {service.name for service in services.SERVICES}
