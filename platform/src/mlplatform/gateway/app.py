@@ -34,6 +34,7 @@ from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.people.sessions import Sessions
@@ -63,7 +64,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking)
     proxy = ReverseProxy(config.head)
     jobs = JobRoutes(store, starts, reconciler, logs, head, proxy)
-    metrics = http_metrics.Metrics()
+    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)
     published = _published(metrics, config)
     check = TokenCheck(token.read)
     sessions = Sessions(store.engine, token.read)

@@ -61,9 +61,9 @@ class StartedGateway:
         ):
             yield client
 
-    def add(self, job_id: str = "mine", attempts: int = 1, entrypoint: str = "true") -> None:
-        """Store a job with attempts, of which the last one runs."""
-        submission = Submission.model_validate({"entrypoint": entrypoint, "submission_id": job_id})
+    def add(self, job_id: str = "mine", attempts: int = 1, entrypoint: str = "true", **fields: Any) -> None:
+        """Store a job with attempts, of which the last one runs; `fields` are others of the submission."""
+        submission = Submission.model_validate({"entrypoint": entrypoint, "submission_id": job_id, **fields})
         asyncio.run(self.store.add(submission.job()))
         for number in range(1, attempts + 1):
             assert asyncio.run(self.store.begin_attempt(job_id))

@@ -10,6 +10,7 @@ from ray_head import TOKEN
 from started_gateway import METRICS_TOKEN, StartedGateway, line, put
 
 from mlplatform.errors import SettingsError
+from mlplatform.gateway.jobs.states import Outcome
 
 
 def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
@@ -33,6 +34,26 @@ def test_starts_are_published_by_role_and_start(started: StartedGateway) -> None
         'mlplatform_starts_total{role="worker",start="warm"} 2.0',
     ]
     assert "because" not in answer.text
+
+
+def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None:
+    started.add("lost", attempts=2)
+    started.add(
+        "waits", attempts=0, entrypoint_num_gpus=1, metadata={"user": "ada", "workers": "2", "worker_gpus": "0.5"}
+    )
+    started.end(Outcome.FAILED, "mine")
+    with started.running() as client:
+        samples = scrape(client, METRICS_TOKEN).text.splitlines()
+    for expected in (
+        'mlplatform_jobs{state="FAILED",user=""} 1.0',
+        'mlplatform_jobs{state="WAITING",user="ada"} 1.0',
+        'mlplatform_ended_attempts{outcome="LOST"} 1.0',
+        'mlplatform_ended_attempts{outcome="FAILED"} 1.0',
+        'mlplatform_ended_attempts{outcome="SUCCEEDED"} 0.0',
+        'mlplatform_waiting_resources{resource="GPU"} 2.0',
+        "mlplatform_log_bytes_total 0.0",
+    ):
+        assert expected in samples, samples
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (TOKEN, 403)], ids=["none", "wrong", "ray"])

@@ -1,11 +1,12 @@
-"""Metrics of the gateway for Prometheus."""
+"""Metrics of the gateway for Prometheus: what this process has counted, and the numbers in the database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -14,14 +15,22 @@ from starlette.routing import Route
 
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.starts import WARM, Start
+from mlplatform.gateway.jobs.totals import Totals, TotalsReader
 
 PATH = "/platform/metrics"
 
 
 class Metrics:
-    """Counters since the start of this process."""
+    """Counters since the start of this process, and numbers of jobs.
 
-    def __init__(self) -> None:
+    Args:
+        totals: reads the numbers of jobs.
+        log_bytes: returns the bytes of the jobs' logs that nodes have sent since the start of this process.
+    """
+
+    def __init__(self, totals: TotalsReader, log_bytes: Callable[[], int]) -> None:
+        self._totals = totals
+        self._sent_bytes = log_bytes
         self._registry = CollectorRegistry()
         self._starts = Counter(
             "mlplatform_starts",
@@ -46,7 +55,35 @@ class Metrics:
         """
 
         async def get(_: Request) -> Response:
-            return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            numbers = CollectorRegistry()
+            numbers.register(_Numbers(await self._totals.read(), self._sent_bytes()))
+            text = generate_latest(self._registry) + generate_latest(numbers)
+            return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
         auth = Middleware(TokenAuth, check=TokenCheck(token), open_paths=(), open_folders=())
         return Route(PATH, get, methods=["GET"], middleware=[auth])
+
+
+class _Numbers:
+    """Collector of the numbers of jobs at one moment."""
+
+    def __init__(self, totals: Totals, log_bytes: int) -> None:
+        self._totals = totals
+        self._log_bytes = log_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its samples."""
+        yield _gauge("jobs", "Jobs; deleted ones do not count.", ("state", "user"), self._totals.jobs.items())
+        attempts = [((outcome,), count) for outcome, count in self._totals.attempts.items()]
+        yield _gauge("ended_attempts", "Ended attempts of jobs; LOST: with a node or with Ray.", ("outcome",), attempts)
+        waiting = [((resource,), amount) for resource, amount in self._totals.waiting.items()]
+        yield _gauge("waiting_resources", "Resources that the waiting jobs request.", ("resource",), waiting)
+        text = "Bytes of the jobs' logs that nodes have sent."
+        yield CounterMetricFamily("mlplatform_log_bytes", text, self._log_bytes)
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(f"mlplatform_{name}", text, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family

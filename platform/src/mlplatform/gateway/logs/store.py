@@ -56,6 +56,8 @@ class JobLogs:
         self._passes = Passes()
         self._writer = LogWriter(self._chunks)
         self._jobs: dict[str, JobLog] = {}
+        self.accepted_bytes = 0
+        """Bytes of lines that were accepted since the start of this process."""
 
     async def accept(
         self,
@@ -99,6 +101,7 @@ class JobLogs:
         if job.unwritten > _JOB_UNWRITTEN or sum(job.unwritten for job in self._jobs.values()) > _ALL_UNWRITTEN:
             raise LogsBusyError("The log store is unavailable and the buffer is full; send this again in a second.")
         expected = job.accept(job.file(node, session, name.file), inode, offset, body, more)
+        self.accepted_bytes += expected - offset
         self._writer.changed(job)
         return expected
 

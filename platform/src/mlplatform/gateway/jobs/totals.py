@@ -1,0 +1,63 @@
+"""Numbers of jobs and attempts for the metrics, counted in the database."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import Outcome, State
+from mlplatform.gateway.jobs.submission import request_of
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Numbers at one moment; deleted jobs do not count.
+
+    Attributes:
+        jobs: number of jobs by state and user.
+        attempts: number of ended attempts by outcome.
+        waiting: resources that the waiting jobs request, by Ray's name of the resource.
+    """
+
+    jobs: Mapping[tuple[str, str], int]
+    attempts: Mapping[str, int]
+    waiting: Mapping[str, float]
+
+
+class TotalsReader:
+    """Reader of the numbers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @transaction
+    def read(self, session: Session) -> Totals:
+        """Return the numbers as they are now; raises UnreachableError while the database is unavailable."""
+        jobs = select(JobRow.state, JobRow.user, func.count()).group_by(JobRow.state, JobRow.user)
+        ended = select(AttemptRow.outcome, func.count().label("number")).where(AttemptRow.ended.is_not(None))
+        outcomes = {row.outcome: row.number for row in session.execute(ended.group_by(AttemptRow.outcome))}
+        waiting: dict[str, float] = defaultdict(float)
+        for job in session.scalars(select(JobRow).where(JobRow.ended.is_(None), JobRow.state == State.WAITING)):
+            for resource, amount in _requested(job).items():
+                waiting[resource] += amount
+        return Totals(
+            jobs={(state, user): count for state, user, count in session.execute(jobs)},
+            attempts={outcome: outcomes.get(outcome, 0) for outcome in Outcome},
+            waiting={"CPU": 0, "GPU": 0, **waiting},
+        )
+
+
+def _requested(job: JobRow) -> dict[str, float]:
+    """Return everything that a job requests: its entry point and all of its workers."""
+    request = request_of(job)
+    amounts = dict(request.entrypoint.amounts())
+    if group := request.workers:
+        for name, value in group.amounts().items():
+            amounts[name] = amounts.get(name, 0) + group.count * value
+    return amounts
