@@ -7,7 +7,7 @@ import re
 import secrets
 
 import yaml
-from host import Stack, run, wait_for
+from host import Stack, Trained, run, wait_for
 
 
 def metrics_of(expression: str) -> list[str]:
@@ -28,6 +28,25 @@ def test_every_prometheus_target_is_up(stack: Stack) -> None:
         return sum(target["labels"]["job"] == "ray" for target in targets) >= 3
 
     wait_for(all_up, "every target to be up")
+
+
+def test_dashboard_of_ray_finds_prometheus_and_reads_nothing_else(stack: Stack) -> None:
+    with stack.ray as gateway:
+        health = wait_for(lambda: gateway.get("/api/prometheus_health").raise_for_status().json(), "the health check")
+    assert health["result"], health
+    path = "http://gateway:8265/platform/prometheus/api/v1/query?query=up"
+    status = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", path]
+    assert stack.execute("ray-worker-0", *status).stdout == "403"
+
+
+def test_jobs_of_gateway_are_in_prometheus(stack: Stack, trained: Trained) -> None:
+    def succeeded() -> float:
+        samples = stack.prometheus('sum(mlplatform_jobs{state="SUCCEEDED"})')
+        return float(samples[0]["value"][1]) if samples else 0
+
+    wait_for(lambda: succeeded() >= 1, "the main job among the succeeded ones")
+    for metric in ("mlplatform_ended_attempts", "mlplatform_waiting_resources", "mlplatform_log_bytes_total"):
+        assert stack.prometheus(metric), metric
 
 
 def test_starts_of_processes_are_counted(stack: Stack) -> None:

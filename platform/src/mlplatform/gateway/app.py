@@ -29,6 +29,7 @@ from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
@@ -70,6 +71,11 @@ def create_app(config: GatewaySettings) -> Starlette:
     sessions = Sessions(store.engine, token.read)
     page = FrontPage(JobOverview(store.engine), reconciler, head, config.tools)
     pages = mlflow.JobPages(tracking) if tracking else None
+    queries = (
+        PrometheusQueries(config.prometheus, config.prometheus_password_path)
+        if config.prometheus_password_path
+        else None
+    )
     front_page = FrontPageRoutes(page, check, sessions, pages, config.port_of("MLflow"))
 
     @asynccontextmanager
@@ -90,6 +96,8 @@ def create_app(config: GatewaySettings) -> Starlette:
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
+            if queries is not None:
+                await queries.close()
 
     return Starlette(
         routes=[
@@ -101,6 +109,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_sessions.routes(check, sessions),
             *front_page.routes(),
             *published,
+            *([queries.route()] if queries else []),
             Mount("/", app=proxy),
         ],
         middleware=[

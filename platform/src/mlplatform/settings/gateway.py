@@ -54,6 +54,12 @@ class GatewaySettings(EnvironmentSettings):
     metrics_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_METRICS_TOKEN_PATH")
     """File with the token that Prometheus sends; None publishes no metrics."""
 
+    prometheus: str = Field("http://prometheus:9090", validation_alias="MLPLATFORM_GATEWAY_PROMETHEUS")
+    """Address of Prometheus, for the queries of Ray's dashboard."""
+
+    prometheus_password_path: Path | None = Field(None, validation_alias="MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
+    """File with Prometheus' password; None answers no queries."""
+
     database: str = Field(
         "postgresql+psycopg2:///gateway?service=gateway", validation_alias="MLPLATFORM_GATEWAY_DATABASE"
     )

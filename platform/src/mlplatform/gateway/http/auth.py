@@ -26,6 +26,8 @@ COOKIE = "ray-authentication-token"
 
 LOGIN = "/api/authenticate"
 
+PROMETHEUS = "/platform/prometheus/api/v1/query"
+
 FRONT_PAGE, LOGIN_PAGE, LOGOUT, STATIC = "/platform/", "/platform/login", "/platform/logout", "/platform/static"
 
 OPEN_PATHS = frozenset(
@@ -41,9 +43,11 @@ OPEN_PATHS = frozenset(
         "/platform/health",
         LOGIN_PAGE,
         LOGOUT,
+        PROMETHEUS,
     }
 )
-"""Paths accepted without a token: the pages on which a browser prompts for the token, log-out, and health checks."""
+"""Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, and
+those queries to Prometheus that Ray's dashboard makes."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/")
 
