@@ -186,7 +186,11 @@ def test_train_callback_hooks_exist() -> None:
     hooks = {
         ray_train.WorkerGroupCallback: {"before_worker_group_start": 1, "after_worker_group_start": 1},
         ray_train.ReportCallback: {"after_report": 2},
-        ray_train.ControllerCallback: {"before_controller_shutdown": 0, "before_controller_abort": 0},
+        ray_train.ControllerCallback: {
+            "after_controller_start": 1,
+            "before_controller_shutdown": 0,
+            "before_controller_abort": 0,
+        },
         ray_train.WorkerCallback: {"after_init_train_context": 0},
     }
     for callback, methods in hooks.items():
@@ -196,6 +200,30 @@ def test_train_callback_hooks_exist() -> None:
                 if name in vars(ours):
                     assert len(parameters(vars(ours)[name])) == 1 + count, f"{ours.__name__}.{name}"
     assert inspect.iscoroutinefunction(ray_train.ControllerCallback.before_controller_shutdown)
+
+
+def test_reports_precede_listing_of_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+    from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
+
+    from mlplatform.compat import ray_train
+
+    class Ours(ray_train.ReportCallback):  # type: ignore[misc]
+        pass
+
+    class Theirs(ray_train.ReportCallback):  # type: ignore[misc]
+        pass
+
+    monkeypatch.setattr(
+        ReportCallbackHandler, "after_worker_group_start", ReportCallbackHandler.after_worker_group_start
+    )
+    ray_train.report_before_listing(Ours)
+    # Without __init__, which needs a storage.
+    callbacks = [CheckpointManager.__new__(CheckpointManager), Theirs(), Ours()]
+    handler = ReportCallbackHandler(list(callbacks))
+    for _ in range(2):  # a group and its restart
+        handler.after_worker_group_start([])
+        assert handler._report_callbacks == [callbacks[2], callbacks[0], callbacks[1]]
 
 
 def test_train_context_has_patched_attributes() -> None:

@@ -20,6 +20,7 @@ from ray.train.v2._internal.execution.callback import (
     WorkerCallback,
     WorkerGroupCallback,
 )
+from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
@@ -32,6 +33,7 @@ __all__ = [
     "count_deaths_at_start",
     "end_trainings_at_once",
     "replace_tune_report",
+    "report_before_listing",
     "stored_checkpoint",
     "wrap_report",
 ]
@@ -87,6 +89,25 @@ def count_deaths_at_start() -> None:
             raise WorkerGroupError(f"A worker died while its group started: {error}", {0: error}) from error
 
     WorkerGroup._start_impl = start_group
+
+
+def report_before_listing(kind: type[ReportCallback]) -> None:
+    """Let this process, a controller, pass each report to callbacks of a class before it lists the report's checkpoint.
+
+    Otherwise, a controller that is lost in between leaves a checkpoint, from which the training resumes, without what
+    such a callback writes to it: with the reports that MLflow had not received by then.
+    """
+    start = ReportCallbackHandler.after_worker_group_start
+    if hasattr(start, "__wrapped__"):
+        return  # of an earlier training in this process
+
+    @functools.wraps(start)
+    def start_in_order(self: Any, worker_group: Any) -> None:
+        # Ray's own checkpoint manager, which lists checkpoints, is the first.
+        self._report_callbacks.sort(key=lambda callback: not isinstance(callback, kind))
+        start(self, worker_group)
+
+    ReportCallbackHandler.after_worker_group_start = start_in_order
 
 
 def stored_checkpoint(name: str) -> Checkpoint:

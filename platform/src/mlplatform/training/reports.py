@@ -19,6 +19,7 @@ from mlplatform.compat.ray_train import (
     ReportCallback,
     WorkerGroupCallback,
     count_deaths_at_start,
+    report_before_listing,
 )
 from mlplatform.contract import REPORT
 from mlplatform.settings.environment import set_environment
@@ -96,6 +97,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
 
     def after_controller_start(self, train_run_context: Any) -> None:
         count_deaths_at_start()
+        report_before_listing(Reports)
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Count reports from the checkpoint at which the workers resume, at the first start and at each restart."""
