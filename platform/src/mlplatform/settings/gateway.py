@@ -83,16 +83,17 @@ class GatewaySettings(EnvironmentSettings):
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 
-    all_tools: list[Tool] = Field([], validation_alias="MLPLATFORM_GATEWAY_TOOLS")
+    all_tools: list[Tool] | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_TOOLS")
     """Pages that the front page links to, as JSON."""
 
-    profiles: str = Field("", validation_alias="MLPLATFORM_GATEWAY_PROFILES")
+    profiles: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PROFILES")
     """Profiles with which the stack was started, comma-separated."""
 
     @property
     def tools(self) -> list[Tool]:
         """The tools that were started."""
-        return [tool for tool in self.all_tools if tool.profile in ("", *self.profiles.split(","))]
+        profiles = ("", *(self.profiles or "").split(","))
+        return [tool for tool in self.all_tools or () if tool.profile in profiles]
 
     def port_of(self, title: str) -> int | None:
         """Return the port of one of the tools on the host, if there is one."""

@@ -28,6 +28,11 @@ def _size(text: object) -> object:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
+def _sized(default: str, variable: str) -> Any:
+    """Return a field of type `Size` whose default is written as in `.env.example`."""
+    return Field(default, validation_alias=variable)
+
+
 Size = Annotated[int, BeforeValidator(_size)]
 """Bytes, in Docker's notation."""
 
@@ -49,10 +54,10 @@ class StackSettings(BaseSettings):
     worker_gpus: float = Field(0, ge=0, validation_alias="WORKER_GPUS")
     """GPUs that each worker declares to Ray."""
 
-    worker_memory: Size = Field(8 * _UNITS["g"], validation_alias="WORKER_MEMORY")
+    worker_memory: Size = _sized("8g", "WORKER_MEMORY")
     """Memory limit of each worker."""
 
-    worker_shm: Size = Field(4 * _UNITS["g"], validation_alias="WORKER_SHM")
+    worker_shm: Size = _sized("4g", "WORKER_SHM")
     """Shared memory of each worker, a part of its memory."""
 
     worker_object_store: Size = Field(10**9, validation_alias="WORKER_OBJECT_STORE")
@@ -61,10 +66,10 @@ class StackSettings(BaseSettings):
     notebook_gpus: str = Field("", validation_alias="NOTEBOOK_GPUS")
     """GPUs that the notebook can use, comma-separated numbers."""
 
-    notebook_memory: Size = Field(8 * _UNITS["g"], validation_alias="NOTEBOOK_MEMORY")
+    notebook_memory: Size = _sized("8g", "NOTEBOOK_MEMORY")
     """Memory limit of the notebook."""
 
-    notebook_shm: Size = Field(2 * _UNITS["g"], validation_alias="NOTEBOOK_SHM")
+    notebook_shm: Size = _sized("2g", "NOTEBOOK_SHM")
     """Shared memory of the notebook, a part of its memory."""
 
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
