@@ -160,7 +160,8 @@ def test_stopped_training_leaves_run_killed(reached: Settings, how: str) -> None
 def test_worker_that_dies_as_its_group_starts_counts_as_failure(reached: Settings) -> None:
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "dies_at_start.py"], SCRIPTS, name="dies-at-start")
-        job = jobs.wait(job_id, timeout_s=180)
+        # Two starts of a group; 100 s beside the tests of the stack.
+        job = jobs.wait(job_id, timeout_s=480)
         log = jobs.logs(job_id)
     assert job.status == "SUCCEEDED", log[-3000:]
     assert "A worker died while its group started" in log
