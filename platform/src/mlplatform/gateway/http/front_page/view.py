@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.outages import Outages
@@ -71,9 +71,9 @@ class View:
     """
 
     jobs: ShownJobs
-    nodes: Sequence[NodeView] = ()
-    problem: str = ""
-    tools: Sequence[ToolView] = field(default_factory=tuple)
+    nodes: Sequence[NodeView]
+    problem: str
+    tools: Sequence[ToolView]
 
 
 class FrontPage:
@@ -156,12 +156,5 @@ def _has_gpu(holding: Holding, node: str) -> bool:
 def _with_users(nodes: Sequence[NodeView], jobs: ShownJobs) -> list[NodeView]:
     users = {job.id: job.user for job in (*jobs.running, *jobs.waiting)}
     return [
-        NodeView(
-            node.name,
-            node.alive,
-            node.cpus,
-            node.cpus_used,
-            [Gpus(share.amount, share.job_id, users.get(share.job_id, ""), share.free) for share in node.gpus],
-        )
-        for node in nodes
+        replace(node, gpus=[replace(share, user=users.get(share.job_id, "")) for share in node.gpus]) for node in nodes
     ]
