@@ -92,7 +92,7 @@ def nothing_is_lost(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
 
 
 def whole_again(stack: Stack) -> None:
-    wait_for(lambda: not stack.unhealthy() and len(stack.alive_nodes()) == 3, "the worker to be back", 300)
+    wait_for(stack.whole, "the worker to be back", 300)
 
 
 def starts(jobs: Jobs, job_id: str) -> list[int]:

@@ -162,6 +162,13 @@ class Stack:
         containers = self.containers()
         return [entry["Name"] for entry in containers if not well(entry["State"])] if containers else ["the stack"]
 
+    def whole(self) -> bool:
+        """Return true, or raise an `AssertionError` that names what is missing of services, head and two workers."""
+        assert not (unhealthy := self.unhealthy()), f"not healthy: {unhealthy}"
+        nodes = sorted(node["hostname"] for node in self.alive_nodes())
+        assert nodes == ["ray-head", "ray-worker-0", "ray-worker-1"]
+        return True
+
     def secret(self, name: str) -> str:
         return (self.root / "secrets" / name).read_text().strip()
 

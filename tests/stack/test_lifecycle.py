@@ -20,12 +20,11 @@ def still_there(stack: Stack, job_id: str) -> None:
 
 
 def test_worker_leaves_on_stop_and_rejoins_on_start(stack: Stack) -> None:
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "a head and two workers")
+    wait_for(stack.whole, "a head and two workers")
     run("docker", "stop", stack.container("ray-worker-0"))
     wait_for(lambda: len(stack.alive_nodes()) == 2, "one node fewer")
     run("docker", "start", stack.container("ray-worker-0"))
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "the worker to be back")
-    wait_for(lambda: not stack.unhealthy(), "every service to be healthy")
+    wait_for(stack.whole, "the worker to be back")
 
 
 def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
@@ -76,9 +75,8 @@ def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Train
 def test_stack_recovers_from_docker_restart(stack: Stack, trained: Trained) -> None:
     started = time.monotonic()
     run(str(stack.root / "tests/stack/engine.sh"), "restart")
-    wait_for(lambda: not stack.unhealthy(), "every service to be healthy after the restart of Docker", 480)
+    wait_for(stack.whole, "every service to be healthy after the restart of Docker", 480)
     print(f"\nhealthy {time.monotonic() - started:.0f} s after the request to restart Docker")
-    wait_for(lambda: len(stack.alive_nodes()) == 3, "the whole cluster")
     still_there(stack, trained.id)
     # One-shots stay ended, and their results still exist.
     stack.s3.head_bucket(Bucket="jobs")
