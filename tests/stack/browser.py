@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 from contextlib import ExitStack
@@ -14,6 +15,9 @@ from host import run, wait_for
 from websockets.sync.client import connect
 
 BOUND_S = 60
+
+PICTURES = Path(os.environ["PICTURES"]) if "PICTURES" in os.environ else None
+"""Folder for screenshots that people look at; none by default."""
 
 
 def install() -> None:
@@ -70,15 +74,27 @@ class Page:
         """Click the first element that a CSS selector matches."""
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def type(self, selector: str, text: str) -> None:
+        """Type a text, without keys such as Enter, into the first element that a CSS selector matches."""
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
+        self._call("Input.insertText", text=text)
+
+    def press_enter(self, shift: bool = False) -> None:
+        """Press Enter in the element that has the focus."""
+        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 8 if shift else 0}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **key)
+
     def resize(self, width: int, height: int) -> None:
         """Give the page the size of a device, in CSS pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", **size)
 
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page, as PNG."""
-        picture = self._call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(picture))
+    def picture(self, name: str) -> None:
+        """Write a picture of the whole page, as PNG, if the environment names a folder for PICTURES."""
+        if PICTURES:
+            picture = self._call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+            (PICTURES / f"{name}.png").write_bytes(base64.b64decode(picture))
 
     def close(self) -> None:
         self._open.close()

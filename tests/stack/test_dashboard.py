@@ -5,7 +5,41 @@ from __future__ import annotations
 import re
 
 from browser import BOUND_S, Page
+from gpu_jobs import holding_gpu
 from host import Stack, Trained, wait_for
+
+from mlplatform.client.jobs import Jobs
+
+
+def logged_in(stack: Stack, page: Page, path: str) -> None:
+    """Open a page of the dashboard after a login."""
+    address = f"http://127.0.0.1:{stack.settings.ray_port}"
+    page.resize(1280, 900)
+    page.go(f"{address}/#/{path}")
+    wait_for(lambda: page.evaluate("location.host") and "oken" in page.text(), "the prompt for the token", BOUND_S)
+    assert page.status("/api/authenticate", "POST", stack.secret("ray_token")) == 200
+    page.evaluate("location.reload()")
+
+
+def test_dashboard_shows_resources_and_waiting_jobs(stack: Stack, jobs: Jobs, page: Page) -> None:
+    logged_in(stack, page, "cluster")
+    for node in ("ray-head", "ray-worker-0", "ray-worker-1"):
+        page.wait_for_text(node, f"{node} among the nodes")
+    page.picture("ray-cluster")
+    with holding_gpu(jobs, 3) as started:
+        address = f"http://127.0.0.1:{stack.settings.ray_port}"
+        page.go(f"{address}/#/jobs")
+        for job_id in started:
+            page.wait_for_text(job_id, f"{job_id} among the jobs")
+        wait_for(lambda: page.text().count("RUNNING") == 2, "two running jobs", BOUND_S)
+        # Ray's Overview cannot show what waits: the gateway holds the job until it has room.
+        page.wait_for_text("The job waits for 1 GPU", "the reason why the third job waits")
+        assert "PENDING" in page.text()
+        page.picture("ray-jobs")
+        page.go(f"{address}/#/overview")
+        page.wait_for_text("2.0/2.0 GPU", "the GPUs that the jobs hold")
+        page.picture("ray-overview")
+    page.wait_for_text("0.0/2.0 GPU", "GPUs that are free again")
 
 
 def test_dashboard_login_shows_jobs_read_only(stack: Stack, trained: Trained, page: Page) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from failure_training import (
     CHECKPOINT_EVERY,
     OUTAGE_SECONDS,
+    SCRIPTS,
     between_two_checkpoints,
     crash,
     nothing_is_lost,
@@ -74,6 +78,31 @@ def test_log_names_late_rank_and_ineffective_report_call(jobs: Jobs, stack: Stac
     wait_for(lambda: named in jobs.logs(job_id), "the warning that names the late rank", 60)
     assert "ray.air.session.report() does nothing" in jobs.logs(job_id)
     nothing_is_lost(stack, jobs, job_id, 4)
+
+
+@contextmanager
+def little_memory(stack: Stack, limit: str) -> Iterator[None]:
+    """Lower the memory limit of the workers' containers."""
+    workers = [stack.container(f"ray-worker-{number}") for number in range(2)]
+    usual = [entry["HostConfig"]["Memory"] for entry in json.loads(run("docker", "inspect", *workers).stdout)]
+    run("docker", "update", f"--memory={limit}", f"--memory-swap={limit}", *workers)
+    try:
+        yield
+    finally:
+        for worker, memory in zip(workers, usual, strict=True):
+            run("docker", "update", f"--memory={memory}", f"--memory-swap={2 * memory}", worker)
+
+
+def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -> None:
+    nodes = {node["raylet"]["nodeId"] for node in stack.alive_nodes()}
+    with little_memory(stack, "2500m"):
+        job_id = jobs.submit(["python", "loaders.py"], SCRIPTS, name="loaders")
+        job = jobs.wait(job_id, timeout_s=300)
+    assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
+    assert len(starts(jobs, job_id)) == 2, "no group was restarted"
+    assert len(stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]) == 1, "the driver was killed too"
+    assert "DataLoader worker" in jobs.logs(job_id)
+    assert {node["raylet"]["nodeId"] for node in stack.alive_nodes()} == nodes, "a node was killed"
 
 
 @pytest.mark.soak

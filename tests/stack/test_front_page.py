@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
 from browser import BOUND_S, Page
+from gpu_jobs import holding_gpu
 from host import Stack, Trained, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import Resources
-
-PICTURES = Path(os.environ["PICTURES"]) if "PICTURES" in os.environ else None
-"""Folder for screenshots that people look at; none by default."""
 
 PHONE, DESK = (390, 844), (1280, 900)
 
@@ -32,35 +24,6 @@ def front_page(stack: Stack, page: Page) -> Page:
     return page
 
 
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    """An empty folder for a job."""
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    return folder
-
-
-def picture(page: Page, name: str) -> None:
-    if PICTURES:
-        page.screenshot(PICTURES / f"{name}.png")
-
-
-@contextmanager
-def holding_gpu(jobs: Jobs, folder: Path, count: int) -> Iterator[list[str]]:
-    """Jobs that each ask for a GPU and end only when they are stopped."""
-    command = ["python", "-c", "import signal; signal.pause()"]
-    started = [
-        jobs.submit(command, folder, name=f"holds-gpu-{number}", resources=Resources(gpus=1)) for number in range(count)
-    ]
-    try:
-        yield started
-    finally:
-        for job_id in started:
-            jobs.stop(job_id)
-        for job_id in started:
-            jobs.wait(job_id, timeout_s=BOUND_S)
-
-
 def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: Page) -> None:
     text = front_page.text()
     for worker in ("ray-worker-0", "ray-worker-1"):
@@ -73,15 +36,15 @@ def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: P
     assert not any(stack.secret(name) in content for name in ("ray_token", "notebook_token", "grafana_password"))
 
 
-def test_jobs_appear_wait_and_end_on_open_page(jobs: Jobs, front_page: Page, empty: Path) -> None:
-    with holding_gpu(jobs, empty, 3) as (first, second, third):
+def test_jobs_appear_wait_and_end_on_open_page(jobs: Jobs, front_page: Page) -> None:
+    with holding_gpu(jobs, 3) as (first, second, third):
         front_page.wait_for_text(f"used by {first}", "the first job's GPU")
         front_page.wait_for_text(f"used by {second}", "the second job's GPU")
         front_page.wait_for_text("The job waits for 1 GPU", f"the reason why {third} waits")
-        picture(front_page, "front-page")
+        front_page.picture("front-page")
         front_page.resize(*PHONE)
         assert front_page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
-        picture(front_page, "front-page-phone")
+        front_page.picture("front-page-phone")
     wait_for(lambda: front_page.text().count("stopped") >= 3, "the jobs among the ended ones", BOUND_S)
 
 

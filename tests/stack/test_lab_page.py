@@ -1,0 +1,65 @@
+"""JupyterLab in a browser: login, file browser, terminal and a notebook, clicked as the guides do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from browser import BOUND_S, Page
+from host import Stack, wait_for
+
+ITEMS = "[...document.querySelectorAll('.jp-DirListing-itemText')].map(item => item.innerText)"
+FOLDER = "made-in-terminal"
+
+
+@pytest.fixture
+def lab(stack: Stack, page: Page) -> Iterator[Page]:
+    """JupyterLab's page, after a login with the form."""
+    address = f"http://127.0.0.1:{stack.settings.notebook_port}"
+    page.resize(1280, 900)
+    page.go(f"{address}/lab")
+    wait_for(lambda: page.evaluate("!!document.querySelector('#password_input')"), "the login page", BOUND_S)
+    page.type("#password_input", stack.secret("notebook_token"))
+    page.click("#login_submit")
+    wait_for(lambda: page.evaluate("!!document.querySelector('.jp-LauncherCard')"), "the launcher", BOUND_S)
+    yield page
+    headers = {"Authorization": f"token {stack.secret('notebook_token')}"}
+    with httpx.Client(base_url=f"{address}/api", headers=headers, trust_env=False) as jupyter:
+        for kind, key in (("terminals", "name"), ("sessions", "id")):
+            for entry in jupyter.get(f"/{kind}").raise_for_status().json():
+                jupyter.delete(f"/{kind}/{entry[key]}")
+    stack.execute("notebook", "rm", "-rf", FOLDER)
+
+
+def open_item(page: Page, name: str) -> None:
+    """Open a file or folder with a double click in the file browser."""
+    wait_for(lambda: name in page.evaluate(ITEMS), f"{name} in the file browser", BOUND_S)
+    item = f"[...document.querySelectorAll('.jp-DirListing-item')].find(item => item.innerText.startsWith('{name}'))"
+    page.evaluate(f"{item}.dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))")
+
+
+def test_lab_shows_lessons_without_questions(lab: Page) -> None:
+    wait_for(lambda: {"README.md", "digits.py", "food11"} <= set(lab.evaluate(ITEMS)), "the lessons", BOUND_S)
+    assert "Would you like" not in lab.text()
+
+
+def test_command_in_terminal_changes_file_browser(lab: Page) -> None:
+    lab.click('.jp-LauncherCard[title="Start a new terminal session"]')
+    wait_for(lambda: lab.evaluate("!!document.querySelector('.xterm-helper-textarea')"), "a terminal", BOUND_S)
+    lab.type(".xterm-helper-textarea", f"mkdir {FOLDER}")
+    lab.press_enter()
+    wait_for(lambda: FOLDER in lab.evaluate(ITEMS), "the folder in the file browser", BOUND_S)
+    lab.picture("lab-terminal")
+
+
+def test_notebook_opens_and_runs_cell(lab: Page) -> None:
+    open_item(lab, "notebooks")
+    open_item(lab, "first_tour.ipynb")
+    code = ".jp-NotebookPanel .jp-CodeCell"
+    wait_for(lambda: lab.evaluate(f"!!document.querySelector('{code} .cm-content')"), "the notebook's code", BOUND_S)
+    lab.click(f"{code} .jp-InputPrompt")
+    wait_for(lambda: "Idle" in lab.text(), "an idle kernel", BOUND_S)
+    lab.press_enter(shift=True)
+    wait_for(lambda: lab.evaluate(f"!!document.querySelector('{code} .jp-OutputArea-output')"), "its output", BOUND_S)
+    lab.picture("lab-notebook")
