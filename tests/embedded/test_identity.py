@@ -124,6 +124,33 @@ def test_tracking_server_of_job_takes_precedence(environment: Settings, tmp_path
     assert run.info.status == "FINISHED", "the second process did not rejoin the first one's run"
 
 
+PAGE = "http://127.0.0.1:8000"
+
+SHOWN = """
+import mlflow, mlplatform
+with mlflow.start_run() as run:
+    pass
+print(mlplatform.run_url(run))
+"""
+
+
+@pytest.mark.parametrize("platforms", [True, False])
+def test_printed_links_name_page_of_runs_own_server(platforms: bool, environment: Settings, tmp_path: Path) -> None:
+    assert environment.tracking_uri
+    own = environment.tracking_uri if platforms else "http://mlflow:8000"
+    variables = {"MLPLATFORM_TRACKING_URI": own, "MLPLATFORM_TRACKING_PAGE": PAGE, "MLPLATFORM_USER": "ada"}
+    command = [sys.executable, "-c", SHOWN]
+    printed = subprocess.check_output(command, env={**os.environ, **variables}, cwd=tmp_path, text=True, timeout=120)
+    view_run, view_experiment, run_url = printed.splitlines()
+    run = server.existing_run(run_url.rpartition("/")[2])
+    assert run
+    page = f"{PAGE if platforms else environment.tracking_uri}/#/experiments/{run.info.experiment_id}"
+    assert run_url == f"{page}/runs/{run.info.run_id}"
+    assert view_run.endswith(f"at: {run_url}")
+    assert view_experiment.endswith(f"at: {page}")
+    assert run.data.tags["mlflow.user"] == "ada"
+
+
 @pytest.mark.usefixtures("environment")
 def test_each_node_logs_named_system_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket

@@ -20,11 +20,12 @@ from mlplatform.settings.stack import StackSettings
 CHECKOUT = Path(__file__).parents[2]
 
 # All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
-# time; a GPU that each worker only declares; no Grafana, because no package contains it; webhooks to a receiver on the
-# stack's own network.
+# time; a person who is none of the containers' accounts; a GPU that each worker only declares; no Grafana, because no
+# package contains it; webhooks to a receiver on the stack's own network.
 ENV = {
     "STACK_PREFIX": "test-",
     "FOOD11_VOLUME": "test-food11",
+    "NOTEBOOK_USER": "ada",
     "WORKER_GPUS": "1",
     "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
     "WORKER_MEMORY": "6g",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host import Stack, Trained
+from host import ENV, Stack, Trained
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 FOLDER = "/tmp/tracked"
@@ -87,7 +87,7 @@ def test_lightning_ddp_ranks_share_one_run(stack: Stack, folder: str) -> None:
 
 def test_run_records_user_entrypoint_and_commit(stack: Stack, folder: str, the_run: dict[str, Any]) -> None:
     run_tags = tags(the_run)
-    assert run_tags["mlflow.user"] == stack.execute("notebook", "id", "-un").stdout.strip()
+    assert run_tags["mlflow.user"] == ENV["NOTEBOOK_USER"]
     assert run_tags["mlplatform.entrypoint"] == "python autologged.py --train"
     assert run_tags["mlplatform.image"].startswith("mlplatform-ray:")
     head = stack.execute("notebook", "git", "-C", folder, "rev-parse", "HEAD").stdout.strip()

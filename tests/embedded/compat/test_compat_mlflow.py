@@ -151,3 +151,14 @@ def test_mlflow_without_formats_is_not_patched() -> None:
     older.log_model = log_model = lambda model, artifact_path: None  # type: ignore[attr-defined]
     compat.set_pickle_default(older)
     assert older.log_model is log_model
+
+
+def test_printed_page_can_be_replaced_per_server() -> None:
+    from mlflow.tracking._tracking_service import client
+    from mlflow.utils import databricks_utils
+
+    assert parameters(client.TrackingServiceClient._log_url) == ["self", "run_id"]
+    assert not parameters(databricks_utils.get_workspace_url)
+    source = inspect.getsource(inspect.unwrap(client.TrackingServiceClient._log_url))
+    assert "host_url = get_workspace_url()" in source
+    assert "self.tracking_uri" in source

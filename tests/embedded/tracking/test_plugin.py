@@ -37,6 +37,12 @@ def test_job_process_tags_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_runs_outside_jobs_name_person_of_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_USER", "ada")
+    assert JobContext().in_context()
+    assert JobContext().tags() == {"mlflow.user": "ada"}
+
+
 def test_invalid_settings_drop_tags_and_log_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

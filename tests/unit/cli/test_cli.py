@@ -212,6 +212,11 @@ def test_env_output_is_valid_shell(tmp_path: Path) -> None:
     assert "RAY_AUTH_TOKEN_PATH=/secrets/token" in words
 
 
+def test_env_on_host_names_person(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\n")
+    assert "MLPLATFORM_USER=ada" in shlex.split(mlplatform("env", cwd=tmp_path, LOGNAME="ada").stdout)
+
+
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
 def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
     without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli import main; main()"

@@ -55,8 +55,8 @@ def environments() -> Iterator[tuple[str, str]]:
 
 def defaults(model: type[BaseSettings]) -> dict[str, Any]:
     """A model's defaults by variable, except computed defaults and those that mean unset."""
-    fields = model.model_fields.values()
-    known = {str(field.validation_alias): field.get_default() for field in fields if not field.is_required()}
+    fields = [field for field in model.model_fields.values() if not field.is_required() and not field.default_factory]
+    known = {str(field.validation_alias): field.get_default() for field in fields}
     return {variable: default for variable, default in known.items() if default is not None}
 
 

@@ -48,6 +48,30 @@ def test_environment_transfers_settings_to_other_processes(monkeypatch: pytest.M
     assert first.environment()["RAY_AUTH_MODE"] == "token"
 
 
+def test_only_platforms_own_server_has_separate_page() -> None:
+    found = Settings.load(
+        tracking_uri="https://mlflow.example.org",
+        platform_tracking_uri="http://mlflow:8000",
+        tracking_page="http://127.0.0.1:8000",
+    )
+    assert found.page_of("http://mlflow:8000/") == "http://127.0.0.1:8000"
+    assert found.page_of("https://mlflow.example.org/") == "https://mlflow.example.org"
+    assert (
+        Settings.load(tracking_uri="http://127.0.0.1:5000").page_of("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+    )
+
+
+def test_account_of_process_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Settings.load().names_user
+    monkeypatch.setenv("MLPLATFORM_USER", "")
+    assert not Settings.load().names_user
+    monkeypatch.setenv("MLPLATFORM_USER", "ada")
+    assert Settings.load().names_user
+    monkeypatch.delenv("MLPLATFORM_USER")
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"metadata": {"user": "ada"}}))
+    assert Settings.load().names_user
+
+
 def test_default_does_not_override_user_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLPLATFORM_HOME", "/mine")
     monkeypatch.setenv("MLPLATFORM_STORAGE", "")  # restored after the test

@@ -46,6 +46,14 @@ def test_env_and_secrets_are_written_once(root: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize(("account", "name"), [("ada.l", "ada.l"), ("CORP\\ada", ""), ("a$da", "")])
+def test_env_names_person_who_runs_it(root: Path, account: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", account)
+    lines = [line for line in stack_env.write_env(root, HOST) if "NOTEBOOK_USER" in line]
+    assert [line.split(":")[0].strip() for line in lines] == ([f"NOTEBOOK_USER={name}"] if name else [])
+    assert f"\nNOTEBOOK_USER={name}\n" in (root / ".env").read_text()
+
+
 def test_outdated_version_in_env_is_replaced(root: Path) -> None:
     stack_env.write_env(root, HOST)
     version = stack_env.checkout_version(root)

@@ -99,7 +99,9 @@ def shell_env(root: Root = Path()) -> None:
     if not (root / ".env").is_file():
         print(exports(settings().environment()))
         return
-    print(exports(stack_env.client_settings(root).environment()))
+    client = stack_env.client_settings(root)
+    # MLflow would name the shared account in its credentials file as the user of runs.
+    print(exports({**client.environment(), "MLPLATFORM_USER": client.user}))
     # A comment, which the shell that evaluates the exports skips.
     account = root / "secrets" / "mlflow_person"
     print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")

@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,34 @@ def download_file(files: ArtifactRepository, path: str, local: Path) -> None:
     requests a listing per file and draws a progress bar for each.
     """
     files._download_file(path, str(local))  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def print_pages(page_of: Callable[[str], str | None]) -> None:
+    """Let the lines "View run ... at" and "View experiment at" name an address that a browser can reach.
+
+    `TrackingServiceClient._log_url` and `get_workspace_url` of `mlflow.tracking._tracking_service.client`: MLflow
+    prints the address that the program itself uses, and no setting changes that. Only Databricks' workspace, which it
+    asks for first, takes the place of that address.
+
+    Args:
+        page_of: returns a server's address for browsers; None leaves the lines as MLflow prints them.
+    """
+    from mlflow.tracking._tracking_service import client
+
+    log_url, workspace_url = client.TrackingServiceClient._log_url, client.get_workspace_url
+    page: ContextVar[str | None] = ContextVar("page", default=None)
+
+    @functools.wraps(log_url)
+    def log_page(self: Any, run_id: str) -> None:
+        token = page.set(page_of(self.tracking_uri))
+        try:
+            log_url(self, run_id)  # type: ignore[no-untyped-call]
+        finally:
+            page.reset(token)
+
+    vars(client)["get_workspace_url"] = lambda: page.get() or workspace_url()  # type: ignore[no-untyped-call]
+    client.TrackingServiceClient._log_url = log_page  # type: ignore[method-assign]
 
 
 def pickle_models_by_default() -> None:

@@ -137,6 +137,17 @@ class Settings(EnvironmentSettings):
         """The folder that all nodes share."""
         return self.shared or self.home / "shared"
 
+    @property
+    def names_user(self) -> bool:
+        """True if the environment or the job names the user; otherwise `user` is this process's account."""
+        return "user" in self.model_fields_set
+
+    def page_of(self, tracking_uri: str) -> str:
+        """Return the address at which a browser reaches an MLflow server: for the platform's own, `tracking_page`."""
+        address = tracking_uri.rstrip("/")
+        own = self.platform_tracking_uri or self.tracking_uri
+        return self.tracking_page if self.tracking_page and own and address == own.rstrip("/") else address
+
     def environment(self) -> dict[str, str]:
         """Return the variables that give these settings to another process, a shell or a laptop."""
         values = {

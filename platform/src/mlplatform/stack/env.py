@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.files import atomic
@@ -30,7 +32,7 @@ def write_env(root: Path, host: Host) -> list[str]:
     written = []
     env_file = root / ".env"
     if not env_file.exists():
-        choices = sizing.choices(host)
+        choices = [*sizing.choices(host), *_person()]
         _write(env_file, _filled((root / ".env.example").read_text(), choices))
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
@@ -80,6 +82,17 @@ def client_settings(root: Path) -> Settings:
         s3_credentials=secrets / "minio_person",
         driver_label="role=worker",
     )
+
+
+def _person() -> Iterator[sizing.Choice]:
+    """Yield the setting that names the person in front of the notebook; none for an account without a name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        return
+    # Compose reads other characters in an unquoted value as variables, quotes or comments.
+    if re.fullmatch(r"[\w.@+-]+", user, re.ASCII):
+        yield sizing.Choice("NOTEBOOK_USER", user, "who runs `make env`; the notebook's jobs and runs show this name")
 
 
 def _filled(template: str, choices: list[sizing.Choice]) -> str:

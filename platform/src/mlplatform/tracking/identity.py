@@ -26,10 +26,15 @@ def identity_tags(config: Settings) -> dict[str, str]:
         TAG_ATTEMPT: str(config.attempt),
         TAG_NODE: socket.gethostname(),
         "mlplatform.image": config.image,
-        "mlflow.user": config.user,
+        **user_tag(config),
         "mlflow.source.git.commit": config.git_commit,
     }
     return {tag: value for tag, value in tags.items() if value}
+
+
+def user_tag(config: Settings) -> dict[str, str]:
+    """Return the tag that MLflow shows as "Created by"."""
+    return {"mlflow.user": config.user}
 
 
 def job_tags(config: Settings) -> dict[str, str]:

@@ -23,32 +23,38 @@ _reported: set[str] = set()
 
 
 class JobContext:
-    """`RunContextProvider` of MLflow: every run that a process of a job starts carries the job's identity as tags.
+    """`RunContextProvider` of MLflow: runs carry their job's identity as tags, and outside of jobs the person's name.
+
+    MLflow itself would name the account in its credentials file, which everybody shares.
 
     `MlflowClient.create_run` uses no context provider: runs that it creates carry only what their caller gives.
     """
 
     def __init__(self) -> None:
-        """Set the default model format; MLflow calls this once, during its import."""
+        """Set the default model format and the printed addresses; MLflow calls this once, during its import."""
         try:
             mlflow_compat.pickle_models_by_default()
         except Exception as error:
             _report("PyTorch models are logged in MLflow's own default format", error)
+        try:
+            mlflow_compat.print_pages(_page_of)
+        except Exception as error:
+            _report("MLflow prints the address of its server for programs, not for browsers", error)
 
     def in_context(self) -> bool:
-        """Return whether this process belongs to a job."""
+        """Return whether this process belongs to a job, or its environment names the person."""
         try:
-            return settings().job_id is not None
+            return settings().job_id is not None or settings().names_user
         except Exception as error:
             _report("Runs are not tagged with their job", error)
             return False
 
     def tags(self) -> dict[str, str]:
-        """Return job, attempt, node, image, user and commit, if they are known."""
+        """Return job, attempt, node, image, user and commit, if they are known; outside of jobs the user alone."""
         try:
-            from mlplatform.tracking.identity import identity_tags
+            from mlplatform.tracking.identity import identity_tags, user_tag
 
-            return identity_tags(settings())
+            return identity_tags(settings()) if settings().job_id else user_tag(settings())
         except Exception as error:
             _report("Runs are not tagged with their job", error)
             return {}
@@ -80,6 +86,16 @@ class JobsOwnKey:
         elif (server := settings().platform_tracking_uri) and not str(request.url).startswith(f"{server.rstrip('/')}/"):
             request.headers.pop("Authorization", None)
         return request
+
+
+def _page_of(tracking_uri: str) -> str | None:
+    """Return the platform's own MLflow as browsers reach it; None for other servers and invalid settings."""
+    try:
+        page = settings().page_of(tracking_uri)
+        return page if page == settings().tracking_page else None
+    except Exception as error:
+        _report("MLflow prints the address of its server for programs, not for browsers", error)
+        return None
 
 
 def _report(consequence: str, error: Exception) -> None:

@@ -85,9 +85,8 @@ def own_account() -> dict[str, str]:
 
 
 def run_url(run: Run) -> str:
-    """Return the address of the run's page in MLflow's web interface."""
-    page = settings().tracking_page or uri()
-    return f"{page}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    """Return the address of the run's page at the MLflow server that this process uses, as a browser reaches it."""
+    return f"{settings().page_of(uri() or '')}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def check(tracking_uri: str) -> None:
