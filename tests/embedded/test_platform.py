@@ -1,6 +1,7 @@
 """The embedded platform itself: ports, rejected requests, and a shutdown without leftovers."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,20 @@ def test_ray_rejects_requests_without_token(token: str | None, reached: Settings
     stranger = Settings.load(ray_address=reached.ray_address, ray_auth_token_path=path)
     with Jobs(stranger) as jobs, pytest.raises(AccessError, match="RAY_AUTH_TOKEN_PATH"):
         jobs.submit("id", JOBS)
+
+
+def test_mlflow_page_runs_our_script_and_is_revalidated(reached: Settings) -> None:
+    with httpx.Client(base_url=str(reached.tracking_uri)) as mlflow:
+        page = mlflow.get("/")
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert page.headers["Cache-Control"] == "no-cache"
+        assert mlflow.get("/", headers={"If-None-Match": page.headers["ETag"]}).status_code == 304
+        ours, its_own = re.findall(r'<script defer="defer" src="([^"]+)">', page.text)
+        script = mlflow.get(f"/{ours}")
+        assert script.headers["Content-Type"] == "text/javascript; charset=utf-8"
+        assert '"mlflow.workflowType_v1": "machine_learning"' in script.text
+        assert "max-age=2419200" in script.headers["Cache-Control"]
+        assert mlflow.get(f"/{its_own}").is_success
 
 
 def test_unknown_job_error_names_id(reached: Settings) -> None:

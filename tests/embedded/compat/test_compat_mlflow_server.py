@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ pytest.importorskip("mlflow")
 pytest.importorskip("flask_wtf")
 
 from mlplatform.compat import mlflow_server
+from mlplatform.errors import HostError
 
 
 def test_server_info_offers_no_direct_transfers() -> None:
@@ -26,6 +30,32 @@ def test_server_info_offers_no_direct_transfers() -> None:
         "multipart_downloads_enabled": False,
         "multipart_uploads_enabled": False,
     }
+
+
+def test_script_comes_before_that_of_index_page() -> None:
+    from mlflow.server import app
+
+    assert "serve" in app.view_functions
+    page = Path(str(app.static_folder), "index.html").read_text()
+    changed = mlflow_server.with_script(page, "static-files/ours.js")
+    ours = '<script defer="defer" src="static-files/ours.js"></script>'
+    assert changed.replace(ours, "") == page
+    assert 0 < changed.index(ours) < changed.index('src="static-files/static/js/main.')
+
+
+def test_unknown_index_page_prevents_start() -> None:
+    with pytest.raises(HostError, match="install mlflow 3"):
+        mlflow_server.with_script("<html></html>", "static-files/ours.js")
+
+
+def test_preferences_have_names_that_page_reads() -> None:
+    from mlflow.server import app
+
+    script = resources.files("mlplatform.services").joinpath("mlflow_first_visit.js").read_text()
+    preferences = re.findall(r'^ +"(.+)_v\d": .+,$', script, re.MULTILINE)
+    assert len(preferences) == script.count("_v1")
+    code = "".join(path.read_text() for path in Path(str(app.static_folder), "static/js").glob("*.js"))
+    assert [name for name in preferences if f'"{name}"' not in code] == []
 
 
 def test_validators_are_chosen_by_path_and_method() -> None:

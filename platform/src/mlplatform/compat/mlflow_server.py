@@ -6,8 +6,19 @@ later version renames aborts the server's start instead of leaving a gap open. `
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+from mlplatform.errors import HostError
+
+_OWN_SCRIPT = '<script defer="defer" src="static-files/'
+"""Begin of the tag by which MLflow's index page loads its code."""
+
+_SCRIPT_CACHE_SECONDS = 28 * 24 * 3600
+"""As for MLflow's own scripts, whose names change with their contents too."""
 
 
 def authenticated_app(metrics_user: str) -> Any:
@@ -30,6 +41,54 @@ def authenticated_app(metrics_user: str) -> Any:
 
     auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = is_metrics_user
     return auth.create_app()
+
+
+def open_app() -> Any:
+    """Return MLflow's application without authentication, as `mlflow server` does without an application's name.
+
+    `mlflow.server.fastapi_app.create_fastapi_app`, which adds to the Flask application what MLflow 3 has beside it.
+    """
+    from mlflow.server.fastapi_app import create_fastapi_app
+
+    return create_fastapi_app()
+
+
+def run_on_index_page(script: str) -> None:
+    """Let MLflow's index page run a script before its own; called once, before the application is made.
+
+    `mlflow.server.app` with its endpoint `serve`, and the page in its static folder: MLflow has no setting for what
+    its page shows first. The script is a file of its own, below `/static-files`, so that the page needs no exception
+    from a Content-Security-Policy that a reverse proxy may add.
+
+    Raises:
+        HostError: MLflow has another index page than expected.
+    """
+    from flask import send_file
+    from mlflow.server import app
+
+    def answer(text: str, mimetype: str, max_age: int | None = None) -> Callable[[], Any]:
+        content = text.encode()
+        etag = hashlib.sha256(content).hexdigest()[:32]
+        # Answers a conditional request with 304; without `max_age`, browsers ask each time, as for MLflow's page.
+        return lambda: send_file(io.BytesIO(content), mimetype, etag=etag, max_age=max_age)
+
+    path = f"static-files/mlplatform.{hashlib.sha256(script.encode()).hexdigest()[:8]}.js"
+    page = with_script(Path(str(app.static_folder), "index.html").read_text(), path)
+    if "serve" not in app.view_functions:
+        raise HostError("MLflow serves its index page by another name than `serve`; install mlflow 3.17.")
+    app.view_functions["serve"] = answer(page, "text/html")
+    app.add_url_rule(f"/{path}", "mlplatform_script", answer(script, "text/javascript", _SCRIPT_CACHE_SECONDS))
+
+
+def with_script(page: str, path: str) -> str:
+    """Return MLflow's index page with another script before its own; deferred, as scripts run in the page's order.
+
+    Raises:
+        HostError: the page loads its code in another way.
+    """
+    if page.count(_OWN_SCRIPT) != 1:
+        raise HostError(f"MLflow's index page has no single `{_OWN_SCRIPT}`; install mlflow 3.17.")
+    return page.replace(_OWN_SCRIPT, f'<script defer="defer" src="{path}"></script>{_OWN_SCRIPT}')
 
 
 def _disable_direct_transfers() -> None:

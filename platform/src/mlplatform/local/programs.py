@@ -91,7 +91,8 @@ def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
         key.touch(mode=0o600)
         fernet_key(key)
     command = [
-        *(sys.executable, "-m", "mlflow", "server", f"--host={LOOPBACK}", "--workers=1"),
+        *(sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform-local"),
+        *(f"--host={LOOPBACK}", "--workers=1"),
         f"--port={httpx.URL(instance.tracking_uri).port}",
         f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}",
         f"--artifacts-destination={folder / 'artifacts'}",

@@ -1,11 +1,13 @@
-"""Application of the MLflow server, started by `mlflow server --app-name=mlplatform`.
+"""Applications of the MLflow server, started by `mlflow server --app-name=...`.
 
-It is MLflow with its own authentication, with its keys read from files and three gaps closed
-(`compat/mlflow_server.py`).
+`mlplatform`, of the stack, is MLflow with its own authentication, with its keys read from files and three gaps closed
+(`compat/mlflow_server.py`). `mlplatform-local`, of the embedded platform, is MLflow without authentication. Both open
+on training: a browser that has not been there before gets the preferences in `mlflow_first_visit.js`.
 """
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from mlplatform.compat import mlflow_server
@@ -23,5 +25,16 @@ def create_app() -> Any:
     provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)
     # Without this key, each worker of the server generates its own, and cannot decrypt what another has stored.
     provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
-
+    _open_on_training()
     return mlflow_server.authenticated_app(metrics_user="prometheus")
+
+
+def create_local_app() -> Any:
+    """Return MLflow's application without authentication, for a server on loopback."""
+    _open_on_training()
+    return mlflow_server.open_app()
+
+
+def _open_on_training() -> None:
+    script = resources.files("mlplatform.services").joinpath("mlflow_first_visit.js").read_text()
+    mlflow_server.run_on_index_page(script)
