@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import yaml
-from host import Stack, Trained, run, wait_for
+from host import CHECKOUT, Stack, Trained, run, wait_for
+
+from mlplatform.client.jobs import Jobs
+
+OF_GPUS = re.compile(r"\bgpu:|ray_node_gpus_|ray_node_gram_|ray_component_gpu_")
+"""Metrics that no part of this stack exports; promtool tests the rules that make them."""
 
 
 def metrics_of(expression: str) -> list[str]:
@@ -20,7 +27,7 @@ def test_every_prometheus_target_is_up(stack: Stack) -> None:
     def all_up() -> bool:
         targets = stack.prometheus_targets()
         assert {target["labels"]["job"] for target in targets} == {
-            *("alertmanager", "gateway", "minio", "mlflow", "postgres", "prometheus", "ray")
+            *("alertmanager", "gateway", "minio", "minio-buckets", "mlflow", "postgres", "prometheus", "ray")
         }
         down = [(target["scrapeUrl"], target["lastError"]) for target in targets if target["health"] != "up"]
         assert not down, down
@@ -79,10 +86,51 @@ def test_starts_of_processes_are_counted(stack: Stack) -> None:
 def test_alert_rules_load_and_their_metrics_exist(stack: Stack) -> None:
     rules = stack.execute("prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yml").stdout
     assert "SUCCESS" in rules
-    groups = yaml.safe_load((stack.root / "docker/prometheus/alerts.yml").read_text())["groups"]
+    groups = yaml.safe_load((stack.root / "docker/prometheus/rules/alerts.yml").read_text())["groups"]
     for alert in [rule for group in groups for rule in group["rules"]]:
         for metric in metrics_of(alert["expr"]):
             wait_for(lambda metric=metric: stack.prometheus(metric), f"{metric}, which {alert['alert']} watches")
+
+
+@contextmanager
+def training(jobs: Jobs) -> Iterator[str]:
+    """Run the main job for longer than any test needs it."""
+    job_id = jobs.submit(["python", "digits.py", "--epochs=5000"], CHECKOUT / "jobs", name="watched")
+    try:
+        yield job_id
+    finally:
+        jobs.stop(job_id)
+        jobs.wait(job_id, timeout_s=60)
+        jobs.delete(job_id)
+
+
+def dashboard_queries(stack: Stack, job_id: str) -> set[str]:
+    """Every query of our dashboards, with the variables substituted as Grafana does."""
+    values = {"job_id": job_id, "ray_job_id": ".+", "__rate_interval": "1m"}
+    files = sorted((stack.root / "docker/grafana/dashboards").iterdir())
+    panels = [panel for file in files for panel in json.loads(file.read_text())["panels"]]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    return {re.sub(r"\$([a-z_]+)", lambda name: values[name[1]], query) for query in queries}
+
+
+def test_every_query_of_dashboards_has_data_during_training(stack: Stack, jobs: Jobs) -> None:
+    with training(jobs) as job_id:
+        unanswered = dashboard_queries(stack, job_id)
+        of_gpus = {query for query in unanswered if OF_GPUS.search(query)}
+        assert len(unanswered) > 70
+        for query in of_gpus:
+            stack.prometheus(query)  # raises if Prometheus rejects the query
+        unanswered -= of_gpus
+
+        def all_answered() -> bool:
+            unanswered.difference_update([query for query in unanswered if stack.prometheus(query)])
+            assert not unanswered, sorted(unanswered)
+            return True
+
+        wait_for(all_answered, "data for every query")
+        (attempt,) = stack.prometheus(f'mlplatform_running_attempts{{job_id="{job_id}"}}')
+        of_the_job = f'ray_actors{{JobId="{attempt["metric"]["ray_job_id"]}", Source="executor"}}'
+        assert stack.prometheus(of_the_job), "Ray's metrics name the job by another id than the gateway's"
 
 
 def test_grafana_provisioning_has_data_source_and_ray_dashboards(stack: Stack) -> None:

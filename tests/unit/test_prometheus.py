@@ -19,7 +19,13 @@ SERVICES: dict[str, dict[str, Any]] = {}
 for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
     SERVICES |= yaml.safe_load(file.read_text()).get("services") or {}
 JOBS = load("docker/prometheus/prometheus.yml")["scrape_configs"]
-ALERTS = [rule for group in load("docker/prometheus/alerts.yml")["groups"] for rule in group["rules"]]
+RULES = [
+    rule
+    for file in sorted((CHECKOUT / "docker/prometheus/rules").iterdir())
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
 
 
 def networks(name: str) -> set[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
 import pytest
 from ray_head import TOKEN
 from started_gateway import METRICS_TOKEN, StartedGateway, line, put
+from stored import ray
 
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.jobs.states import Outcome
@@ -54,6 +56,23 @@ def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None
         "mlplatform_log_bytes_total 0.0",
     ):
         assert expected in samples, samples
+
+
+def test_running_attempt_is_published_until_it_ends(started: StartedGateway) -> None:
+    started.add("again", attempts=2, metadata={"user": "ada"})
+    asyncio.run(started.store.seen("again", 2, ray(), "ray-worker-0"))
+    started.add("connects")  # its driver has not connected to Ray yet
+    asyncio.run(started.store.seen("connects", 1, ray(driver=None), "ray-worker-1"))
+
+    def running(client: httpx.Client) -> list[str]:
+        samples = scrape(client, METRICS_TOKEN).text.splitlines()
+        return [sample for sample in samples if sample.startswith("mlplatform_running_attempts{")]
+
+    labels = 'attempt="2",job_id="again",node="ray-worker-0",ray_job_id="01000000",user="ada"'
+    with started.running() as client:
+        assert running(client) == [f"mlplatform_running_attempts{{{labels}}} 1.0"]
+        started.end(job_id="again", number=2)
+        assert running(client) == []
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (TOKEN, 403)], ids=["none", "wrong", "ray"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter
@@ -78,6 +79,10 @@ class _Numbers:
         yield _gauge("ended_attempts", "Ended attempts of jobs; LOST: with a node or with Ray.", ("outcome",), attempts)
         waiting = [((resource,), amount) for resource, amount in self._totals.waiting.items()]
         yield _gauge("waiting_resources", "Resources that the waiting jobs request.", ("resource",), waiting)
+        # Not `job`, which Prometheus sets to the name of the scraped service.
+        labels = ("job_id", "attempt", "user", "ray_job_id", "node")
+        running = [(tuple(map(str, astuple(attempt))), 1) for attempt in self._totals.running]
+        yield _gauge("running_attempts", "1 per running attempt of a job.", labels, running)
         text = "Bytes of the jobs' logs that nodes have sent."
         yield CounterMetricFamily("mlplatform_log_bytes", text, self._log_bytes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, func, select
@@ -23,11 +23,32 @@ class Totals:
         jobs: number of jobs by state and user.
         attempts: number of ended attempts by outcome.
         waiting: resources that the waiting jobs request, by Ray's name of the resource.
+        running: attempts that Ray runs now.
     """
 
     jobs: Mapping[tuple[str, str], int]
     attempts: Mapping[str, int]
     waiting: Mapping[str, float]
+    running: Sequence[RunningAttempt]
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """An attempt that Ray runs now.
+
+    Attributes:
+        job_id: submission id.
+        number: number of the attempt, from 1.
+        user: the job's user.
+        ray_job_id: Ray's id of the driver, by which Ray labels its own metrics.
+        node: host name of the driver's node.
+    """
+
+    job_id: str
+    number: int
+    user: str
+    ray_job_id: str
+    node: str
 
 
 class TotalsReader:
@@ -50,7 +71,14 @@ class TotalsReader:
             jobs={(state, user): count for state, user, count in session.execute(jobs)},
             attempts={outcome: outcomes.get(outcome, 0) for outcome in Outcome},
             waiting={"CPU": 0, "GPU": 0, **waiting},
+            running=self._running(session),
         )
+
+    def _running(self, session: Session) -> list[RunningAttempt]:
+        columns = (AttemptRow.job_id, AttemptRow.number, JobRow.user, AttemptRow.ray_job_id, AttemptRow.node)
+        running = (AttemptRow.running, AttemptRow.ended.is_(None), AttemptRow.ray_job_id.is_not(None))
+        query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(*running)
+        return [RunningAttempt(*row[:4], row[4] or "") for row in session.execute(query)]
 
 
 def _requested(job: JobRow) -> dict[str, float]:
