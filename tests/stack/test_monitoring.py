@@ -1,4 +1,4 @@
-"""Prometheus scrapes every part of the stack; Grafana's provisioning and dashboards match it."""
+"""Prometheus scrapes every part of the stack; rules, Grafana's provisioning and dashboards match it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OF_GPUS = re.compile(r"\bgpu:|ray_node_gpus_|ray_node_gram_|ray_component_gpu_")
 
 
 def metrics_of(expression: str) -> list[str]:
-    """Metrics that a rule reads, except those of GPU exporters, which this stack lacks."""
+    """Metrics that a rule reads, except those of GPUs, which this stack lacks."""
     labels = r"\{[^}]*\}|\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)"
-    return re.findall(r"\b(?!gpu_)[a-z]+_\w+\b(?!\s*\()", re.sub(labels, "", expression))
+    return re.findall(r"\b(?<!:)[a-z]+_\w+\b(?!\s*\()", re.sub(labels, "", expression))
 
 
 def test_every_prometheus_target_is_up(stack: Stack) -> None:
@@ -81,6 +81,16 @@ def test_starts_of_processes_are_counted(stack: Stack) -> None:
         gateway.delete(f"/api/jobs/{job_id}").raise_for_status()
     assert metrics.status_code == 403, "the token of Ray's clients reads the metrics"
     wait_for(lambda: counts()["driver", "cold"] > before["driver", "cold"], "Prometheus to see the cold start")
+
+
+def test_rules_pass_their_promtool_tests(checkout: Stack) -> None:
+    # Not in the running container, which has no place for the tests: its file system is read-only.
+    image = json.loads(checkout.compose("config", "--format", "json").stdout)["services"]["prometheus"]["image"]
+    folders = ("docker/prometheus/rules", "tests/rules")
+    mounts = [f"--volume={checkout.root / folder}:/checkout/{folder}:ro" for folder in folders]
+    promtool = ("docker", "run", "--rm", "--network=none", *mounts, "--entrypoint=promtool", image, "test", "rules")
+    tests = [f"/checkout/tests/rules/{file.name}" for file in sorted((CHECKOUT / "tests/rules").iterdir())]
+    assert run(*promtool, *tests).stdout.count("SUCCESS") == len(tests)
 
 
 def test_alert_rules_load_and_their_metrics_exist(stack: Stack) -> None:

@@ -1,7 +1,8 @@
-"""Prometheus' configuration matches the compose files, and each alert names an action."""
+"""Prometheus' configuration matches the compose files; alerts name an action, and each rule has a promtool test."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ RULES = [
     for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDINGS = [rule for rule in RULES if "record" in rule]
+# `promtool` is in Prometheus' image, so a stack test runs these.
+TESTS = [
+    test for file in sorted((CHECKOUT / "tests/rules").iterdir()) for test in yaml.safe_load(file.read_text())["tests"]
+]
+COMMAND = re.compile(r"`(make|mlplatform|docker|nvidia-smi) ")
 
 
 def networks(name: str) -> set[str]:
@@ -53,5 +60,23 @@ def test_prometheus_has_secrets_of_each_target(job: dict[str, Any]) -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_alert_names_value_and_action(alert: dict[str, Any]) -> None:
     assert "{{ $" in alert["annotations"]["summary"]
-    assert alert["annotations"]["action"]
+    assert COMMAND.search(alert["annotations"]["action"]), "the action names no command"
     assert alert["labels"]["severity"] in ("critical", "warning")
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_each_alert_is_tested_firing_and_silent(alert: dict[str, Any]) -> None:
+    cases = [case for test in TESTS for case in test.get("alert_rule_test", []) if case["alertname"] == alert["alert"]]
+    assert {bool(case["exp_alerts"]) for case in cases} == {True, False}, f"tests/rules/ lacks {alert['alert']}"
+
+
+@pytest.mark.parametrize("rule", RECORDINGS, ids=lambda rule: f"{rule['record']}-{rule['labels']['source']}")
+def test_each_recording_is_tested_with_its_source(rule: dict[str, Any]) -> None:
+    expected = f'{rule["record"]}{{source="{rule["labels"]["source"]}"'
+    samples = [
+        sample["labels"]
+        for test in TESTS
+        for case in test.get("promql_expr_test", [])
+        for sample in case["exp_samples"]
+    ]
+    assert any(sample.startswith(expected) for sample in samples), f"tests/rules/ lacks {expected}}}"
