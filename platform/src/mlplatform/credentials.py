@@ -105,6 +105,11 @@ def comet_config(path: Path) -> None:
     )
 
 
+def to_fill_in(what: str, path: Path) -> None:
+    """Write a file for an operator to fill in, of which `what` will be the whole content."""
+    path.write_text(f"# Replace this line by {what}.\n")
+
+
 class TokenFile:
     """A token in a file, which is read again when it changes, so that a rotation needs no restart.
 

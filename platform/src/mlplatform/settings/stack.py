@@ -17,6 +17,10 @@ LOOPBACK = "127.0.0.1"
 Accelerator = Literal["cpu", "cuda", "rocm"]
 """Kind of hardware on which jobs train."""
 
+_DURATION = r"^([1-9]\d*[smhd])+$"
+
+_RECEIVERS = ("email", "slack", "webhook")
+
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -90,6 +94,33 @@ class StackSettings(BaseSettings):
     disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
     """Free space on Docker's disk, in GB, below which the stack is not started."""
 
+    alert_receivers: str = Field("", validation_alias="ALERT_RECEIVERS")
+    """Kinds of receivers of alerts, comma-separated; empty for none."""
+
+    alert_email_to: str = Field("", validation_alias="ALERT_EMAIL_TO")
+    """Addresses that get alerts by mail, comma-separated."""
+
+    alert_email_from: str = Field("", validation_alias="ALERT_EMAIL_FROM")
+    """Sender of the mails."""
+
+    alert_smtp_server: str = Field("", validation_alias="ALERT_SMTP_SERVER", pattern=r"^(.+:\d+)?$")
+    """Mail server, `host:port`."""
+
+    alert_smtp_user: str = Field("", validation_alias="ALERT_SMTP_USER")
+    """Account on the mail server; empty for a server that asks for none."""
+
+    alert_smtp_tls: Literal["required", "off"] = Field("required", validation_alias="ALERT_SMTP_TLS")
+    """Encryption of the connection to the mail server; `off` also accepts a plain one."""
+
+    alert_group_wait: str = Field("30s", validation_alias="ALERT_GROUP_WAIT", pattern=_DURATION)
+    """Time in which alerts of one name are collected for one message."""
+
+    alert_group_interval: str = Field("5m", validation_alias="ALERT_GROUP_INTERVAL", pattern=_DURATION)
+    """Least time between two messages about alerts of one name."""
+
+    alert_repeat_interval: str = Field("4h", validation_alias="ALERT_REPEAT_INTERVAL", pattern=_DURATION)
+    """Time after which a message is sent again while its alert fires."""
+
     mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
     minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
     minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")
@@ -106,6 +137,14 @@ class StackSettings(BaseSettings):
                 "the stack listens on loopback only, because its pages speak plain HTTP; keep 127.0.0.1 and reach it "
                 "with the `ssh -L` line that `make status` prints"
             )
+        return value
+
+    @field_validator("alert_receivers")
+    @classmethod
+    def _known_receivers(cls, value: str) -> str:
+        kinds = value.split(",") if value else []
+        if not set(kinds) <= set(_RECEIVERS):
+            raise ValueError(f"use {', '.join(_RECEIVERS)} or several of them, separated by commas")
         return value
 
     @classmethod

@@ -11,13 +11,15 @@ from pathlib import Path
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import secrets_folder, sizing
+from mlplatform.stack import alerting, secrets_folder, sizing
 from mlplatform.stack.host import Host
 from mlplatform.stack.workers import render_workers
 
 
 def write_env(root: Path, host: Host) -> list[str]:
     """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
+
+    Alertmanager's configuration is written whenever the settings ask for another one.
 
     An existing `.env` changes in one line: MLPLATFORM_VERSION, the tag of the images that this checkout builds.
     Otherwise that line would keep the version of the checkout that wrote it.
@@ -39,6 +41,8 @@ def write_env(root: Path, host: Host) -> list[str]:
     written += _write_version(env_file, checkout_version(root))
     settings = StackSettings.load(env_file)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
+    if alerting.write_configuration(root, settings):
+        written.append(f"{alerting.FILE} for ALERT_RECEIVERS={settings.alert_receivers}")
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
     if settings.worker_layout == "generated" and not generated.exists():
         generated.write_text(render_workers(settings.accelerator, host.gpus or 1))

@@ -20,6 +20,7 @@ from mlplatform.credentials import (
     postgres_service,
     prometheus_web,
     s3_account,
+    to_fill_in,
     wandb_netrc,
 )
 from mlplatform.files import atomic
@@ -64,10 +65,13 @@ FILES: dict[str, _Write] = {
     "grafana_password": _plain,
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
+    "alert_smtp_password": lambda path: to_fill_in("the password of ALERT_SMTP_USER", path),
+    "alert_slack_url": lambda path: to_fill_in("the address of an incoming webhook of Slack", path),
+    "alert_webhook_url": lambda path: to_fill_in("the address that gets alerts as JSON", path),
 }
 
-TO_FILL_IN = {"wandb_netrc", "comet_config"}
-"""Files for keys of external services, which the operator fills in; until then they hold only comments."""
+TO_FILL_IN = {"wandb_netrc", "comet_config", "alert_smtp_password", "alert_slack_url", "alert_webhook_url"}
+"""Files for keys and addresses of external services. The operator fills them in; until then they hold comments only."""
 
 
 def write_missing(folder: Path) -> list[str]:

@@ -1,0 +1,123 @@
+"""Alerts reach people: by mail, Slack and webhook, when they begin and when they end."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from host import Stack, run, wait_for
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+FOLDER = "/tmp/alerts"
+SMTP_PORT, HTTP_PORT = 8025, 8026
+TO = "operators@example.org"
+ALERT = "TargetDownAtOnce"
+KINDS = {"email", "slack", "webhook"}
+
+
+@contextmanager
+def receiver(stack: Stack, password: str) -> Iterator[str]:
+    """Run receivers of all kinds in the notebook's container; yield the path of what they print."""
+    stack.write("notebook", f"{FOLDER}/receiver.py", (SCRIPTS / "alert_receiver.py").read_text())
+    command = f"exec python receiver.py {SMTP_PORT} {HTTP_PORT} platform {password} >output 2>&1"
+    start = ("docker", "exec", "--detach", "--workdir", FOLDER, stack.container("notebook"), "sh", "-c")
+    run(*start, f"echo $$ >pid; {command}")
+    try:
+        output = f"{FOLDER}/output"
+        wait_for(lambda: "listening" in stack.execute("notebook", "cat", output, check=False).stdout, "the receivers")
+        yield output
+    finally:
+        stack.execute("notebook", "sh", "-c", f"kill $(cat {FOLDER}/pid); rm -rf {FOLDER}")
+
+
+@contextmanager
+def receivers_set(stack: Stack, files: dict[str, str]) -> Iterator[None]:
+    """Set all receivers in `.env` and `secrets/`, as an operator does, and apply that; undo it at the end."""
+    before = {
+        path: path.read_text() for path in (stack.root / ".env", *(stack.root / "secrets" / key for key in files))
+    }
+    for key, text in files.items():
+        (stack.root / "secrets" / key).write_text(f"{text}\n")
+    stack.set_env(
+        ALERT_RECEIVERS="email,slack,webhook",
+        ALERT_EMAIL_TO=TO,
+        ALERT_EMAIL_FROM="platform@example.org",
+        ALERT_SMTP_SERVER=f"notebook:{SMTP_PORT}",
+        ALERT_SMTP_USER="platform",
+        ALERT_SMTP_TLS="off",
+        ALERT_GROUP_WAIT="1s",
+        ALERT_GROUP_INTERVAL="1s",
+    )
+    try:
+        apply(stack)
+        yield
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+        apply(stack)
+
+
+def apply(stack: Stack) -> None:
+    """Do what `make up` does after its build."""
+    stack.make("env")
+    stack.up()
+
+
+@contextmanager
+def alert_without_delay(stack: Stack) -> Iterator[None]:
+    """Give Prometheus a copy of its alert for services that are down, which waits neither 2 minutes nor 15 seconds."""
+    rules = stack.root / "docker/prometheus/rules"
+    groups = yaml.safe_load((rules / "alerts.yml").read_text())["groups"]
+    rule = next(rule for group in groups for rule in group["rules"] if rule.get("alert") == "TargetDown")
+    copy = {**rule, "alert": ALERT, "for": "0s", "expr": 'up{job="postgres"} == 0'}
+    file = rules / "at_once.yml"
+    file.write_text(json.dumps({"groups": [{"name": "at_once", "interval": "1s", "rules": [copy]}]}))
+    try:
+        reload_prometheus(stack)
+        yield
+    finally:
+        file.unlink()
+        reload_prometheus(stack)
+
+
+def reload_prometheus(stack: Stack) -> None:
+    run("docker", "kill", "--signal=HUP", stack.container("prometheus"))
+
+
+def test_mail_slack_and_webhook_get_alert_and_its_end(stack: Stack) -> None:
+    password, token = secrets.token_hex(16), secrets.token_hex(16)
+    address = f"http://notebook:{HTTP_PORT}"
+    files = {
+        "alert_smtp_password": password,
+        "alert_slack_url": f"{address}/slack/{token}",
+        "alert_webhook_url": f"{address}/{token}",
+    }
+    with receiver(stack, password) as output, receivers_set(stack, files), alert_without_delay(stack):
+
+        def messages(status: str) -> dict[str, str]:
+            """Text by kind of the messages that report the alert in this status."""
+            lines = [json.loads(line) for line in stack.execute("notebook", "cat", output).stdout.splitlines()[1:]]
+            found = {line["kind"]: line for line in lines if line["title"] == f"[{status}] {ALERT}"}
+            assert set(found) >= KINDS, lines
+            assert found["email"]["to"] == [TO]
+            return {kind: line["text"] for kind, line in found.items()}
+
+        run("docker", "stop", stack.container("postgres-exporter"))
+        try:
+            begun = wait_for(lambda: messages("FIRING"), "the alert at each receiver", 60)
+        finally:
+            run("docker", "start", stack.container("postgres-exporter"))
+        for text in begun.values():
+            assert "postgres at postgres-exporter:9187 has not answered" in text
+            assert "`make status`" in text, "the message does not name an action"
+        wait_for(lambda: messages("RESOLVED"), "the alert's end at each receiver", 60)
+
+        alertmanager = stack.container("alertmanager")
+        logs = run("docker", "logs", alertmanager)
+        shown = logs.stdout + logs.stderr + run("docker", "inspect", alertmanager).stdout
+        assert password not in shown
+        assert token not in shown
