@@ -24,6 +24,7 @@ from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
+from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
@@ -69,7 +70,9 @@ def create_app(config: GatewaySettings) -> Starlette:
     published = _published(metrics, config)
     check = TokenCheck(token.read)
     sessions = Sessions(store.engine, token.read)
-    page = FrontPage(JobOverview(store.engine), reconciler, head, config.tools)
+    overview = JobOverview(store.engine)
+    utilisation = http_utilisation.UtilisationSource(head)
+    page = FrontPage(overview, reconciler, head, utilisation, config.tools)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -107,6 +110,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),
             *http_sessions.routes(check, sessions),
+            *http_utilisation.routes(overview, reconciler, utilisation),
             *front_page.routes(),
             *published,
             *([queries.route()] if queries else []),

@@ -92,12 +92,11 @@ def holdings_in(
         jobs: as of `users_of`.
         names: host names by node id.
     """
-    submitted = {job["job_id"]: ATTEMPT_ID.sub("", job["submission_id"]) for job in jobs if job["submission_id"]}
+    submitted = job_ids(jobs)
     sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for actor in actors:
-        # The actor that runs an entry point belongs to Ray's own job, and has the job's id in its name.
-        _, _, entry = (actor["name"] or "").rpartition("_ray_internal_job_actor_")
-        owner = ATTEMPT_ID.sub("", entry) if actor["class_name"] == "JobSupervisor" else submitted.get(actor["job_id"])
+        supervisor = actor["class_name"] == "JobSupervisor"
+        owner = supervised_job(actor["name"] or "") if supervisor else submitted.get(actor["job_id"])
         amounts = _amounts(actor["required_resources"] or {})
         node_id = actor.get("node_id") or ""
         if owner:
@@ -105,6 +104,24 @@ def holdings_in(
             for resource, value in amounts.items():
                 held[resource] += value
     return [Holding(job_id, node, dict(amounts)) for (job_id, node), amounts in sorted(sums.items())]
+
+
+def job_ids(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the ids of submitted jobs by Ray's ids of their drivers, from the listing of the head's Jobs API."""
+    return {
+        job["job_id"]: ATTEMPT_ID.sub("", job["submission_id"])
+        for job in jobs
+        if job["submission_id"] and job["job_id"]
+    }
+
+
+def supervised_job(actor: str) -> str:
+    """Return the id of the job whose entry point an actor of this name runs; empty if it is another actor.
+
+    That actor belongs to Ray's own job (JOB_ACTOR_NAME_TEMPLATE of ray.dashboard.modules.job.common).
+    """
+    _, _, entry = actor.rpartition("_ray_internal_job_actor_")
+    return ATTEMPT_ID.sub("", entry) if entry != actor else ""
 
 
 def _amounts(required: Mapping[str, float]) -> dict[str, float]:

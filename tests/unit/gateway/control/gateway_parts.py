@@ -34,7 +34,7 @@ class StandInHead:
     """Bundles of a pending placement group."""
 
     async def look(self) -> ClusterSnapshot:
-        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset(), [NODE])
+        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset({"n"}), frozenset(), [NODE])
 
     async def submit(self, request: dict[str, Any]) -> None:
         self.submitted.append(request["submission_id"])

@@ -49,6 +49,9 @@ class ClusterSnapshot:
     names: Mapping[str, str]
     """Host names by node id."""
 
+    alive: frozenset[str]
+    """Ids of nodes that Ray lists as alive."""
+
     dead: frozenset[str]
     """Ids of nodes that Ray lists as dead."""
 
@@ -85,6 +88,7 @@ class RayHead:
             jobs={job["submission_id"]: job for job in jobs if job["type"] == "SUBMISSION"},
             drivers=[job for job in jobs if job["type"] != "SUBMISSION"],
             names=listings.host_names(states, summary["data"]),
+            alive=frozenset(node["node_id"] for node in states if node["state"] == "ALIVE"),
             dead=frozenset(node["node_id"] for node in states if node["state"] == "DEAD"),
             nodes=listings.nodes_in(states, summary["data"], time.time()),
         )
@@ -124,6 +128,11 @@ class RayHead:
     async def living_actors(self) -> list[dict[str, Any]]:
         """Return Ray's details of the actors that are alive, with the resources that each holds."""
         return await self._listed("actors", state="ALIVE")
+
+    async def node_details(self, node_id: str) -> dict[str, Any]:
+        """Return what a node's agent measures of the node, its GPUs and Ray's processes; partly empty at first."""
+        detail: dict[str, Any] = (await self._json(f"/nodes/{node_id}"))["data"]["detail"]
+        return detail
 
     async def pending_shapes(self) -> list[list[dict[str, float]]]:
         """Return the distinct shapes of pending requests, each as the resources of its bundles.

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.http.utilisation import UtilisationSource
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.listings import Holding, holdings_in
+from mlplatform.scheduling.utilisation import GpuUse
 from mlplatform.settings.gateway import Tool
 
 _RAY_SECONDS = 3.0
@@ -41,13 +43,19 @@ class Gpus:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node with its CPUs and GPUs."""
+    """A node with its CPUs and GPUs.
+
+    Attributes:
+        gpus: shares of its GPUs, by holder.
+        measured: load of each GPU that its agent measures.
+    """
 
     name: str
     alive: bool
     cpus: float
     cpus_used: float
     gpus: Sequence[Gpus] = ()
+    measured: Sequence[GpuUse] = ()
 
 
 @dataclass(frozen=True)
@@ -83,13 +91,22 @@ class FrontPage:
         jobs: reader of the jobs.
         reconciler: has Ray's latest listing of nodes.
         head: Ray's head.
+        utilisation: source of the GPUs' load.
         tools: the stack's pages.
     """
 
-    def __init__(self, jobs: JobOverview, reconciler: Reconciler, head: RayHead, tools: Sequence[Tool]) -> None:
+    def __init__(
+        self,
+        jobs: JobOverview,
+        reconciler: Reconciler,
+        head: RayHead,
+        utilisation: UtilisationSource,
+        tools: Sequence[Tool],
+    ) -> None:
         self._jobs = jobs
         self._reconciler = reconciler
         self._head = head
+        self._utilisation = utilisation
         self._tools = tools
         self._outages = Outages({tool.title: tool.health for tool in tools})
         self._checked = float("-inf")
@@ -117,6 +134,7 @@ class FrontPage:
         except TimeoutError:
             return [], f"Ray's head has not listed its nodes within {_RAY_SECONDS:g} s."
         held = holdings_in(actors, cluster.jobs.values(), cluster.names)
+        load = await self._utilisation.of(cluster)
         # The head declares no CPUs: it runs no jobs.
         return [
             NodeView(
@@ -125,6 +143,7 @@ class FrontPage:
                 node.total["CPU"],
                 node.total["CPU"] - node.free.get("CPU", 0),
                 gpus_of(node.name, node.total.get("GPU", 0), node.free.get("GPU", 0), held),
+                [gpu for gpu in load.gpus if gpu.node == node.name and gpu.memory_total],
             )
             for node in cluster.nodes
             if node.total.get("CPU")

@@ -1,0 +1,76 @@
+"""Live use of nodes, GPUs and running jobs, as the gateway returns it, written as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlplatform.client.connection import Connection
+
+_UNKNOWN = "-"
+
+
+def read(link: Connection) -> str:
+    """Return the current use as tables of plain text.
+
+    Raises:
+        UnreachableError: nothing answers at the address, or Ray's head does not.
+        AccessError: the token is missing or rejected.
+        JobError: the gateway is older than this view, or the address is not a gateway's.
+    """
+    return describe(link.call("GET", "/platform/utilisation").json())
+
+
+def describe(use: Mapping[str, Any]) -> str:
+    """Return the tables of an answer of `GET /platform/utilisation`: nodes, GPUs, running jobs."""
+    jobs = use["jobs"]
+    tables = [
+        _table(("Node", "CPUs reserved", "Memory"), map(_node, use["nodes"])) or "No node has joined yet.",
+        _table(("GPU", "Model", "Use", "Memory", "Jobs"), map(_gpu, use["gpus"])),
+        _table(("Job", "User", "CPUs", "Memory", "GPUs", "Command"), map(_job, jobs)) or "No job is running.",
+        f"The first {len(jobs)} of {use['running']} running jobs." if len(jobs) < use["running"] else "",
+    ]
+    return "\n\n".join(filter(None, tables))
+
+
+def _node(node: Mapping[str, Any]) -> Sequence[str]:
+    cpus = f"{node['cpus_reserved']:g} of {node['cpus']:g}"
+    return node["name"], cpus, _used(node["memory_used"], node["memory_total"])
+
+
+def _gpu(gpu: Mapping[str, Any]) -> Sequence[str]:
+    holders = ", ".join(f"{job_id} ({amount:g})" for job_id, amount in gpu["holders"].items())
+    memory = _used(gpu["memory_used"], gpu["memory_total"])
+    return f"{gpu['node']}:{gpu['index']}", gpu["name"] or _UNKNOWN, _percent(gpu["percent"]), memory, holders or "free"
+
+
+def _job(job: Mapping[str, Any]) -> Sequence[str]:
+    gpus = ", ".join(_held(gpu) for gpu in job["gpus"])
+    cpus = _UNKNOWN if job["cpus"] is None else f"{job['cpus']:.1f}"
+    memory = _UNKNOWN if job["memory"] is None else f"{_gib(job['memory'])} GiB"
+    return job["id"], job["user"], cpus, memory, gpus or _UNKNOWN, " ".join(job["command"].split())
+
+
+def _held(gpu: Mapping[str, Any]) -> str:
+    load = "" if gpu["percent"] is None else f" at {_percent(gpu['percent'])}"
+    return f"{gpu['amount']:g} of {gpu['node']}:{gpu['index']}{load}"
+
+
+def _percent(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value} %"
+
+
+def _used(used: int | None, total: int | None) -> str:
+    return _UNKNOWN if used is None or total is None else f"{_gib(used)} of {_gib(total)} GiB"
+
+
+def _gib(count: float) -> str:
+    return f"{count / (1 << 30):.1f}"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Align columns; empty without rows. rich would add a tenth of a second to the start of a command."""
+    cells = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) if len(cells) > 1 else ""

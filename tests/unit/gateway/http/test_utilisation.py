@@ -1,0 +1,135 @@
+"""The use of nodes, GPUs and jobs: the whole gateway over SQLite, in front of recorded answers of Ray 2.60."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from ray_head import TOKEN
+from started_gateway import StartedGateway
+
+from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform.gateway.jobs.overview import SHOWN
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+
+
+class Head:
+    """Answers as Ray's head; counts the requests for details, which fail while `silent`."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {
+            "/api/jobs/": RECORDED["jobs"],
+            "/api/v0/nodes": {"data": {"result": {"result": RECORDED["shapes"]}}},
+            "/api/v0/actors": {"data": {"result": {"result": []}}},
+            "/nodes": {"data": RECORDED["summary"]},
+        }
+        self.details = 0
+        self.silent = False
+
+    def __call__(self, method: str, path: str) -> tuple[int, str]:
+        path, _, _ = path.partition("?")
+        if path == f"/nodes/{RECORDED['shapes'][0]['node_id']}" and not self.silent:
+            self.details += 1
+            return 200, json.dumps({"data": {"detail": RECORDED["details"][0]}})
+        found = None if method != "GET" else self.answers.get(path)
+        return (500, "down") if found is None else (200, json.dumps(found))
+
+
+@pytest.fixture
+def head() -> Head:
+    return Head()
+
+
+@pytest.fixture
+def gateway(head: Head, serve: Serve, tmp_path: Path) -> StartedGateway:
+    """A gateway with the three jobs that ran during the recording."""
+    started = StartedGateway(tmp_path, serve(head))
+    for job_id in ("group", "plain", "task"):
+        started.add(job_id, entrypoint=f"python {job_id}.py", metadata={"user": "ada"})
+    return started
+
+
+@pytest.fixture
+def client(gateway: StartedGateway) -> Iterator[httpx.Client]:
+    with gateway.running() as client:
+        yield client
+
+
+def use(client: httpx.Client) -> dict[str, Any]:
+    return client.get("/platform/utilisation").raise_for_status().json()
+
+
+def test_jobs_have_user_use_and_gpus(client: httpx.Client) -> None:
+    group, plain, task = use(client)["jobs"]
+    assert group == {
+        "id": "group",
+        "user": "ada",
+        "command": "python group.py",
+        "cpus": 0.611,
+        "memory": 337604608,
+        "gpus": [{"node": "ray-worker-0", "index": 0, "amount": 1.0, "percent": 87}],
+    }
+    assert (plain["cpus"], plain["memory"]) == (None, None)
+    for job in (plain, task):
+        assert job["gpus"] == [{"node": "ray-worker-0", "index": 1, "amount": 0.5, "percent": None}]
+
+
+def test_one_request_to_ray_serves_several_viewers(client: httpx.Client, head: Head) -> None:
+    answers = [use(client) for _ in range(3)]
+    assert answers[0]["gpus"] == answers[2]["gpus"] != []
+    assert head.details == 1
+
+
+def test_nodes_are_listed_without_their_agents_answer(client: httpx.Client, head: Head) -> None:
+    head.silent = True
+    found = use(client)
+    assert [node["name"] for node in found["nodes"]] == ["ray-worker-0"]
+    assert [gpu["percent"] for gpu in found["gpus"]] == [None, None]
+
+
+def test_unavailable_head_is_named(started: StartedGateway) -> None:
+    with started.running() as client:
+        answer = client.get("/platform/utilisation")
+    assert answer.status_code == 503
+    assert f"Ray's head at {started.head} does not answer" in answer.text
+
+
+def test_utilisation_requires_token(client: httpx.Client) -> None:
+    assert client.get("/platform/utilisation", headers={"Authorization": ""}).status_code == 401
+
+
+def test_running_jobs_are_counted_but_cut(gateway: StartedGateway, client: httpx.Client) -> None:
+    for number in range(SHOWN):
+        gateway.add(f"more-{number}")
+    found = use(client)
+    assert len(found["jobs"]) == SHOWN
+    assert found["running"] == SHOWN + 3
+
+
+def test_front_page_shows_measured_load(client: httpx.Client) -> None:
+    client.post(LOGIN_PAGE, data={"token": TOKEN})
+    text = " ".join(client.get(FRONT_PAGE).text.split())
+    assert "GPU 0: 87 % busy, 60.0 of 79.6 GiB" in text
+    assert "GPU 1: 20.0 of 79.6 GiB" in text
+
+
+def test_answer_has_the_fields_of_its_description(client: httpx.Client) -> None:
+    described = yaml.safe_load(files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text())
+    schema = described["components"]["schemas"]["Utilisation"]["properties"]
+    answer = use(client)
+    assert answer.keys() == schema.keys()
+    for kind in ("nodes", "gpus", "jobs"):
+        assert answer[kind][0].keys() == schema[kind]["items"]["properties"].keys()
+    assert (
+        answer["jobs"][0]["gpus"][0].keys()
+        == schema["jobs"]["items"]["properties"]["gpus"]["items"]["properties"].keys()
+    )

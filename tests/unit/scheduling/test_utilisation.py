@@ -1,0 +1,78 @@
+"""Use of nodes, GPUs and jobs, read from answers of Ray 2.60.
+
+`ray_utilisation.json` was recorded on a machine without GPUs: Ray's agent got the load of two from a provider that
+returned fixed values, and wrote the rest itself. Three jobs ran: an actor in a placement group, a plain script, and a
+task; only names were changed and unused fields removed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform.scheduling.listings import nodes_in
+from mlplatform.scheduling.resources import Node
+from mlplatform.scheduling.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def recorded() -> dict[str, Any]:
+    return json.loads((Path(__file__).parents[1] / "ray_utilisation.json").read_text())
+
+
+def read(recorded: dict[str, Any]) -> Utilisation:
+    nodes = nodes_in(recorded["shapes"], recorded["summary"], now=0)
+    return utilisation_in(nodes, recorded["details"], recorded["jobs"])
+
+
+def test_gpu_load_and_holders_are_read(recorded: dict[str, Any]) -> None:
+    model = "NVIDIA H100 80GB HBM3"
+    assert read(recorded).gpus == [
+        GpuUse("ray-worker-0", 0, model, 87, 61440 * MIB, 81559 * MIB, {"group": 1.0}),
+        GpuUse("ray-worker-0", 1, model, None, 20480 * MIB, 81559 * MIB, {"plain": 0.5, "task": 0.5}),
+    ]
+
+
+def test_node_memory_and_reserved_cpus_are_read(recorded: dict[str, Any]) -> None:
+    assert read(recorded).nodes == [NodeUse("ray-worker-0", 4.0, 2.0, 2007392256, 25276510208)]
+
+
+def test_processes_are_added_up_per_job(recorded: dict[str, Any]) -> None:
+    # The plain script is a process that Ray does not know; its supervisor's own use is not the job's.
+    assert read(recorded).jobs == [
+        JobUse("group", 0.611, 190640128 + 146964480),
+        JobUse("task", 0.002, 85712896 + 146739200),
+    ]
+
+
+def test_declared_gpus_without_measurement_are_listed(recorded: dict[str, Any]) -> None:
+    recorded["details"][0]["gpus"] = []
+    first, second = read(recorded).gpus
+    assert first == GpuUse("ray-worker-0", 0, holders={"group": 1.0})
+    assert (second.percent, second.memory_total, dict(second.holders)) == (None, None, {"plain": 0.5, "task": 0.5})
+
+
+def test_node_whose_agent_has_not_reported_is_listed(recorded: dict[str, Any]) -> None:
+    recorded["details"] = [{"raylet": {}, "actors": {}, "workers": []}]
+    found = read(recorded)
+    assert found.nodes == [NodeUse("ray-worker-0", 4.0, 2.0)]
+    assert [gpu.holders for gpu in found.gpus] == [{}, {}]
+    assert found.jobs == []
+
+
+def test_lost_nodes_and_head_are_left_out(recorded: dict[str, Any]) -> None:
+    nodes = [Node("lost", False, {"CPU": 2.0}, {"CPU": 2.0}), Node("ray-head", True, {"memory": 1.0}, {})]
+    assert utilisation_in(nodes, recorded["details"], recorded["jobs"]).nodes == []
+
+
+def test_two_processes_of_a_job_share_a_gpu(recorded: dict[str, Any]) -> None:
+    workers = recorded["details"][0]["workers"]
+    task = next(worker for worker in workers if worker["cmdline"] == ["ray::t"])
+    workers.append(copy.deepcopy(task))
+    assert read(recorded).gpus[1].holders == {"plain": 0.5, "task": 1.0}
