@@ -52,8 +52,9 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes ---
 
-format: .venv/light/ready  ## Format the code and apply safe fixes
+format: .venv/light/ready  ## Format the code, apply safe fixes, and write the table of tests/README.md
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
+	$(LIGHT)/python tests/guides.py
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .

@@ -65,7 +65,15 @@ def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("food11", "weights")
 @pytest.mark.parametrize(
-    "branch", ["main", *(pytest.param(branch, marks=pytest.mark.soak) for branch in SCRIPTS if branch != "main")]
+    "branch",
+    [
+        "main",
+        pytest.param("mlflow", marks=pytest.mark.soak),
+        pytest.param("lightning", marks=pytest.mark.soak),
+        pytest.param("ray", marks=pytest.mark.soak),
+        pytest.param("fault_tolerance", marks=pytest.mark.soak),
+        pytest.param("tune", marks=pytest.mark.soak),
+    ],
 )
 def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
     code, printed = typed(stack, repository, branch)

@@ -1,0 +1,122 @@
+"""The table of the guides' features: complete, current, and naming only tests, lessons and sentences that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import guides
+import pytest
+
+TOTAL = 161
+
+
+@pytest.fixture
+def tests_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of tests/."""
+    monkeypatch.setattr(guides, "TESTS", tmp_path)
+    monkeypatch.setattr(guides, "CHECKOUT", tmp_path)
+    return tmp_path
+
+
+def test_every_feature_has_one_entry() -> None:
+    numbers, features = guides.load()
+    expected = [f"{guide}-{number:02}" for guide, of in numbers.items() for number in range(1, of["features"] + 1)]
+    assert [feature.name for feature in features] == sorted(expected)
+    assert len(features) == TOTAL
+
+
+def test_every_named_test_and_sentence_exists() -> None:
+    problems = []
+    for feature in guides.load()[1]:
+        try:
+            guides.row(feature)
+        except guides.UnknownReferenceError as error:
+            problems.append(str(error))
+    assert problems == []
+
+
+def test_table_is_current() -> None:
+    readme = (guides.TESTS / "README.md").read_text()
+    assert guides.written(readme) == readme, "tests/README.md is outdated: run `make format`"
+
+
+def test_open_features_are_counted() -> None:
+    by_state: dict[str, list[str]] = {"open": [], "open on a GPU": []}
+    for feature in guides.load()[1]:
+        by_state.setdefault(feature.state, []).append(f"{feature.name} {feature.missing}".strip())
+    if opened := by_state["open"]:
+        pytest.xfail(f"{len(opened)} features are open, and {len(by_state['open on a GPU'])} more on GPUs: {opened}")
+
+
+@pytest.mark.parametrize(
+    ("reference", "often"),
+    [
+        ("stack/test_a.py::test_plain", guides.EVERY_RUN),
+        ("stack/test_a.py::test_long", guides.SOAK),
+        ("stack/test_a.py::test_cases", guides.EVERY_RUN),
+        ("stack/test_a.py::test_cases[one]", guides.EVERY_RUN),
+        ("stack/test_a.py::test_cases[two]", guides.SOAK),
+        ("stack/test_soak.py::test_all", guides.SOAK),
+        ("gpu/test_b.py::test_device", guides.GPU),
+        ("lessons/c.py::short", guides.LESSON),
+        ("lessons/c.py::slow", guides.LONG_LESSON),
+        ("lessons/c.py::made", guides.LESSON),
+    ],
+)
+def test_frequency_is_read_from_source(tests_folder: Path, reference: str, often: str) -> None:
+    write(
+        tests_folder / "stack/test_a.py",
+        "def test_plain(): pass\n"
+        "@pytest.mark.timeout(9)\n@pytest.mark.soak\ndef test_long(): pass\n"
+        '@pytest.mark.parametrize("a", ["one", pytest.param("two", marks=pytest.mark.soak)])\n'
+        "def test_cases(a): pass\n",
+    )
+    write(tests_folder / "stack/test_soak.py", "pytestmark = pytest.mark.soak\ndef test_all(): pass\n")
+    write(tests_folder / "gpu/test_b.py", "def test_device(): pass\n")
+    write(
+        tests_folder / "lessons/c.py",
+        'def lesson(which, check):\n    return Lesson("made/m.py", "Promise.", check)\n'
+        'LESSONS = [Lesson("a/s.py", "Promise.", short), Lesson("a/l.py", "Promise.", slow, long=True),'
+        ' lesson("x", made)]\n',
+    )
+    found = guides.proof(reference)
+    assert (found.often, found.tier) == (
+        often,
+        {"lessons": "lesson"}.get(reference.split("/")[0], reference.split("/")[0]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("stack/test_none.py::test_a", "there is no file tests/stack/test_none.py"),
+        ("stack/test_a.py::test_b", "tests/stack/test_a.py has no test test_b"),
+        ("stack/test_a.py::test_a[three]", "test_a has no case 'three'"),
+        ("lessons/c.py::gone", "none of its LESSONS has the check gone"),
+    ],
+)
+def test_unknown_reference_is_named(tests_folder: Path, reference: str, problem: str) -> None:
+    write(tests_folder / "stack/test_a.py", "def test_a(): pass\n")
+    write(tests_folder / "lessons/c.py", "LESSONS = []\n")
+    with pytest.raises(guides.UnknownReferenceError, match=problem):
+        guides.proof(reference)
+
+
+def test_answer_must_be_in_its_file(tests_folder: Path) -> None:
+    write(tests_folder / "README.md", "Not built\nhere: use the other.\n")
+    answered = {"feature": "It is built.", "answered_in": "README.md"}
+    found = guides.Feature.parse("000-01", {**answered, "sentence": "Not built here: use the other."})
+    assert 'README.md): "Not built here: use the other."' in guides.row(found)
+    with pytest.raises(guides.UnknownReferenceError, match=r"README\.md lacks the sentence"):
+        guides.row(guides.Feature.parse("000-01", {**answered, "sentence": "Built here."}))
+
+
+@pytest.mark.parametrize("entry", [{}, {"shown": ["x"]}])
+def test_entry_that_settles_nothing_is_rejected(entry: dict[str, list[str]]) -> None:
+    with pytest.raises(guides.UnknownReferenceError, match="000-01"):
+        guides.row(guides.Feature.parse("000-01", {"feature": "It works.", **entry}))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
