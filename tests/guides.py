@@ -23,11 +23,11 @@ CHECKOUT = TESTS.parent
 BEGIN, END = "<!-- Begin of the table that guides.py writes -->", "<!-- End of the table that guides.py writes -->"
 
 EVERY_RUN = "every CI run"
-LESSON = "drawn at random for each state of `jobs/`"
+LESSON = "when its lesson changes, else drawn at random"
+LONG_LESSON = "when its lesson changes"
 SOAK = "`make soak`"
-LONG_LESSON = SOAK
 GPU = "on a machine with a GPU"
-OFTENEST_FIRST = (EVERY_RUN, LESSON, SOAK, GPU)
+OFTENEST_FIRST = (EVERY_RUN, LESSON, LONG_LESSON, SOAK, GPU)
 
 
 class UnknownReferenceError(Exception):

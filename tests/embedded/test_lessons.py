@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 import stand_in
-from catalogue import LESSONS, each, started
+from catalogue import each, record, started
 from lesson import SECONDS, Left, Lesson, reading
 
 from mlplatform.client.jobs import Jobs
@@ -27,6 +27,8 @@ def runs(
         yield futures
 
 
-@each([lesson for lesson in LESSONS if not lesson.stack_only], share=1, place="embedded")
-def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
+@pytest.mark.lesson
+@each(share=1, place="embedded", can_run=lambda lesson: not lesson.stack_only, own=lambda lesson: True)
+def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]], pytestconfig: pytest.Config) -> None:
     lesson.judge(runs[lesson.name].result(SECONDS))
+    record(lesson, pytestconfig)

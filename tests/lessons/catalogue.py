@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import random
+import inspect
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import food11_lessons
 import food11_ray_lessons
 import framework_lessons
 import pytest
+import selection
 import tracker_lessons
 import train_lessons
 import train_more_lessons
@@ -30,17 +33,47 @@ LESSONS: list[Lesson] = [
 ]
 
 
-def each(lessons: Iterable[Lesson], share: int, place: str) -> Any:
-    """Parametrize a test with lessons. Each change of `jobs/` selects `share` of them; `make soak` runs all."""
-    every = {lesson.name: lesson for lesson in lessons}
-    git = ("git", "rev-parse", "HEAD:jobs")
-    state = subprocess.run(git, cwd=JOBS, capture_output=True, text=True, check=False).stdout
-    short = sorted(name for name, lesson in every.items() if not lesson.long)
-    selected = random.Random(state + place).sample(short, min(share, len(short)))  # noqa: S311
-    return pytest.mark.parametrize(
-        "lesson",
-        [pytest.param(every[name], id=name, marks=[] if name in selected else [pytest.mark.soak]) for name in every],
+def digest(lesson: Lesson) -> str:
+    """Digest of everything that decides whether a lesson passes, except the platform itself."""
+    check = selection.definition(Path(inspect.getfile(lesson.check)), lesson.check.__qualname__.partition(".")[0])
+    return selection.digest(JOBS / lesson.script, *lesson.arguments, str(lesson.options), lesson.status, check)
+
+
+def state() -> str:
+    """The commit's lessons and platform; lessons are drawn again after each change of these."""
+    git = ("git", "rev-parse", "HEAD:./", "HEAD:platform/src")
+    return subprocess.run(git, cwd=JOBS, capture_output=True, text=True, check=False).stdout
+
+
+def each(share: int, place: str, can_run: Callable[[Lesson], bool], own: Callable[[Lesson], bool]) -> Any:
+    """Parametrize a test with lessons; those that this commit does not select are marked `soak`.
+
+    Args:
+        share: number of lessons to draw, besides those that changed.
+        place: name of the tier, so that the tiers draw different lessons.
+        can_run: whether the tier can run a lesson.
+        own: whether the tier runs a lesson when it changes.
+    """
+    lessons = {lesson.name: lesson for lesson in LESSONS if can_run(lesson)}
+    selected = selection.select(
+        {name: digest(lesson) for name, lesson in lessons.items()},
+        own=[name for name, lesson in lessons.items() if own(lesson)],
+        long=[name for name, lesson in lessons.items() if lesson.long],
+        passed=selection.read(),
+        share=share,
+        seed=state() + place,
     )
+    if selected.left:
+        warnings.warn(f"Changed lessons that are left to `make soak`: {', '.join(selected.left)}", stacklevel=2)
+    run = {*selected.changed, *selected.drawn}
+    cases = [pytest.param(lessons[name], id=name, marks=[] if name in run else [pytest.mark.soak]) for name in lessons]
+    return pytest.mark.parametrize("lesson", cases)
+
+
+def record(lesson: Lesson, config: pytest.Config) -> None:
+    """Record that a lesson has passed in its current state, if this is `make soak`, which runs all of them."""
+    if "lesson" in config.option.markexpr:
+        selection.record(lesson.name, digest(lesson), known=[each.name for each in LESSONS])
 
 
 @contextmanager
