@@ -26,6 +26,7 @@ ENV = {
     "STACK_PREFIX": "test-",
     "FOOD11_VOLUME": "test-food11",
     "NOTEBOOK_USER": "ada",
+    "CLUSTER_NETWORK": "10.213.78",
     "WORKER_GPUS": "1",
     "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
     "WORKER_MEMORY": "6g",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import ipaddress
 import json
 import re
 import shutil
@@ -205,6 +206,15 @@ def test_full_disk_error_names_needed_space(tmp_path: Path) -> None:
     assert list(doctor._disk_problems(tmp_path, 0)) == []
 
 
+def test_network_of_another_stack_is_reported(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    settings = StackSettings.load(root / ".env")
+    mine, other, office = (ipaddress.ip_network(text) for text in ("10.213.76.0/24", "10.213.0.0/16", "172.17.0.0/16"))
+    assert list(doctor._network_problems(settings, {"mlplatform_cluster": [mine], "bridge": [office]})) == []
+    (problem,) = doctor._network_problems(settings, {"vpn": [office, other]})
+    assert "CLUSTER_NETWORK=10.213.76 overlaps with Docker's network vpn" in problem
+
+
 def compose_services() -> dict[str, dict[str, Any]]:
     """Services of the shipped compose files, without inherited keys."""
     found: dict[str, dict[str, Any]] = {}
@@ -246,6 +256,11 @@ def test_front_page_links_to_every_published_page() -> None:
 def test_every_service_is_in_table() -> None:
     of_a_verb = {"food11-data"}  # only `make data` runs it
     assert set(compose_services()) - of_a_verb == {service.name for service in services.SERVICES}
+
+
+def test_jobs_share_no_network_with_services_without_login() -> None:
+    names = ("alertmanager", "postgres-exporter", "dcgm-exporter", "amd-exporter", "postgres")
+    assert not [name for name in names if "cluster" in compose_services()[name]["networks"]]
 
 
 def test_compose_secrets_equal_generated_secrets() -> None:

@@ -82,6 +82,9 @@ class StackSettings(BaseSettings):
     food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
     """Docker volume with the photos of Food-11, which the stacks of a host may share."""
 
+    cluster_network: str = Field("10.213.76", validation_alias="CLUSTER_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
+    """First three numbers of the addresses of Ray and of what jobs use."""
+
     bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
     """Address on which the ports are published."""
 

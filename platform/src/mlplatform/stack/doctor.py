@@ -12,7 +12,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import images, services, sizing
+from mlplatform.stack import images, networks, services, sizing
 from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
 
@@ -48,6 +48,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_disk_problems(Path(engine["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
             *_port_problems(settings, profiles, stack_compose.running(root)),
+            *_network_problems(settings, networks.subnets()),
         ]
     if problems:
         raise HostError("\n".join(problems))
@@ -119,6 +120,16 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
                     f"Port {page.port} for {page.title} cannot be used ({error.strerror}): stop the process that "
                     f"uses it, or set {page.setting} in .env to a free port."
                 )
+
+
+def _network_problems(settings: StackSettings, others: dict[str, list[networks.Network]]) -> Iterator[str]:
+    wanted = networks.cluster_subnet(settings)
+    for name, subnets in others.items():
+        if name != networks.cluster_name(settings) and any(wanted.overlaps(subnet) for subnet in subnets):
+            yield (
+                f"CLUSTER_NETWORK={settings.cluster_network} overlaps with Docker's network {name}: set it in .env to "
+                "three other numbers, such as 10.213.80, that no network of yours uses."
+            )
 
 
 def _version(text: str) -> tuple[int, ...]:
