@@ -79,7 +79,9 @@ class Web(BaseHTTPRequestHandler):
         else:
             for alert in body["alerts"]:
                 title = f"[{alert['status'].upper()}] {alert['labels']['alertname']}"
-                received("webhook", title=title, text="\n".join(alert["annotations"].values()))
+                received(
+                    "webhook", title=title, text="\n".join((*alert["annotations"].values(), alert["generatorURL"]))
+                )
 
     def log_message(self, *arguments: object) -> None:
         """Suppress the server's own log lines."""
