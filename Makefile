@@ -46,6 +46,9 @@ cache: .venv/cli  ## Copy downloaded models to the jobs' cache (FROM=~/.cache, o
 smoke:  ## Train the main job on the running stack, submitted from the notebook
 	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py
 
+ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
+	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -113,4 +116,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke destroy format style types lint unit embedded test test-stack bench soak tutorial lock
+.PHONY: help demo env build up down status logs data cache smoke ci destroy format style types lint unit embedded test test-stack bench soak tutorial lock

@@ -132,6 +132,15 @@ def test_client_retries_while_gateway_database_is_unavailable(
         ask(jobs)
 
 
+@pytest.mark.parametrize(("answer", "expected"), [({"driver_exit_code": 3}, 3), ({}, None)])
+def test_job_has_exit_code_of_entry_point(
+    answer: dict[str, int], expected: int | None, serve: Callable[..., str]
+) -> None:
+    details = {"submission_id": "t", "status": "FAILED", "entrypoint": "true", **answer}
+    with Jobs(Settings.load(ray_address=serve(lambda method, path: (200, json.dumps(details))))) as jobs:
+        assert jobs.get("t").exit_code == expected
+
+
 def test_unknown_job_fails_at_once(serve: Callable[..., str]) -> None:
     with (
         Jobs(Settings.load(ray_address=serve(lambda *_: (404, "no")))) as jobs,

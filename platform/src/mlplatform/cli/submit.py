@@ -65,20 +65,7 @@ def submit(
         path, arguments or [], **{key: value for key, value in options.items() if value not in (None, {}, [])}
     )
     with Jobs() as client:
-        job_id = client.submit(
-            job.entrypoint,
-            job.folder,
-            name=job.name,
-            env=job.env,
-            resources=job.resources,
-            workers=job.workers,
-            note=job.file.note,
-            max_restarts_on_failure=job.file.max_restarts_on_failure,
-            max_restarts_on_loss=job.file.max_restarts_on_loss,
-            wait_for_capacity=job.file.wait_for_capacity,
-            pip=job.file.pip,
-            on_wait=print,
-        )
+        job_id = job_file.submit(client, job, on_wait=print)
         print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
         if wait:
             follow(client, job_id)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mlplatform.client.jobs import Jobs
 from mlplatform.client.renamed import with_new_names
 from mlplatform.errors import JobError
+from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
 NAME = "job.toml"
@@ -154,6 +156,24 @@ def submission(path: Path, arguments: Sequence[str] = (), **options: Any) -> Sub
         missing = "names no entrypoint" if (folder / NAME).is_file() else "is not there"
         raise JobError(f'{folder / NAME} {missing}; write one with entrypoint = "python train.py", or name the script.')
     return Submission(_with_arguments(command, arguments), folder, name, file)
+
+
+def submit(client: Jobs, job: Submission, on_wait: Callable[[Shortage], None] | None = None) -> str:
+    """Submit a job and return its id; see `Jobs.submit`."""
+    return client.submit(
+        job.entrypoint,
+        job.folder,
+        name=job.name,
+        env=job.env,
+        resources=job.resources,
+        workers=job.workers,
+        note=job.file.note,
+        max_restarts_on_failure=job.file.max_restarts_on_failure,
+        max_restarts_on_loss=job.file.max_restarts_on_loss,
+        wait_for_capacity=job.file.wait_for_capacity,
+        pip=job.file.pip,
+        on_wait=on_wait,
+    )
 
 
 def pairs(words: Sequence[str]) -> dict[str, str]:

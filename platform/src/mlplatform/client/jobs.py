@@ -57,6 +57,8 @@ class Job:
     user: str
     started: datetime | None
     ended: datetime | None
+    exit_code: int | None = None
+    """Exit status of the last attempt's entry point, negative for a signal; None until it has one."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
@@ -69,6 +71,7 @@ class Job:
             user=(answer.get("metadata") or {}).get("user", ""),
             started=_time(answer.get("start_time")),
             ended=_time(answer.get("end_time")),
+            exit_code=answer.get("driver_exit_code"),
         )
 
 

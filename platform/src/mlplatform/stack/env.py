@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlplatform.files import atomic
@@ -35,7 +35,8 @@ def write_env(root: Path, host: Host) -> list[str]:
     env_file = root / ".env"
     if not env_file.exists():
         choices = [*sizing.choices(host), *_person()]
-        _write(env_file, _filled((root / ".env.example").read_text(), choices))
+        values = {choice.setting: choice.value for choice in choices}
+        _write(env_file, filled((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
     written += _write_version(env_file, checkout_version(root))
@@ -99,7 +100,8 @@ def _person() -> Iterator[sizing.Choice]:
         yield sizing.Choice("NOTEBOOK_USER", user, "who runs `make env`; the notebook's jobs and runs show this name")
 
 
-def _filled(template: str, choices: list[sizing.Choice]) -> str:
-    for choice in choices:
-        template = re.sub(rf"^{choice.setting}=.*$", f"{choice.setting}={choice.value}", template, flags=re.M)
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """Return `.env.example` with other values of some settings."""
+    for setting, value in values.items():
+        template = re.sub(rf"^{setting}=.*$", f"{setting}={value}", template, flags=re.M)
     return template

@@ -1,0 +1,158 @@
+"""`mlplatform stack ci` up to the start of its stack: a recording program stands in for Docker.
+
+`tests/stack/test_ci.py` runs a job with the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlplatform.client.jobs import Job
+from mlplatform.stack import ci
+
+CHECKOUT = Path(__file__).parents[3]
+
+# Answers the checks of the host; `up` prints, and then fails or waits until it is killed.
+DOCKER = """\
+#!/bin/sh
+echo "${STACK_PREFIX-unset} $*" >>"$CALLS"
+case "$*" in
+  "version"*) echo 28.0.0 ;;
+  "compose version"*) echo 2.40.0 ;;
+  "info --format {{json .}}") echo '{"DockerRootDir": "/", "Runtimes": {}}' ;;
+  *" config "*) echo '{"services": {}}' ;;
+  *" ps --all --format {{.Service}}") echo ray-head ;;
+  *" logs "*) echo "the last words" ;;
+  *" up "*) [ -n "$WAITS" ] && exec sleep 60; exit 1 ;;
+esac
+"""
+
+
+class Run:
+    """`mlplatform stack ci` in an own checkout, and the calls that Docker gets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.job, self.logs = folder / "checkout", folder / "job", folder / "logs"
+        self.calls_file = folder / "calls"
+        self.calls_file.touch()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "docker").write_text(DOCKER)
+        (folder / "bin" / "docker").chmod(0o755)
+        self.path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self.root.mkdir()
+        for name in ("compose", "docker", "platform", ".env.example"):
+            (self.root / name).symlink_to(CHECKOUT / name)
+        self.job.mkdir()
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        words = [f"{self.job} -- true", "true", "--logs", str(self.logs), "--root", str(self.root)]
+        command = [sys.executable, "-m", "mlplatform", "stack", "ci", *words]
+        env = {**os.environ, "PATH": self.path, "CALLS": str(self.calls_file), **variables}
+        return subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return self.calls_file.read_text().splitlines()
+
+    def wait_for_call(self, word: str) -> None:
+        deadline = time.monotonic() + 30
+        while not any(f" {word} " in call for call in self.calls):
+            assert time.monotonic() < deadline, self.calls
+            time.sleep(0.05)
+
+    def is_removed(self) -> bool:
+        """True if the last calls removed containers and volumes, and the files are gone."""
+        down, volume = self.calls[-2:]
+        prefix = volume.rpartition(" ")[2].removesuffix("food11")
+        return " down --volumes " in down and prefix.startswith("ci-") and not (self.root / ci.FOLDER).exists()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_failed_start_is_reported_and_removed(run: Run) -> None:
+    process = run.start()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1, error
+    assert "The stack did not become healthy" in error
+    assert "Traceback" not in error
+    assert "the last words" in (run.logs / "ray-head.log").read_text()
+    assert run.is_removed()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_start_is_removed(run: Run, number: signal.Signals) -> None:
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, error
+    assert "Traceback" not in error
+    assert run.is_removed()
+
+
+def test_stack_of_killed_run_is_removed_first(run: Run) -> None:
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    left = (run.root / ci.FOLDER / ".env").read_text()
+    run.calls_file.write_text("")
+    run.start().communicate(timeout=60)
+    prefix = next(line for line in left.splitlines() if line.startswith("STACK_PREFIX=")).partition("=")[2]
+    down, volume = run.calls[:2]
+    assert " down --volumes " in down
+    assert volume.endswith(f" volume rm --force {prefix}food11")
+    assert run.is_removed()
+
+
+def test_two_runs_in_one_checkout_are_rejected(run: Run) -> None:
+    first = run.start(WAITS="1")
+    run.wait_for_call("up")
+    second = run.start()
+    _, error = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert f"Another `make ci` uses {run.root}" in error
+    assert (run.root / ci.FOLDER).is_dir(), "the first run's stack was removed"
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+
+
+def test_callers_own_stack_is_not_touched(run: Run) -> None:
+    run.start(STACK_PREFIX="mine-", COMPOSE_PROJECT_NAME="mine").communicate(timeout=60)
+    assert run.is_removed()
+    assert {call.partition(" ")[0] for call in run.calls} == {"unset"}
+
+
+def test_missing_docker_is_named(run: Run) -> None:
+    (run.root.parent / "bin" / "docker").unlink()
+    run.path = str(run.root.parent / "bin")
+    process = run.start()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Docker is not installed" in error
+    assert "Traceback" not in error
+    assert not (run.root / ci.FOLDER).exists()
+
+
+def ended(status: str, exit_code: int | None) -> Job:
+    return Job("id", status, "true", "", "", None, None, exit_code)
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "expected"),
+    [("SUCCEEDED", 0, 0), ("FAILED", 3, 3), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 1)],
+)
+def test_status_is_that_of_entry_point(status: str, exit_code: int | None, expected: int) -> None:
+    assert ci._status(ended(status, exit_code)) == expected
