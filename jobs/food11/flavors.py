@@ -5,9 +5,10 @@
 
 The lesson: a flavor's `log_model` stores a model together with everything needed to load it, and its `load_model`
 returns an object of that library with the same predictions. Flavors differ in what they write: a pickle of the network;
-scikit-learn's own safe format; a folder with weights, configuration and tokenizer. Nothing is downloaded: the
-Transformers model is a BERT so small that its configuration fits on one line, with the words of this text as
-vocabulary.
+scikit-learn's own safe format; a folder with weights, configuration and tokenizer. (`mlflow.tensorflow` is left out,
+because the image does not include TensorFlow; store its models as checkpoints, as `tensorflow_mirrored.py` does.)
+Nothing is downloaded: the Transformers model is a BERT so small that its configuration fits on one line, with the words
+of this text as vocabulary.
 """
 
 import json

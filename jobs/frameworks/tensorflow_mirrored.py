@@ -7,7 +7,7 @@ The lesson: `TensorflowTrainer` replaces the former `Trainer(backend="tensorflow
 worker its index and the addresses of the others. The strategy cannot train Keras 3 models, so the job also installs
 Keras 2 and sets the variable that selects it. The image does not include TensorFlow: Ray installs the packages for this
 job only, which takes minutes the first time on a node. Metrics and checkpoints are stored as for PyTorch, and training
-resumes from them after a failure.
+resumes from them after a failure. MLflow's own calls work in the training function too.
 """
 
 import argparse
@@ -47,6 +47,7 @@ def digits():
 
 def train(config: dict) -> dict:
     """Training function that runs on each worker: an ordinary script for the strategy that also resumes and reports."""
+    import mlflow
     import tensorflow as tf
 
     class Report(tf.keras.callbacks.Callback):
@@ -66,6 +67,10 @@ def train(config: dict) -> dict:
         f"the strategy has {strategy.num_replicas_in_sync} replicas.",
         flush=True,
     )
+
+    # In rank 0 this is the job's run; calls of other ranks are discarded.
+    with mlplatform.job_run():
+        mlflow.log_metric("replicas", strategy.num_replicas_in_sync)
 
     images, test_images, labels, test_labels = digits()
     sizes = config["batch_size"] * strategy.num_replicas_in_sync

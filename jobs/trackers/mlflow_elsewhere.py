@@ -46,6 +46,9 @@ def train(config: dict) -> None:
     model = ray.train.torch.prepare_model(nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 
+    # Not needed, because the platform passes both on; scripts for other clusters do this.
+    mlflow.set_tracking_uri(config["address"])
+    mlflow.set_experiment(experiment_id=config["experiment_id"])
     # In rank 0 this is the job's run; other ranks get a scratch run that is discarded, so nothing is logged twice.
     with mlplatform.job_run():
         for epoch in range(config["epochs"]):
@@ -64,7 +67,11 @@ def main() -> None:
     with mlplatform.job_run(experiment="elsewhere", params=vars(args)) as run:
         TorchTrainer(
             train,
-            train_loop_config=vars(args),
+            train_loop_config={
+                **vars(args),
+                "address": mlflow.get_tracking_uri(),
+                "experiment_id": run.info.experiment_id,
+            },
             scaling_config=ScalingConfig(num_workers=2, use_gpu=args.use_gpu),
             run_config=mlplatform.run_config("fit"),
         ).fit()

@@ -29,10 +29,12 @@ def _wandb(file: Path) -> dict:
     quiet = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
     printed = subprocess.run(command, env=quiet, stdout=subprocess.PIPE, text=True, check=True).stdout
     records = [json.loads(line) for line in printed.splitlines()]
-    ids = [record["run"]["run_id"] for record in records if record["type"] == "run"]
+    runs = [record["run"] for record in records if record["type"] == "run"]
     items = [record["history"]["item"] for record in records if record["type"] == "history"]
     points = [[item["_step"], item["loss"]] for item in items if "loss" in item]
-    return {"id": ids[-1] if ids else None, "points": points}
+    last = runs[-1] if runs else {}
+    named = {"project": last.get("project"), "name": last.get("display_name")}
+    return {"id": last.get("run_id"), **named, "points": points}
 
 
 def _comet(file: Path) -> dict:

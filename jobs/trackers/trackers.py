@@ -45,7 +45,8 @@ Finish = Callable[[], None]
 def open_wandb(place: mlplatform.Tracker, config: dict) -> tuple[Log, Finish]:
     import wandb
 
-    run = wandb.init(project="digits", config=config)
+    # The id is the job's; the name can be chosen.
+    run = wandb.init(project="digits", name="one layer", config=config)
 
     def finish() -> None:
         run.finish()

@@ -5,7 +5,8 @@
 
 The lesson: a checkpoint is a folder that rank 0 fills and passes to `report`. The training function saves and loads it.
 Ray Train decides which checkpoints to keep (`metric`, `num_to_keep`) and restarts the function when a worker fails
-(`max_failures`). To start from any other checkpoint, pass its address in the config like any other value.
+(`max_failures`); a function that saves nothing starts over then. To start from any other checkpoint, pass its address
+in the config like any other value.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 import ray.train
 from ray.train import Checkpoint, Result, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util.queue import Queue
 
 import mlplatform
 
@@ -26,7 +28,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5, help="epochs per training run")
     parser.add_argument("--keep", type=int, default=2, help="best checkpoints to keep in storage")
-    parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails once; -1 for never")
+    parser.add_argument("--fail-at", type=int, default=3, help="epoch in which rank 1 fails; -1 for never")
+    parser.add_argument("--failures", type=int, default=1, help="how many times it fails")
     parser.add_argument("--max-failures", type=int, default=1, help="worker failures to tolerate")
     parser.add_argument("--start-from", default="", help="address of a checkpoint to start from")
     return parser.parse_args()
@@ -55,8 +58,9 @@ def train(config: dict) -> None:
         print(f"Started from {came_from}: epoch {state['epoch']}, model {state['model']}", flush=True)
 
     for epoch in range(state["epoch"] + 1, config["epochs"]):
-        if rank == 1 and epoch == config["fail_at"] and not resumed:
-            raise RuntimeError(f"This worker fails once, in epoch {epoch}.")
+        if rank == 1 and epoch == config["fail_at"] and not config["failures"].empty():
+            config["failures"].get()
+            raise RuntimeError(f"This worker fails on purpose, in epoch {epoch}.")
         state = {"epoch": epoch, "model": state["model"] + epoch}
         # The score peaks in the middle, like that of a network that then overfits.
         metrics = {**state, METRIC: 1 - abs(epoch - 2.25)}
@@ -65,6 +69,13 @@ def train(config: dict) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             ray.train.report(metrics, checkpoint=save(state, folder))
+
+
+def failures(count: int) -> Queue:
+    """One item per failure, which the failing worker takes; it outlives the workers."""
+    queue = Queue(actor_options={"num_cpus": 0})
+    queue.put_nowait_batch(list(range(count)))
+    return queue
 
 
 def fit(name: str, config: dict, keep: int, max_failures: int = 0) -> Result:
@@ -80,8 +91,10 @@ def fit(name: str, config: dict, keep: int, max_failures: int = 0) -> Result:
 def main() -> None:
     args = arguments()
     with mlplatform.job_run(experiment="lessons", params=vars(args)) as run:
-        first = {"epochs": args.epochs, "fail_at": args.fail_at, "start_from": args.start_from}
+        planned = failures(args.failures)
+        first = {"epochs": args.epochs, "fail_at": args.fail_at, "failures": planned, "start_from": args.start_from}
         result = fit("first", first, args.keep, args.max_failures)
+        print(f"Failures left: {planned.qsize()}")
         kept = sorted((metrics["epoch"], metrics[METRIC]) for _, metrics in result.best_checkpoints)
         print(f"Kept: {json.dumps(kept)}")
         print(f"Latest: {json.dumps(load(result.checkpoint))}")
@@ -93,7 +106,9 @@ def main() -> None:
         result = fit("second", {"epochs": args.epochs, "start_from": address}, args.keep)
         print(f"Second: {json.dumps(load(result.checkpoint))}")
 
-        result = fit("none", {"epochs": 2, "save": False}, args.keep)
+        # Without checkpoints, a restarted training starts over.
+        none = {"epochs": 3, "save": False, "fail_at": 2, "failures": failures(1)}
+        result = fit("none", none, args.keep, max_failures=1)
         # A Result has only the reports that came with checkpoints; `history` has all of them.
         without = {"checkpoint": result.checkpoint, "metrics": result.metrics, "table": result.metrics_dataframe}
         print(f"Without: {json.dumps({**without, 'epochs': [one['epoch'] for one in mlplatform.history('none')]})}")

@@ -4,14 +4,15 @@
     ray job submit --working-dir train -- python configs.py --epochs 2 5
 
 The lesson: everything that differs between two training runs goes into the config dictionary. Each call of `fit()` runs
-the function on a new group of workers. Ray Train has already created the process group, so plain
-`DistributedDataParallel` code works without any Ray code. `fit()` returns rank 0's value; a decorator gathers those of
-the other ranks.
+the function on a new group of workers. Ray Train has already created the process group, so plain code for torchrun (the
+device of the local rank, `DistributedDataParallel`, `DistributedSampler`) works without any Ray code. `fit()` returns
+rank 0's value; a decorator gathers those of the other ranks.
 """
 
 import argparse
 import functools
 import json
+import os
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,7 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
 import mlplatform
 
@@ -47,11 +49,13 @@ def of_every_rank(train: Callable[[dict], object]) -> Callable[[dict], list]:
 
 def fit_a_line(config: dict) -> dict:
     """Fit a line with DDP, written as for torchrun; `config["seeds"]` has the seed of each rank's points."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device(f"cuda:{local_rank}" if local_rank < torch.cuda.device_count() else "cpu")
     torch.manual_seed(config["seeds"][dist.get_rank()])
-    points = torch.randn(32, 4)
+    points = torch.randn(32, 4).to(device)
     targets = points.sum(dim=1, keepdim=True)
     # The ranks' initial weights differ; DDP broadcasts those of rank 0.
-    model = DistributedDataParallel(nn.Linear(4, 1))
+    model = DistributedDataParallel(nn.Linear(4, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     epochs, losses = [], []
     for epoch in range(config["epochs"]):
@@ -61,7 +65,11 @@ def fit_a_line(config: dict) -> dict:
         optimizer.step()
         epochs.append(epoch)
         losses.append(loss.item())
-    return {"epochs": epochs, "losses": losses, "weights": model.module.weight.flatten().tolist()}
+    # The ids of this rank's share of ten rows.
+    shard = DataLoader(range(10), sampler=DistributedSampler(range(10)))
+    rows = [int(row) for row in shard]
+    weights = model.module.weight.flatten().tolist()
+    return {"epochs": epochs, "losses": losses, "weights": weights, "rows": rows}
 
 
 def main() -> None:
@@ -83,6 +91,7 @@ def main() -> None:
             print(f"Epochs of each rank, {name} points: {json.dumps([rank['epochs'] for rank in ranks])}")
             print(f"Losses of each rank, {name} points: {json.dumps([rank['losses'] for rank in ranks])}")
             print(f"Weights of each rank, {name} points: {json.dumps([rank['weights'] for rank in ranks])}")
+            print(f"Rows of each rank, {name} points: {json.dumps([rank['rows'] for rank in ranks])}")
         if run:
             print(f"Run: {mlplatform.run_url(run)}")
 

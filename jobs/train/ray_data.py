@@ -6,8 +6,10 @@
 
 The lesson: a data set is uploaded once and read in place by name, and the run records which data it used. Each worker
 iterates over its own shard; together they see every row once per epoch. All shards have the same length because workers
-wait for each other, so a remainder of rows is dropped. Data is read only when needed, so a data set may be larger than
-the object store. Ray Data's tasks need a CPU in addition to those of the workers.
+wait for each other, so a remainder of rows is dropped. Files of any kind are read only when needed, so a data set may
+be larger than the object store. The split and the number of workers are arguments: `train_test_split(0.2,
+shuffle=True)` shuffles, but each trial of a search would then validate on different rows. Ray Data's tasks need a CPU
+in addition to those of the workers.
 """
 
 import argparse

@@ -50,23 +50,38 @@ def guesses(epoch: int) -> tuple[np.ndarray, np.ndarray]:
 def score(config: dict) -> None:
     """Training function that runs on each worker: rank r scores r + 1 times as many guesses as rank 0."""
     # Imports much of torch, so only the workers import it.
-    from torchmetrics.classification import MulticlassF1Score
+    from torchmetrics import MetricCollection
+    from torchmetrics.classification import (
+        MulticlassF1Score,
+        MulticlassFBetaScore,
+        MulticlassPrecision,
+        MulticlassRecall,
+    )
 
     rank, ranks = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    f1_of_all = MulticlassF1Score(num_classes=10)
+    of_all = MetricCollection(
+        {
+            "f1": MulticlassF1Score(num_classes=10),
+            "f_half": MulticlassFBetaScore(beta=0.5, num_classes=10),
+            "precision": MulticlassPrecision(num_classes=10),
+            "recall": MulticlassRecall(num_classes=10),
+        },
+        # Each metric synchronizes its own state over the ranks.
+        compute_groups=False,
+    )
     f1_of_rank = MulticlassF1Score(num_classes=10, sync_on_compute=False)
     for epoch in range(config["epochs"]):
         labels, guessed = guesses(epoch)
         unit = len(labels) // sum(range(1, ranks + 1))
         begin = unit * rank * (rank + 1) // 2
         part = slice(begin, begin + unit * (rank + 1) if rank < ranks - 1 else None)
-        for metric in (f1_of_all, f1_of_rank):
+        for metric in (of_all, f1_of_rank):
             metric.reset()
             metric.update(torch.tensor(guessed[part]), torch.tensor(labels[part]))
         # A collective operation: every rank must call it.
-        f1 = f1_of_all.compute().item()
+        scores = {name: score.item() for name, score in of_all.compute().items()}
         images = len(labels[part])
-        ray.train.report({"epoch": epoch, "f1": f1, "f1_of_rank": f1_of_rank.compute().item(), "images": images})
+        ray.train.report({"epoch": epoch, **scores, "f1_of_rank": f1_of_rank.compute().item(), "images": images})
 
 
 class Forward(UserCallback):

@@ -71,6 +71,7 @@ def train(config: dict) -> None:
         model.load_state_dict(state["model"])
         first = state["epoch"] + 1
     model = prepare_model(model)
+    print(f"Prepared: {type(model).__name__} on {next(model.parameters()).device}", flush=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(first, config["epochs"]):
         if ranks > 1:

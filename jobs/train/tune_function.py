@@ -58,6 +58,15 @@ def trial(config: dict) -> None:
 def main() -> None:
     args = arguments()
     with mlplatform.job_run(experiment="lessons", params=vars(args)) as run:
+        # First without a search: the same function, with one of the values.
+        TorchTrainer(
+            train,
+            train_loop_config={"input": args.inputs[0], "epochs": args.epochs},
+            scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=args.use_gpu),
+            run_config=mlplatform.run_config("alone"),
+        ).fit()
+        print(f"Alone: {json.dumps([report[METRIC] for report in mlplatform.history('alone')])}")
+
         tuner = tuning.tuner(
             tune.with_resources(trial, {"cpu": 0.01}),
             param_space={

@@ -46,6 +46,7 @@ def tensorflow_mirrored(left: Left) -> None:
     for rank in (0, 1):
         assert f"Rank {rank}: TF_CONFIG index {rank} of 2" in left.log, "TF_CONFIG has each worker's index"
     assert [step for step, _ in left.points("val_accuracy")] == [0, 1], "each epoch is tracked once"
+    assert left.points("replicas") == [(0, 2)], "MLflow's own call in the function was recorded once, by rank 0"
     assert printed["val_accuracy"] > 0.5, "it learned"
     assert any(path.endswith("/model.keras") for path in left.stored), "its checkpoint is in storage"
 

@@ -42,6 +42,8 @@ def same_id(run_id: str, left: Left, found: list[str | None]) -> None:
 def wandb_offline(left: Left) -> None:
     offline_after_a_restart(left)
     assert left.printed("Tracked")["id"] == left.job.id, "the tracker's id is the job's"
+    last = left.printed("Kept offline")[-1]
+    assert (last["project"], last["name"]) == ("digits", "one layer"), "the chosen project and name"
 
 
 def comet_offline(left: Left) -> None:

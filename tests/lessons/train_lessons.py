@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from lesson import Left, Lesson
 from sklearn.datasets import load_digits
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, fbeta_score, precision_score, recall_score
 
 
 def each_config_gives_a_result_of_every_rank(left: Left) -> None:
@@ -25,6 +25,9 @@ def each_config_gives_a_result_of_every_rank(left: Left) -> None:
     for points in ("same", "own"):
         one, other = left.printed(f"Weights of each rank, {points} points")
         assert one == other, "DDP keeps the weights of all ranks equal"
+        rows = left.printed(f"Rows of each rank, {points} points")
+        assert sorted(rows[0] + rows[1]) == list(range(10)), "DistributedSampler gives each rank its share"
+        assert len(rows[0]) == len(rows[1])
     assert len(left.runs) == 1
 
 
@@ -32,6 +35,7 @@ def reports_are_kept_as_asked(left: Left) -> None:
     first, size = np.array([0, 599]), np.array([599, 1198])
     true = []
     """F1 over all guesses and over those of each rank, computed in one process by another library."""
+    others: list[dict[str, float]] = []
     for epoch in range(3):
         labels = load_digits().target
         random = np.random.default_rng(epoch)
@@ -39,6 +43,13 @@ def reports_are_kept_as_asked(left: Left) -> None:
         guesses = np.where(wrong, random.integers(10, size=len(labels)), labels)
         parts = [slice(None), *(slice(begin, begin + length) for begin, length in zip(first, size, strict=True))]
         true.append([f1_score(labels[part], guesses[part], average="macro") for part in parts])
+        others.append(
+            {
+                "precision": precision_score(labels, guesses, average="macro"),
+                "recall": recall_score(labels, guesses, average="macro"),
+                "f_half": fbeta_score(labels, guesses, beta=0.5, average="macro"),
+            }
+        )
 
     aggregates = {"rank0": lambda ranks: ranks[0], "mean": lambda ranks: sum(ranks) / 2}
     for name, aggregate in aggregates.items():
@@ -54,6 +65,9 @@ def reports_are_kept_as_asked(left: Left) -> None:
             assert abs(report["f1_of_rank"] - aggregate(of_ranks)) < 1e-6
             assert abs(report["f1"] - sum(of_ranks) / 2) > 1e-6, "it is not the mean of the ranks' scores"
             assert report["images"] == aggregate([599, 1198])
+        for report, expected in zip(kept, others, strict=True):
+            for metric, value in expected.items():
+                assert abs(report[metric] - value) < 1e-6, f"{metric} counts over all ranks"
 
         live = left.printed(f"Live with {name}")
         # On a busy machine, the driver may receive the last report after training has ended.
@@ -147,6 +161,7 @@ def results_tell_all(left: Left) -> None:
     (folder,) = [line.removeprefix("Folder: ") for line in left.lines if line.startswith("Folder: ")]
     (last_checkpoint,) = [line.removeprefix("Last checkpoint: ") for line in left.lines if line.startswith("Last ch")]
     assert last_checkpoint.startswith(f"{folder}/checkpoint_"), "the result's path contains its checkpoints"
+    assert any("Prepared: DistributedDataParallel on cpu" in line for line in left.lines), "wrapped, on its device"
     assert any("Process group backend: gloo" in line for line in left.lines), "the backend set in TorchConfig"
     assert left.printed("Accuracy of the best checkpoint, predicted in the driver") == max(accuracies)
 

@@ -44,9 +44,11 @@ def check_checkpoints(left: Left) -> None:
     second = [report["epoch"] for report in left.reports if report["run"] == "second"]
     assert second == [3, 4], "the second training run did not start from the given checkpoint"
     assert left.printed("Second") == {"epoch": 4, "model": 10}
-    assert left.printed("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1]}, (
+    assert left.printed("Without") == {"checkpoint": None, "metrics": None, "table": None, "epochs": [0, 1, 2]}, (
         "a run without checkpoints must have a result without reports, and all reports in its history"
     )
+    without = [report["epoch"] for report in left.reports if report["run"] == "none"]
+    assert without.count(0) == 2, f"without checkpoints, a restarted training starts over: {without}"
     assert left.points("model") == [(0, 0), (1, 1), (2, 3), (3, 6), (4, 10)]
     check_addresses(left)
 
@@ -68,10 +70,17 @@ def check_addresses(left: Left) -> None:
 
 
 def check_no_retries(left: Left) -> None:
-    assert "This worker fails once, in epoch 3." in left.job.message + left.log
+    assert "This worker fails on purpose, in epoch 3." in left.job.message + left.log
     assert left.run.info.status == "FAILED"
     assert [report["epoch"] for report in left.reports] == list(range(len(left.reports))), "it was restarted"
     assert len(left.reports) <= 3
+
+
+def check_three_failures(left: Left) -> None:
+    assert left.printed("Failures left") == 0
+    first = [report["epoch"] for report in left.reports if report["run"] == "first"]
+    assert first == [0, 1, 2, 3, 4], "three failures of a worker cost or repeated an epoch"
+    assert left.run.info.status == "FINISHED"
 
 
 def check_elastic(left: Left) -> None:
@@ -116,6 +125,7 @@ def check_ray_data_search(left: Left) -> None:
 
 
 def check_tune_function(left: Left) -> None:
+    assert left.printed("Alone") == [1.0, 1.0], "the same function did not train without a search"
     assert left.printed("Best config") == {"input": 3, "epochs": 2}
     assert left.printed("Trials") == [1.0, 2.0, 3.0]
     assert len(left.children) == 3
@@ -156,6 +166,13 @@ LESSONS = [
         check_no_retries,
         ["--max-failures", "0"],
         status="FAILED",
+        long=True,
+    ),
+    Lesson(
+        "train/checkpoints.py",
+        "A training survives as many failures of its workers as it may, one after another.",
+        check_three_failures,
+        ["--max-failures=3", "--failures=3"],
         long=True,
     ),
     Lesson(
