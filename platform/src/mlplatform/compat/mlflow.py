@@ -141,7 +141,7 @@ def print_pages(page_of: Callable[[str], str | None]) -> None:
     """
     from mlflow.tracking._tracking_service import client
 
-    log_url, workspace_url = client.TrackingServiceClient._log_url, client.get_workspace_url
+    log_url, workspace_url = client.TrackingServiceClient._log_url, vars(client)["get_workspace_url"]
     page: ContextVar[str | None] = ContextVar("page", default=None)
 
     @functools.wraps(log_url)
@@ -152,7 +152,7 @@ def print_pages(page_of: Callable[[str], str | None]) -> None:
         finally:
             page.reset(token)
 
-    vars(client)["get_workspace_url"] = lambda: page.get() or workspace_url()  # type: ignore[no-untyped-call]
+    vars(client)["get_workspace_url"] = lambda: page.get() or workspace_url()
     client.TrackingServiceClient._log_url = log_page  # type: ignore[method-assign]
 
 

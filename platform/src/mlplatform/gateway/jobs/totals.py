@@ -78,7 +78,10 @@ class TotalsReader:
         columns = (AttemptRow.job_id, AttemptRow.number, JobRow.user, AttemptRow.ray_job_id, AttemptRow.node)
         running = (AttemptRow.running, AttemptRow.ended.is_(None), AttemptRow.ray_job_id.is_not(None))
         query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(*running)
-        return [RunningAttempt(*row[:4], row[4] or "") for row in session.execute(query)]
+        return [
+            RunningAttempt(job_id, number, user, ray_job_id or "", node or "")
+            for job_id, number, user, ray_job_id, node in session.execute(query)
+        ]
 
 
 def _requested(job: JobRow) -> dict[str, float]:
