@@ -1,6 +1,7 @@
 """Searches on a real Ray and MLflow: crashed and resumed, stopped, and with several workers per trial."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,8 +203,9 @@ def test_stopping_job_ends_trial_runs_as_killed(jobs: Jobs, tmp_path: Path) -> N
 
 def test_multi_worker_trial_reports_to_its_run(jobs: Jobs, reached: Settings, tmp_path: Path) -> None:
     job_id = jobs.submit(["python", "search.py", str(tmp_path), "--workers"], SCRIPTS, name="search-workers")
-    ended = jobs.wait(job_id, 120)
+    ended = jobs.wait(job_id, 240)
     assert ended.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
+    assert re.search(r"rank 0 starts at epoch [12]", jobs.logs(job_id)), "the failed worker loaded no checkpoint"
     ((trial_id, run),) = children(job_id).items()
     lr = float(run.data.params["lr"])
     assert points(run, "accuracy") == [(epoch, pytest.approx(lr * epoch)) for epoch in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import mlflow
+import numpy as np
 
 import mlplatform
 
@@ -51,6 +52,7 @@ def train(config: dict | None = None) -> None:
         inputs = torch.arange(16.0).reshape(8, 2) / 16
         trainer.fit(Line(), DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), 2))
         mlflow.log_metric("after_fit", trainer.global_rank)
+        mlflow.log_image(np.zeros((8, 8, 3), np.uint8), "picture.png")
         model = mlflow.last_logged_model()
         mlflow.register_model(model.model_uri, f"line-{'train' if '--train' in sys.argv else 'ddp'}")
         rank = f"rank {trainer.global_rank} of {trainer.world_size}"

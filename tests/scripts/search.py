@@ -57,7 +57,11 @@ def trial(config: dict) -> None:
 
 def worker(config: dict) -> None:
     rank = ray.train.get_context().get_world_rank()
-    for epoch in range(first_epoch(ray.train.get_checkpoint()), 3):
+    start = first_epoch(ray.train.get_checkpoint())
+    print(f"rank {rank} starts at epoch {start}", flush=True)
+    for epoch in range(start, 3):
+        if rank == 0 and epoch == 2 and not start:
+            raise RuntimeError("this worker fails once")
         with tempfile.TemporaryDirectory() as state:
             (Path(state) / "state.json").write_text(json.dumps({"next": epoch + 1}))
             checkpoint = ray.train.Checkpoint.from_directory(state) if rank == 0 else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
+import uuid
+from datetime import UTC, datetime
 
 import pytest
 from failure_training import SCRIPTS
@@ -89,6 +91,33 @@ def test_raylet_gets_ports_of_agents_on_command_line(stack: Stack, node: str) ->
     command = stack.execute(node, "pgrep", "--full", "--list-full", "/raylet/raylet ").stdout
     agents = {"metrics-agent-port": 8081, "runtime_env_agent_port": 8082, "dashboard_agent_listen_port": 52365}
     assert {f"--{option}={port}" for option, port in agents.items()} <= set(command.split()), command
+
+
+def test_job_of_another_person_waits_its_turn(stack: Stack, jobs: Jobs) -> None:
+    """Three jobs of one GPU each, on two GPUs; the first two end when the third waits."""
+    folder = f"/shared/{uuid.uuid4().hex}"
+    stack.execute("notebook", "mkdir", folder)
+    hold = f"until [ -e {folder}/enough ]; do sleep 0.2; done"
+    people, ids = ("ada", "bob", "cy"), list[str]()
+    try:
+        for person in people:
+            body = {"entrypoint": hold, "entrypoint_num_gpus": 1, "metadata": {"user": person}}
+            ids.append(stack.ray.post("/api/jobs/", json=body).raise_for_status().json()["submission_id"])
+
+        def waits() -> bool:
+            message = jobs.get(ids[2]).message
+            return "waits for 1 GPU" in message and ids[0] in message
+
+        wait_for(waits, "the third job to wait for the first person's GPU", 60)
+        assert not jobs.attempts(ids[2]), "a waiting job has started"
+    finally:
+        released = datetime.now(UTC)
+        stack.execute("notebook", "touch", f"{folder}/enough")
+        ended = [jobs.wait(job_id, timeout_s=120) for job_id in ids]
+        stack.execute("notebook", "rm", "-r", folder)
+    assert [(job.user, job.status) for job in ended] == [(person, "SUCCEEDED") for person in people]
+    (attempt,) = jobs.attempts(ids[2])
+    assert attempt.created >= released, "the third job started before a GPU was free"
 
 
 @pytest.mark.parametrize("way", ["task", "training"])

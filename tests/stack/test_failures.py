@@ -53,6 +53,25 @@ def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> 
     whole_again(stack)
 
 
+def test_node_lost_right_after_training_loses_nothing(stack: Stack, jobs: Jobs) -> None:
+    steps = 6
+    job_id = submit(jobs, steps, 0)
+    jobs.wait(job_id, timeout_s=180)
+    (attempt,) = jobs.attempts(job_id)
+    assert attempt.node
+    run("docker", "kill", stack.container(attempt.node))
+    try:
+        nothing_is_lost(stack, jobs, job_id, steps)
+        wait_for(
+            lambda: [int(report["step"]) for report in reports(jobs, job_id)] == list(range(steps)),
+            "the complete log",
+            60,
+        )
+    finally:
+        run("docker", "start", stack.container(attempt.node))
+    whole_again(stack)
+
+
 def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -> None:
     """The outages overlap: one starts every 5 s, and each lasts a minute."""
     steps = 90

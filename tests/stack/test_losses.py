@@ -26,6 +26,7 @@ from host import Stack, run, wait_for
 from mlplatform.client.jobs import Jobs, report_in
 
 RAY = ("ray-head", "ray-worker-0", "ray-worker-1")
+NOTE = "/home/jovyan/work/note.txt"
 
 
 def attempts(stack: Stack, job_id: str) -> list[dict[str, str]]:
@@ -114,8 +115,11 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     print(f"all of Ray crashed: {took:.0f} s")
     after_a_checkpoint(jobs, job_id, more=1)
     last = step(jobs, job_id)
+    stack.write("notebook", NOTE, "kept")
     stack.make("down")
     stack.up()
+    assert stack.execute("notebook", "cat", NOTE).stdout == "kept", "the notebook's folder was lost with its container"
+    stack.execute("notebook", "rm", NOTE)
     assert step(jobs, job_id) >= last, "the log was lost with the stack"
     nothing_is_lost(stack, jobs, job_id, steps)
     assert len(starts(jobs, job_id)) == len(attempts(stack, job_id)) == 3

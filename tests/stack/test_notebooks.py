@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from host import CHECKOUT, Stack, wait_for
 from websockets.sync.client import ClientConnection, connect
 
 WORK = "/home/jovyan/work"
+PRINT_RUN = "import mlflow\nwith mlflow.start_run() as run:\n    print('run', run.info.run_id)\n"
 NOTEBOOKS = CHECKOUT / "jobs" / "notebooks"
 
 
@@ -43,11 +45,11 @@ class Terminal:
             shown += data[0] if kind == "stdout" else ""
         return shown
 
-    def typed(self, command: str) -> str:
+    def typed(self, command: str, seconds: float = 60) -> str:
         """Type a command, wait until it ends, and return its output."""
         # In two parts, so that the echo of the typed command does not match.
         self.press(f"{command}; echo en''ded\r")
-        return self.shown_until("ended")
+        return self.shown_until("ended", seconds)
 
 
 @pytest.fixture
@@ -87,6 +89,48 @@ def test_ctrl_c_kills_run_and_next_run_finishes(stack: Stack, food11: None, term
 
         wait_for(lambda: "RUNNING" not in ends(), "the end of both runs", 60)
         assert ends() == ["KILLED", "FINISHED"]
+
+
+def test_next_run_in_terminal_records_new_commit(stack: Stack, terminal: Terminal) -> None:
+    """The tutorial's use of git: clone, switch, edit, compare, stash, commit, and train before and after."""
+    cloned = f"{WORK}/cloned"
+    stack.write("notebook", "/tmp/original/train.py", PRINT_RUN)
+    git = "git -c user.name=a -c user.email=a@b"
+    terminal.typed(f"cd /tmp/original && git init -q && {git} add . && {git} commit -qm one && git branch mlflow")
+    terminal.typed(f"git clone -q /tmp/original {cloned}; cd {cloned}; git switch -q mlflow; alias git='{git}'")
+    try:
+        first = terminal.typed("git status | head -1; python train.py; git rev-parse HEAD", 120)
+        assert "On branch mlflow" in first
+        changed = terminal.typed(
+            "echo '# changed' >>train.py; git --no-pager diff --no-color; git stash -q; git status --short"
+        )
+        assert "+# changed" in changed
+        assert "M train.py" not in changed, "the change was not stashed"
+        second = terminal.typed("git stash pop -q; git commit -qam two; python train.py; git rev-parse HEAD", 120)
+        commits = [re.findall(r"\b[0-9a-f]{40}\b", shown)[-1] for shown in (first, second)]
+        assert commits[0] != commits[1]
+        for shown, commit in zip((first, second), commits, strict=True):
+            (run_id,) = re.findall(r"run ([0-9a-f]{32})", shown)
+            with stack.mlflow as mlflow:
+                tags = mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"]["data"]["tags"]
+            assert {"key": "mlflow.source.git.commit", "value": commit} in tags
+    finally:
+        stack.execute("notebook", "rm", "-rf", cloned, "/tmp/original")
+
+
+def test_ctrl_c_leaves_waiting_job_submitted(stack: Stack, terminal: Terminal) -> None:
+    job_id = f"waits-{uuid.uuid4().hex[:8]}"
+    options = f"--submission-id {job_id} --entrypoint-num-gpus 2"
+    terminal.press(f'ray job submit {options} --metadata-json \'{{"wait_for_capacity": "true"}}\' -- true\r')
+    terminal.shown_until("submitted successfully")
+    terminal.press("\x03")
+    terminal.typed("true")
+    with stack.ray as gateway:
+        try:
+            assert gateway.get(f"/api/jobs/{job_id}").raise_for_status().json()["status"] == "PENDING"
+            assert gateway.get(f"/platform/jobs/{job_id}").json()["attempts"] == [], "it holds resources of a node"
+        finally:
+            gateway.post(f"/api/jobs/{job_id}/stop").raise_for_status()
 
 
 def test_tensorboard_is_reachable_through_jupyter_proxy(stack: Stack) -> None:

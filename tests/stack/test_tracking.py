@@ -60,7 +60,7 @@ def test_two_ranks_share_one_run_from_rank_0(stack: Stack, the_run: dict[str, An
     metrics = {metric["key"]: metric["value"] for metric in the_run["data"]["metrics"]}
     assert metrics["after_fit"] == 0.0, "not the value of rank 0"
     assert "loss" in metrics
-    assert {"model_summary.txt", "gpu-info.txt", "params.json", "git.diff"} <= files(stack, the_run)
+    assert {"model_summary.txt", "picture.png", "gpu-info.txt", "params.json", "git.diff"} <= files(stack, the_run)
     versions = stack.mlflow.get(
         "/model-versions/search", params={"filter": f"run_id = '{the_run['info']['run_id']}'"}
     ).json()["model_versions"]
