@@ -28,6 +28,8 @@ LONG_LESSON = "when its lesson changes"
 SOAK = "`make soak`"
 GPU = "on a machine with a GPU"
 OFTENEST_FIRST = (EVERY_RUN, LESSON, LONG_LESSON, SOAK, GPU)
+ANSWERED, OPEN_ON_GPU, OPEN = "answered by a sentence", "open, because they need a GPU", "open"
+STATES = (*OFTENEST_FIRST, ANSWERED, OPEN_ON_GPU, OPEN)
 
 
 class UnknownReferenceError(Exception):
@@ -88,12 +90,12 @@ class Feature:
 
     @property
     def state(self) -> str:
-        """State of the feature: settled by its most frequent test, by a sentence, with a GPU, or not yet."""
+        """One of STATES: by its most frequent test, but by a GPU's if the rest needs one."""
         if self.missing:
-            return "open"
+            return OPEN
         if self.gpu is not None:
-            return "gpu" if self.gpu else "open on a GPU"
-        return min((proof.often for proof in self.proofs), key=OFTENEST_FIRST.index, default="answered")
+            return GPU if self.gpu else OPEN_ON_GPU
+        return min((proof.often for proof in self.proofs), key=OFTENEST_FIRST.index, default=ANSWERED)
 
 
 def load(file: Path = TESTS / "guides.toml") -> tuple[dict[str, Any], list[Feature]]:
@@ -231,12 +233,12 @@ def table() -> str:
     """The text between the markers: a summary and one table with all features."""
     guides, features = load()
     states = Counter(feature.state for feature in features)
-    shown = [f"{states[often]} by a test that runs: {often}" for often in OFTENEST_FIRST if states[often]]
-    others = [f"{states[state]} {state}" for state in ("answered", "gpu", "open on a GPU", "open") if states[state]]
-    titles = [f"{number} {guide['title']}" for number, guide in sorted(guides.items())]
+    settled = "; ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    titles = [f"{number} is {guide['title']}" for number, guide in sorted(guides.items())]
     return "\n".join(
         [
-            f"{len(features)} features of {len(guides)} guides ({'; '.join(titles)}): {'; '.join(shown + others)}.",
+            f"{len(features)} features of {len(guides)} guides ({'; '.join(titles)}), "
+            f"by the most frequent of their tests: {settled}.",
             "",
             "| id | feature | shown by | tier | how often |",
             "|---|---|---|---|---|",
