@@ -114,7 +114,7 @@ def little_memory(stack: Stack, limit: str) -> Iterator[None]:
 
 def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -> None:
     nodes = {node["raylet"]["nodeId"] for node in stack.alive_nodes()}
-    with little_memory(stack, "2500m"):
+    with little_memory(stack, "3g"):
         job_id = jobs.submit(["python", "loaders.py"], SCRIPTS, name="loaders")
         job = jobs.wait(job_id, timeout_s=300)
     assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
