@@ -74,10 +74,46 @@ class Page:
         """Click the first element that a CSS selector matches."""
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
 
-    def type(self, selector: str, text: str) -> None:
-        """Type a text, without keys such as Enter, into the first element that a CSS selector matches."""
-        self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
+    def press(self, element: str) -> None:
+        """Press the mouse on an element, given as a JavaScript expression, as menus need that ignore `click()`."""
+        # Menus and dialogs move while they open, so that the mouse would miss them.
+        middle_at_rest = f"""new Promise(done => {{
+            const element = {element};
+            if (!element) return done(null);
+            element.scrollIntoView({{block: 'center'}});
+            const middle = () => {{
+                const box = element.getBoundingClientRect();
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            }};
+            const before = middle();
+            setTimeout(() => done(String(before) === String(middle()) ? before : null), 100);
+        }})"""
+        place = wait_for(lambda: self.evaluate(middle_at_rest), f"{element} on the page", BOUND_S)
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            mouse = {"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+            self._call("Input.dispatchMouseEvent", **mouse)
+
+    def press_text(self, text: str, tag: str = "*") -> None:
+        """Press the mouse on the innermost element that shows exactly a text, the last one if there are several."""
+        path = f"(//{tag}[normalize-space(.)={json.dumps(text)}])[last()]"
+        self.press(f"document.evaluate({json.dumps(path)}, document, null, 9).singleNodeValue")
+
+    def type(self, text: str, into: str | None = None) -> None:
+        """Type a text, without keys such as Enter.
+
+        Args:
+            text: what to type.
+            into: CSS selector of the element, which gets the focus; None for the one that has it.
+        """
+        if into:
+            self.evaluate(f"document.querySelector({json.dumps(into)}).focus()")
         self._call("Input.insertText", text=text)
+
+    def authenticate(self, user: str, password: str) -> None:
+        """Send an account with each request, as after the browser's own dialog."""
+        account = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._call("Network.enable")
+        self._call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {account}"})
 
     def press_enter(self, shift: bool = False) -> None:
         """Press Enter in the element that has the focus."""

@@ -15,8 +15,8 @@ def test_console_lists_buckets_and_new_artifact(stack: Stack, trained: Trained, 
     page.go(address)
     wait_for(lambda: page.evaluate("!!document.querySelector('#accessKey')"), "the login page", BOUND_S)
     key, secret = read_s3_account(stack.root / "secrets" / "minio_person")
-    page.type("#accessKey", key)
-    page.type("#secretKey", secret)
+    page.type(key, into="#accessKey")
+    page.type(secret, into="#secretKey")
     page.click("#do-login")
     for bucket in ("datasets", "jobs", "mlflow-artifacts", "ray"):
         page.wait_for_text(bucket, f"bucket {bucket}")

@@ -20,7 +20,7 @@ def lab(stack: Stack, page: Page) -> Iterator[Page]:
     page.resize(1280, 900)
     page.go(f"{address}/lab")
     wait_for(lambda: page.evaluate("!!document.querySelector('#password_input')"), "the login page", BOUND_S)
-    page.type("#password_input", stack.secret("notebook_token"))
+    page.type(stack.secret("notebook_token"), into="#password_input")
     page.click("#login_submit")
     wait_for(lambda: page.evaluate("!!document.querySelector('.jp-LauncherCard')"), "the launcher", BOUND_S)
     yield page
@@ -47,7 +47,7 @@ def test_lab_shows_lessons_without_questions(lab: Page) -> None:
 def test_command_in_terminal_changes_file_browser(lab: Page) -> None:
     lab.click('.jp-LauncherCard[title="Start a new terminal session"]')
     wait_for(lambda: lab.evaluate("!!document.querySelector('.xterm-helper-textarea')"), "a terminal", BOUND_S)
-    lab.type(".xterm-helper-textarea", f"mkdir {FOLDER}")
+    lab.type(f"mkdir {FOLDER}", into=".xterm-helper-textarea")
     lab.press_enter()
     wait_for(lambda: FOLDER in lab.evaluate(ITEMS), "the folder in the file browser", BOUND_S)
     lab.picture("lab-terminal")
