@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,6 @@ from browser import BOUND_S, Page
 from host import ENV, Stack, Trained, wait_for
 
 from mlplatform.credentials import read_mlflow_account
-
-PICTURES = Path(os.environ["PICTURES"]) if "PICTURES" in os.environ else None
-"""Folder for screenshots that people look at; none by default."""
 
 TWO_RUNS = """
 import mlflow, sys
@@ -85,8 +80,7 @@ class MlflowPages:
         return set(self.page.evaluate(LEGENDS)) if drawn else set()
 
     def picture(self, name: str) -> None:
-        if PICTURES:
-            self.page.screenshot(PICTURES / f"mlflow-{name}.png")
+        self.page.picture(f"mlflow-{name}")
 
 
 @pytest.fixture
