@@ -21,7 +21,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 
 build: env  ## Build the images
 	$(COMPOSE) --profile '*' build storage-init minio ray-head
-	$(COMPOSE) --profile '*' build notebook
+	$(COMPOSE) --profile '*' build notebook hub
 
 up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for one half)
 	@$(CLI) stack up --only "$(ONLY)"
@@ -48,6 +48,21 @@ smoke:  ## Train the main job on the running stack, submitted from the notebook
 
 ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
+
+host-token: build  ## Invite another machine: print the line and the one-time code that join it (ADDRESS=this host's, as it reaches it)
+	@$(CLI) stack host-token --address "$(ADDRESS)"
+
+join: .venv/cli  ## Add this machine's workers to a stack on another host (HOST= and CERTIFICATE= as `make host-token` prints, NAME=)
+	@$(CLI) stack join --host "$(HOST)" --certificate "$(CERTIFICATE)" --name "$(NAME)"
+
+hosts: .venv/cli  ## List the hosts that have joined
+	@$(CLI) stack hosts
+
+remove-host: .venv/cli  ## Remove a host that has joined (NAME=)
+	@$(CLI) stack remove-host "$(NAME)"
+
+leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
+	@$(CLI) stack leave
 
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
@@ -116,4 +131,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke ci destroy format style types lint unit embedded test test-stack bench soak tutorial lock
+.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave destroy format style types lint unit embedded test test-stack bench soak tutorial lock

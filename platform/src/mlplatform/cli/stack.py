@@ -33,8 +33,11 @@ def env(root: Root = Path()) -> None:
 @app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
-    from mlplatform.stack import compose, doctor
+    from mlplatform.errors import HostError
+    from mlplatform.stack import compose, doctor, joining
 
+    if joining.has_joined(root.absolute()):
+        raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))
     compose.up(root.absolute(), only)
     status(root)
@@ -104,6 +107,80 @@ def status(root: Root = Path()) -> None:
     # On one line whatever the terminal's width, so that it can be copied.
     host = f"{getpass.getuser()}@{socket.gethostname()}"
     console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
+
+
+@app.command("host-token")
+def host_token(
+    address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",
+    root: Root = Path(),
+) -> None:
+    """Invite another machine: print the line and the one-time code that join it, and wait until it has joined."""
+    from mlplatform.errors import HostError
+    from mlplatform.stack import hosts
+    from mlplatform.stack.invitation import SECONDS
+
+    address = address or hosts.address_of_this_host()
+    if not address:
+        raise HostError("This host has no route to another one: name the address to use with ADDRESS=.")
+    invitation = hosts.invite(root.absolute())
+    print("In a clone of this repository on the other machine:\n")
+    print(f"  make join HOST={address}:{invitation.port} CERTIFICATE={invitation.fingerprint}\n")
+    print(f"It asks for this code, which is valid for {SECONDS / 60:.0f} minutes and one machine: {invitation.code}")
+    print("Waiting; Ctrl-C withdraws the invitation.", flush=True)
+    print(f"{invitation.wait()} has joined; its worker starts now.")
+
+
+@app.command()
+def join(
+    host: Annotated[str, typer.Option(help="Address and port that `make host-token` prints.")] = "",
+    certificate: Annotated[str, typer.Option(help="Fingerprint that `make host-token` prints.")] = "",
+    name: Annotated[str, typer.Option(help="Name of this machine in the stack.", show_default="its host name")] = "",
+    root: Root = Path(),
+) -> None:
+    """Add this machine's worker to the stack that printed an invitation; asks for its one-time code.
+
+    On a machine that has joined, without an address: apply the settings in joined.env.
+    """
+    from mlplatform.errors import SettingsError
+    from mlplatform.stack import joining
+    from mlplatform.stack.host import this_host
+
+    if not host and joining.has_joined(root.absolute()):
+        joining.start(root.absolute())
+        return
+    if not (host and certificate):
+        raise SettingsError("HOST and CERTIFICATE are missing: copy the line that `make host-token` prints.")
+    code = getpass.getpass("One-time code: ")
+    name = name or socket.gethostname().partition(".")[0].lower()
+    joining.join(root.absolute(), this_host(), host, certificate, code, name)
+    print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
+
+
+@app.command()
+def leave(root: Root = Path()) -> None:
+    """Stop this machine's worker and remove what `join` has written; its stack continues."""
+    from mlplatform.stack import joining
+
+    joining.leave(root.absolute())
+    print("This machine has left. On the stack's host, `make remove-host` frees its name.")
+
+
+@app.command("hosts")
+def list_hosts(root: Root = Path()) -> None:
+    """List the hosts that have joined, with the addresses of their workers."""
+    from mlplatform.stack import hosts
+
+    for name, address in hosts.joined(root.absolute()).items():
+        print(f"{name}\t{address}")
+
+
+@app.command("remove-host")
+def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], root: Root = Path()) -> None:
+    """Remove a host that has joined: its traffic is rejected from now on."""
+    from mlplatform.stack import hosts
+
+    hosts.remove(root.absolute(), name)
+    print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, replace them.")
 
 
 def shell_env(root: Root = Path()) -> None:

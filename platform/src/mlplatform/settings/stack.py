@@ -124,6 +124,12 @@ class StackSettings(BaseSettings):
     alert_repeat_interval: str = Field("4h", validation_alias="ALERT_REPEAT_INTERVAL", pattern=_DURATION)
     """Time after which a message is sent again while its alert fires."""
 
+    hub_port: int = Field(51820, ge=1, le=65535, validation_alias="HUB_PORT")
+    """UDP port for the traffic of joined hosts, and TCP port while an invitation is open."""
+
+    link_network: str = Field("10.213.75", validation_alias="LINK_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
+    """On a machine that joins, first three numbers of the addresses on its own side."""
+
     mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
     minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
     minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")

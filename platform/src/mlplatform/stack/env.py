@@ -36,7 +36,7 @@ def write_env(root: Path, host: Host) -> list[str]:
     if not env_file.exists():
         choices = [*sizing.choices(host), *_person()]
         values = {choice.setting: choice.value for choice in choices}
-        _write(env_file, filled((root / ".env.example").read_text(), values))
+        write_file(env_file, filled((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
     written += _write_version(env_file, checkout_version(root))
@@ -63,12 +63,13 @@ def _write_version(env_file: Path, version: str) -> list[str]:
     after = after if count else f"{line}\n{before}"
     if after == before:
         return []
-    _write(env_file, after)
+    write_file(env_file, after)
     stale = re.search(r"^MLPLATFORM_VERSION=(.+)$", before, re.M)
     return [f"{line} into .env, which had {stale[1]}"] if stale else []
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Write a file of settings, whole or not at all."""
     with atomic.new_file(path) as draft:
         draft.write_text(text)
 

@@ -26,8 +26,13 @@ def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
 
 def is_present(image: str) -> bool:
     """Return whether this host has an image."""
+    return bool(image_id(image))
+
+
+def image_id(image: str) -> str:
+    """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def chosen(root: Path, only: str | None = None) -> dict[str, str]:

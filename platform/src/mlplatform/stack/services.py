@@ -88,6 +88,8 @@ SERVICES = (
             Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/minio_person"),
         ),
     ),
+    Service("hub", "hosts", "link"),
+    Service("copies", "hosts", "link"),
     Service("storage-init", None, "platform"),
     Service("postgres", None, image_setting="POSTGRES_IMAGE"),
 )
@@ -95,10 +97,11 @@ SERVICES = (
 
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
 GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
+ALL_PROFILES = (*GPU_PROFILES, "hosts")
 
 ONLY = {
-    "tracking": tuple(profile for profile in GPU_PROFILES if profile not in ("ray", "gpu-metrics")),
-    "ray": tuple(profile for profile in GPU_PROFILES if profile != "tracking"),
+    "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", "gpu-metrics", "hosts")),
+    "ray": tuple(profile for profile in ALL_PROFILES if profile != "tracking"),
 }
 """Profiles that `make up ONLY=...` may start; each leaves out the other half of the stack."""
 

@@ -49,6 +49,21 @@ def choices(host: Host) -> list[Choice]:
     return [*_hardware(host), *_memory(host), *_processes(host)]
 
 
+def choices_for_joined(host: Host) -> list[Choice]:
+    """Return the settings of a host that has one worker of another host's stack, and none of its services."""
+    memory = _limit(host.memory - max(GIB, host.memory // 10))
+    return [
+        Choice("ACCELERATOR", host.accelerator, "its GPUs, if any"),
+        Choice("WORKER_CPUS", str(max(_CPUS_OF_TUTORIALS, host.cpus)), "all, and at least those of tutorials"),
+        Choice("WORKER_GPUS", str(host.gpus), "all"),
+        Choice("WORKER_MEMORY", _text(memory), "nine tenths, and at least 1 GiB for the host itself"),
+        Choice("WORKER_SHM", _text(memory // 2), "half of the worker's memory"),
+        Choice("WORKER_OBJECT_STORE", str(memory // 8), "an eighth of the worker's memory"),
+        Choice("OPEN_FILES", str(host.open_files), "at most the limit of Docker's engine"),
+        Choice("RENDER_GID", host.render_gid, "the host's group of AMD's devices"),
+    ]
+
+
 def _hardware(host: Host) -> Iterator[Choice]:
     workers = _workers(host)
     layout = "gpu" if workers == 2 else "host"

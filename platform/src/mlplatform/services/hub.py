@@ -1,0 +1,192 @@
+"""Hub that connects workers on other hosts to the network of jobs, over WireGuard.
+
+    python -m mlplatform.services.hub run NETWORK           set up the interface, resolve names, until stopped
+    python -m mlplatform.services.hub add NETWORK NAME      register the public key on standard input
+    python -m mlplatform.services.hub remove NETWORK NAME   forget a host
+    python -m mlplatform.services.hub list NETWORK          print all hosts as JSON
+
+NETWORK is the first three numbers of the network's addresses. A host's address belongs to the network of jobs; the hub
+answers ARP requests for it and forwards, so that no other container needs a route. Requires NET_ADMIN, and the sysctls
+`ip_forward` and `proxy_arp`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlplatform.errors import HostError, PlatformError
+from mlplatform.files import atomic
+from mlplatform.services import wireguard
+
+FOLDER = Path("/hub")
+
+_LAST = 254
+
+_LAN = "eth0"
+
+
+class Hub:
+    """Hosts that have joined, in `folder`, and their peers of the interface.
+
+    Args:
+        folder: keeps the private key and the hosts.
+        network: first three numbers of the addresses.
+    """
+
+    def __init__(self, folder: Path, network: str) -> None:
+        self._key = folder / "private_key"
+        self._file = folder / "hosts.json"
+        self._network = network
+
+    @property
+    def address(self) -> str:
+        """Address of the hub on the link, at which it resolves names."""
+        return f"{self._network}.{wireguard.HUB}"
+
+    def hosts(self) -> dict[str, dict[str, str]]:
+        """Return the public key and the address of each host, by its name."""
+        return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
+
+    def public_key(self) -> str:
+        """Return the key by which hosts recognize the hub; creates it at the first call."""
+        if not self._key.exists():
+            with atomic.new_file(self._key) as draft:
+                draft.touch(mode=0o600)
+                draft.write_text(wireguard.run("wg", "genkey"))
+        return wireguard.run("wg", "pubkey", data=self._key.read_text()).strip()
+
+    def register(self, name: str, key: str) -> dict[str, str]:
+        """Record a host; one that joins again keeps its address and replaces its key.
+
+        Raises:
+            HostError: no address is left.
+        """
+        hosts = self.hosts()
+        taken = {host["address"] for host in hosts.values()}
+        free = (f"{self._network}.{number}" for number in range(wireguard.HUB + 1, _LAST + 1))
+        address = hosts[name]["address"] if name in hosts else next((each for each in free if each not in taken), None)
+        if address is None:
+            raise HostError(f"All {len(taken)} addresses for hosts are taken: remove one with `make remove-host`.")
+        hosts[name] = {"key": key, "address": address}
+        self._write(hosts)
+        return hosts[name]
+
+    def forget(self, name: str) -> dict[str, str]:
+        """Remove a host's record and return it.
+
+        Raises:
+            HostError: there is no such host.
+        """
+        hosts = self.hosts()
+        if name not in hosts:
+            raise HostError(f"No host {name!r} has joined; those that have: {', '.join(sorted(hosts)) or 'none'}.")
+        host = hosts.pop(name)
+        self._write(hosts)
+        return host
+
+    def _write(self, hosts: dict[str, dict[str, str]]) -> None:
+        with atomic.new_file(self._file) as draft:
+            draft.write_text(json.dumps(hosts, indent=2))
+
+    # --- The interface ---
+
+    def set_up(self) -> subprocess.Popen[bytes] | None:
+        """Create the interface with all hosts; return its process if it has one."""
+        process = wireguard.create()
+        self.public_key()
+        wireguard.run(
+            "wg", "set", wireguard.INTERFACE, "private-key", str(self._key), "listen-port", str(wireguard.PORT)
+        )
+        wireguard.run("ip", "address", "replace", f"{self.address}/32", "dev", wireguard.INTERFACE)
+        wireguard.run("ip", "link", "set", wireguard.INTERFACE, "up")
+        # By default an answer for somebody else's address is delayed by up to 0.8 s.
+        wireguard.run("ip", "ntable", "change", "name", "arp_cache", "dev", _LAN, "proxy_delay", "0")
+        for host in self.hosts().values():
+            self.connect(host)
+        return process
+
+    def connect(self, host: dict[str, str]) -> None:
+        """Accept a host's packets, with its address only."""
+        peer = ("peer", host["key"], "allowed-ips", f"{host['address']}/32")
+        wireguard.run("wg", "set", wireguard.INTERFACE, *peer)
+        wireguard.run("ip", "route", "replace", f"{host['address']}/32", "dev", wireguard.INTERFACE)
+
+    def disconnect(self, host: dict[str, str]) -> None:
+        """Reject a host's packets from now on."""
+        wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "remove")
+        wireguard.run("ip", "route", "delete", f"{host['address']}/32", "dev", wireguard.INTERFACE)
+
+
+def run(hub: Hub) -> int:
+    """Serve until the interface's process or the name server ends."""
+    interface = hub.set_up()
+    names = subprocess.Popen(
+        [
+            "dnsmasq",
+            "--keep-in-foreground",
+            # No capability to change them.
+            "--user=root",
+            "--group=",
+            "--no-resolv",
+            "--no-hosts",
+            # Docker's resolver has the containers' names.
+            "--server=127.0.0.11",
+            "--cache-size=0",
+            f"--listen-address={hub.address}",
+            "--bind-interfaces",
+            "--pid-file=",
+            "--log-facility=-",
+        ]
+    )
+    return names.wait() if interface is None else _first_end(interface, names)
+
+
+def _first_end(*processes: subprocess.Popen[bytes]) -> int:
+    while True:
+        for process in processes:
+            try:
+                return process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
+    """Register a host, and return its address with what it needs to connect."""
+    old = hub.hosts().get(name)
+    host = hub.register(name, key)
+    if old and old["key"] != key:
+        hub.disconnect(old)
+    hub.connect(host)
+    return {"address": host["address"], "hub_key": hub.public_key()}
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; errors are one sentence on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m mlplatform.services.hub")
+    parser.add_argument("command", choices=["run", "add", "remove", "list"])
+    parser.add_argument("network")
+    parser.add_argument("name", nargs="?", default="")
+    given = parser.parse_args(arguments)
+    hub = Hub(FOLDER, given.network)
+    try:
+        if given.command == "run":
+            return run(hub)
+        if given.command == "add":
+            print(json.dumps(add(hub, given.name, sys.stdin.read().strip())))
+        elif given.command == "remove":
+            hub.disconnect(hub.forget(given.name))
+        else:
+            print(json.dumps(hub.hosts()))
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

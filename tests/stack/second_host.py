@@ -1,0 +1,252 @@
+"""A second host on this machine: an engine of its own in a network namespace, joined by a link that can be cut.
+
+Nothing of it is visible to the first engine: it has its own folders, socket and interfaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from host import Stack, run, wait_for
+
+from mlplatform.settings.environment import environment
+
+NAMESPACE = "mlplatform-second"
+
+FIRST, SECOND = "10.213.90.1", "10.213.90.2"
+"""Addresses of both hosts on the link between them."""
+
+CPUS = 12
+"""More than the first host's workers declare, so that an entry point can ask for what only the second host has."""
+
+_OUTER = "mlp-second"
+
+_SIZES = {"WORKER_MEMORY": "5g", "WORKER_SHM": "2g", "WORKER_OBJECT_STORE": "300000000", "WARM_START": "0"}
+"""A part of this machine's memory; variables take precedence over the settings that `make join` chooses."""
+
+_BRIDGE = "10.213.91.1/24"
+
+
+class SecondHost:
+    """A host with an engine and a checkout, in `folder`.
+
+    Args:
+        stack: the stack to join.
+        source: data folder of the first engine.
+        folder: has the engine's data, its socket and the checkout.
+        images: names of images that it has without fetching them.
+    """
+
+    def __init__(self, stack: Stack, source: Path, folder: Path, *images: str) -> None:
+        self.stack = stack
+        self.source = source
+        self.folder = folder
+        self.images = images
+        self.checkout = folder / "checkout"
+        self._engine: subprocess.Popen[bytes] | None = None
+
+    # --- Network ---
+
+    def plug_in(self) -> None:
+        """Create the network namespace and the link."""
+        run("ip", "netns", "add", NAMESPACE)
+        run("ip", "link", "add", _OUTER, "type", "veth", "peer", "name", "eth0", "netns", NAMESPACE)
+        run("ip", "address", "add", f"{FIRST}/30", "dev", _OUTER)
+        run("ip", "link", "set", _OUTER, "up")
+        run("ip", "-n", NAMESPACE, "address", "add", f"{SECOND}/30", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            run("ip", "-n", NAMESPACE, "link", "set", device, "up")
+
+    def cut(self) -> None:
+        run("ip", "link", "set", _OUTER, "down")
+
+    def restore(self) -> None:
+        run("ip", "link", "set", _OUTER, "up")
+
+    # --- Engine ---
+
+    @property
+    def socket(self) -> str:
+        return f"unix://{self.folder}/docker.sock"
+
+    def start_engine(self) -> None:
+        """Start the engine, which starts its containers again, as when a host boots."""
+        mount_images(self.source, self.folder / "data", *self.images)
+        self._engine = subprocess.Popen(
+            [
+                *("nsenter", f"--net=/run/netns/{NAMESPACE}", "dockerd", "--host", self.socket),
+                *("--data-root", str(self.folder / "data"), "--exec-root", str(self.folder / "exec")),
+                *("--pidfile", str(self.folder / "docker.pid"), "--bip", _BRIDGE),
+            ],
+            stdout=(self.folder / "engine.log").open("ab"),
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_for(lambda: self.docker("info", check=False).returncode == 0, "the second engine", 60)
+
+    def stop_engine(self) -> None:
+        """Stop the engine, which stops its containers, as when a host shuts down."""
+        if self._engine:
+            self._engine.terminate()
+            self._engine.wait(120)
+            self._engine = None
+
+    def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return run("docker", "--host", self.socket, *arguments, check=check)
+
+    # --- Verbs ---
+
+    def check_out(self) -> None:
+        """Copy the stack's checkout, without its settings and secrets."""
+        left_out = shutil.ignore_patterns(".env", "secrets", ".venv", ".git", "__pycache__", "*.generated.yaml")
+        shutil.copytree(self.stack.root, self.checkout, ignore=left_out, symlinks=True)
+        # Made beforehand, because the namespace reaches no package index.
+        (self.checkout / ".venv").symlink_to(self.stack.root / ".venv")
+
+    def make(self, *arguments: str, check: bool = True, **options: str) -> subprocess.CompletedProcess[str]:
+        """Run a verb on this host."""
+        command = ("nsenter", f"--net=/run/netns/{NAMESPACE}", "make", *arguments)
+        variables = {**environment(), "DOCKER_HOST": self.socket, "WORKER_CPUS": str(CPUS), **_SIZES}
+        return run(*command, check=check, cwd=self.checkout, env=variables, **options)
+
+    def join(self, name: str = "second") -> None:
+        """Invite this host on the first one, and join with the line and the code that it prints."""
+        invitation = subprocess.Popen(
+            ["make", "host-token", f"ADDRESS={FIRST}"], cwd=self.stack.root, stdout=subprocess.PIPE, text=True
+        )
+        assert invitation.stdout
+        # A verb that fails, or waits without a line, must not block the test.
+        timer = threading.Timer(300, invitation.kill)
+        timer.start()
+        try:
+            printed = ""
+            for line in invitation.stdout:
+                printed += line
+                if line.startswith("Waiting"):
+                    break
+            found = re.search(r"make join (HOST=\S+) (CERTIFICATE=\w+)", printed)
+            code = re.search(r"one machine: (\S+)", printed)
+            assert found, printed
+            assert code, printed
+            self.make("join", found[1], found[2], f"NAME={name}", input=f"{code[1]}\n")
+            assert f"{name} has joined" in invitation.stdout.read()
+        finally:
+            timer.cancel()
+            invitation.kill()
+            invitation.wait()
+
+    # --- Removal ---
+
+    def remove(self) -> None:
+        """Remove containers, engine, link and files."""
+        if self._engine:
+            ids = self.docker("ps", "--all", "--quiet", check=False).stdout.split()
+            if ids:
+                self.docker("rm", "--force", "--volumes", *ids, check=False)
+        self.stop_engine()
+        for mount in _mounts(self.folder):
+            # Not lazily: the files below must be out of reach of what follows.
+            run("umount", mount)
+        with suppress(AssertionError):
+            for pid in run("ip", "netns", "pids", NAMESPACE).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+        run("ip", "link", "delete", _OUTER, check=False)
+        run("ip", "netns", "delete", NAMESPACE, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def mount_images(source: Path, target: Path, *names: str) -> None:
+    """Give an engine that does not run images of another one, whose layers are mounted read-only.
+
+    Saving and loading 7.5 GB would take minutes. An engine that stops removes all mounts below its folder.
+
+    Args:
+        source: data folder of the engine that has the images.
+        target: data folder of the other one.
+        names: tags.
+    """
+    layers = target / "overlay2"
+    layers.mkdir(parents=True, exist_ok=True)
+    # The engine would mount both folders on themselves, without the mounts below, unless they are mount points already.
+    run("mount", "--bind", "--make-shared", str(target), str(target))
+    run("mount", "--bind", str(layers), str(layers))
+    database = Path("image/overlay2")
+    repositories: dict[str, dict[str, str]] = {}
+    for name in names:
+        image = json.loads(run("docker", "image", "inspect", name).stdout)[0]
+        repositories[name.partition(":")[0]] = {name: image["Id"]}
+        _copy(source, target, database / "imagedb/content/sha256" / image["Id"].removeprefix("sha256:"))
+        for chain in _chains(image["RootFS"]["Layers"]):
+            layer = database / "layerdb/sha256" / chain
+            _copy(source, target, layer)
+            _mount_layer(source, target, Path("overlay2") / (source / layer / "cache-id").read_text())
+    if not (target / database / "repositories.json").exists():
+        (target / database).mkdir(parents=True, exist_ok=True)
+        (target / database / "repositories.json").write_text(json.dumps({"Repositories": repositories}))
+
+
+def _mount_layer(source: Path, target: Path, layer: Path) -> None:
+    if os.path.ismount(target / layer / "diff"):
+        return
+    # Beside a layer's files, the engine writes markers.
+    for folder in ("diff", "work"):
+        (target / layer / folder).mkdir(parents=True, exist_ok=True)
+    run("mount", "--bind", "--options", "ro", str(source / layer / "diff"), str(target / layer / "diff"))
+    for file in ("link", "lower"):
+        if (source / layer / file).exists():
+            _copy(source, target, layer / file)
+    _copy(source, target, Path("overlay2/l") / (source / layer / "link").read_text())
+
+
+def _copy(source: Path, target: Path, path: Path) -> None:
+    if not os.path.lexists(target / path):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        run("cp", "--archive", str(source / path), str(target / path))
+
+
+def _chains(layers: list[str]) -> Iterator[str]:
+    """Ids under which an engine keeps layers: each is the digest of its own and of those below it."""
+    import hashlib
+
+    chain = ""
+    for layer in layers:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}" if chain else layer
+        yield chain.removeprefix("sha256:")
+
+
+def _mounts(folder: Path) -> list[str]:
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    return [path for path in reversed(mounted) if path.startswith(f"{folder}/")]
+
+
+@contextmanager
+def second_host(stack: Stack, *present: str) -> Iterator[SecondHost]:
+    """A second host with a running engine; removed with all that it holds.
+
+    Args:
+        stack: the stack that it may join.
+        present: kinds of our images that it already has; it fetches the others when it joins.
+    """
+    root = Path(run("docker", "info", "--format", "{{.DockerRootDir}}").stdout.strip())
+    images = [f"mlplatform-{kind}:{stack.settings.version}" for kind in present]
+    host = SecondHost(stack, root, root.with_name("mlplatform-second"), *images)
+    # What a killed run has left.
+    host.remove()
+    host.folder.mkdir()
+    try:
+        host.plug_in()
+        host.start_engine()
+        host.check_out()
+        yield host
+    finally:
+        host.remove()

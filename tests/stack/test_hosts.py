@@ -1,0 +1,111 @@
+"""A second host joins the running stack, runs jobs, loses its link and its engine, and leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from host import Stack, run, wait_for
+from second_host import CPUS, SecondHost, second_host
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.scheduling.resources import Resources
+
+# Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
+LOOK = """
+import json, pathlib, socket, boto3, mlflow, ray
+
+ray.init()
+boto3.client("s3").list_objects_v2(Bucket="ray", MaxKeys=1)
+print(json.dumps({
+    "host": socket.gethostname(),
+    "address": ray.util.get_node_ip_address(),
+    "nodes": len([node for node in ray.nodes() if node["Alive"]]),
+    "experiments": len(mlflow.search_experiments()) > 0,
+    "cache": pathlib.Path("/shared/cache/second-host").read_text(),
+    "photos": pathlib.Path("/mnt/second-host").read_text(),
+}))
+
+@ray.remote(num_cpus=1)
+def elsewhere():
+    return socket.gethostname()
+
+others = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == "ray-worker-0"]
+to = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=False)
+print("a task ran on", ray.get(elsewhere.options(scheduling_strategy=to).remote()))
+"""
+
+NODE = "ray-worker-second"
+
+
+def starts(stack: Stack) -> dict[str, str]:
+    """Start time of each container, by its id."""
+    return {entry["Id"]: entry["State"]["StartedAt"] for entry in stack.containers()}
+
+
+def has_node(stack: Stack, alive: bool = True) -> bool:
+    return (NODE in [node["hostname"] for node in stack.alive_nodes()]) == alive
+
+
+def health(stack: Stack, address: str) -> set[str]:
+    """Health of each port of an address that Prometheus scrapes."""
+    targets = stack.prometheus_targets()
+    return {each["health"] for each in targets if each["scrapeUrl"].startswith(f"http://{address}:")}
+
+
+def joined(host: SecondHost) -> None:
+    host.join()
+    wait_for(lambda: has_node(host.stack), "the second host's node")
+
+
+@pytest.fixture
+def hub(stack: Stack) -> Iterator[Stack]:
+    """The stack, which is without a hub again afterwards."""
+    profiles = stack.settings.profiles
+    yield stack
+    stack.compose("rm", "--stop", "--force", "--volumes", "hub", "copies")
+    stack.set_env(COMPOSE_PROFILES=profiles)
+    run("docker", "volume", "rm", "--force", f"{stack.settings.prefix}mlplatform_hub")
+
+
+@pytest.fixture
+def files(stack: Stack) -> Iterator[None]:
+    """A file in the cache of jobs, and one among the photos of Food-11."""
+    image = f"mlplatform-platform:{stack.settings.version}"
+    volume = f"--volume={stack.settings.food11_volume}:/food11"
+    shell = ("docker", "run", "--rm", "--user=0", volume, image, "sh", "-c")
+    run(*shell, "echo -n photos >/food11/second-host")
+    stack.write("ray-worker-0", "/shared/cache/second-host", "a model")
+    yield
+    run(*shell, "rm -f /food11/second-host")
+    stack.execute("ray-worker-0", "rm", "-f", "/shared/cache/second-host")
+
+
+def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, jobs: Jobs, tmp_path: Path) -> None:
+    before = starts(hub)
+    with second_host(hub, "platform", "link", "ray") as host:
+        joined(host)
+        assert before.items() <= starts(hub).items(), "a container was restarted"
+
+        copies = ("exec", "joined-copies", "cat", "/shared/cache/second-host", "/food11/second-host")
+        wait_for(lambda: host.docker(*copies, check=False).stdout == "a modelphotos", "copies of both folders", 90)
+
+        (tmp_path / "look.py").write_text(LOOK)
+        job = jobs.submit(["python", "look.py"], tmp_path, name="look", resources=Resources(CPUS))
+        assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
+        seen = json.loads(next(line for line in jobs.logs(job).splitlines() if line.startswith('{"host"')))
+        address = seen.pop("address")
+        assert seen == {"host": NODE, "nodes": 4, "experiments": True, "cache": "a model", "photos": "photos"}
+        assert "a task ran on ray-worker-0" in jobs.logs(job)
+        wait_for(lambda: health(hub, address) == {"up"}, "metrics of the second host", 60)
+        assert f"second\t{address}" in hub.make("hosts").stdout
+
+        host.make("leave")
+        wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 30)
+        assert not (host.checkout / "joined.env").exists()
+        assert not list((host.checkout / "secrets").iterdir())
+        assert host.docker("ps", "--all", "--quiet").stdout == ""
+        hub.make("remove-host", "NAME=second")
+        assert "second" not in hub.make("hosts").stdout
