@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.client.jobs import Job
+from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import ci
 
 CHECKOUT = Path(__file__).parents[3]
@@ -107,13 +108,12 @@ def test_stack_of_killed_run_is_removed_first(run: Run) -> None:
     run.wait_for_call("up")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    left = (run.root / ci.FOLDER / ".env").read_text()
+    left = StackSettings.load(run.root / ci.FOLDER / ".env")
     run.calls_file.write_text("")
     run.start().communicate(timeout=60)
-    prefix = next(line for line in left.splitlines() if line.startswith("STACK_PREFIX=")).partition("=")[2]
     down, volume = run.calls[:2]
     assert " down --volumes " in down
-    assert volume.endswith(f" volume rm --force {prefix}food11")
+    assert volume.endswith(f" volume rm --force {left.food11_volume}")
     assert run.is_removed()
 
 
@@ -133,6 +133,19 @@ def test_callers_own_stack_is_not_touched(run: Run) -> None:
     run.start(STACK_PREFIX="mine-", COMPOSE_PROJECT_NAME="mine").communicate(timeout=60)
     assert run.is_removed()
     assert {call.partition(" ")[0] for call in run.calls} == {"unset"}
+
+
+def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
+    (run.root / ".env").write_text("FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n")
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    settings = StackSettings.load(run.root / ci.FOLDER / ".env")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert (settings.minio_image, settings.worker_memory, settings.worker_gpus) == ("mine/s3", 3 << 30, 0)
+    assert settings.prefix == f"ci-{settings.ray_port}-"
+    assert settings.food11_volume == f"{settings.prefix}food11"
+    assert settings.ray_port != 8265
 
 
 def test_missing_docker_is_named(run: Run) -> None:

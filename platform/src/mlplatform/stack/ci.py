@@ -139,7 +139,10 @@ def _write_files(root: Path, stack: Path) -> None:
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
     values |= {"COMPOSE_PROFILES": "tracking,ray", "MLFLOW_WORKERS": "1", "DISK_NEEDED_GB": "2"}
-    (stack / ".env").write_text(stack_env.filled((stack / ".env.example").read_text(), values))
+    # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
+    common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"
+    lines = [common.read_text(), *(f"{name}={value}" for name, value in values.items())]
+    (stack / ".env").write_text("\n".join(lines) + "\n")
     stack_env.write_env(stack, host)
 
 
