@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from mlplatform.errors import HostError, PlatformError
 from mlplatform.stack import openssl
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
-        self.server.invitation.answer(json.loads(body), self.wfile)
+        self.server.invitation.answer(json.loads(body), cast("BinaryIO", self.wfile))
 
     def log_message(self, *args: Any) -> None:
         """Print nothing, as for errors."""
@@ -211,7 +211,7 @@ def request_join(
         connection = http.client.HTTPSConnection(address, int(port), timeout=_STALLED_SECONDS, context=context)
         connection.connect()
         with contextlib.closing(connection):
-            found = openssl.fingerprint(connection.sock.getpeercert(binary_form=True))
+            found = openssl.fingerprint(connection.sock.getpeercert(binary_form=True) or b"")
             if not hmac.compare_digest(found, fingerprint.lower()):
                 raise HostError(
                     f"The server at {host} has another certificate, {found}: copy the line that `make host-token` "
