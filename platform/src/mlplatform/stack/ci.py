@@ -162,7 +162,8 @@ def _run_job(client: Jobs, job: job_file.Submission, logs: Path) -> Job:
             print(line, flush=True)
             print(line, file=file, flush=True)
     done = client.wait(job_id)
-    print(f"Job {job_id} ended {done.status}. {(done.message.strip().splitlines() or [''])[-1]}", flush=True)
+    code = f" with exit status {done.exit_code}" if done.exit_code else ""
+    print(f"Job {job_id} ended {done.status}{code}. {(done.message.strip().splitlines() or [''])[-1]}", flush=True)
     return done
 
 
