@@ -19,7 +19,9 @@ smtp_port, http_port, user, password = int(sys.argv[1]), int(sys.argv[2]), sys.a
 
 
 def received(kind: str, **message: object) -> None:
-    print(json.dumps({"kind": kind, **message}), flush=True)
+    # In one call: each message has a thread, and `print` writes the line's end separately.
+    sys.stdout.write(json.dumps({"kind": kind, **message}) + "\n")
+    sys.stdout.flush()
 
 
 class Mail(socketserver.StreamRequestHandler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import yaml
 from host import Stack, run, wait_for
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-FOLDER = "/tmp/alerts"
+RECEIVER = "alert-receiver"
 SMTP_PORT, HTTP_PORT = 8025, 8026
 TO = "operators@example.org"
 ALERT = "TargetDownAtOnce"
@@ -20,18 +20,23 @@ KINDS = {"email", "slack", "webhook"}
 
 
 @contextmanager
-def receiver(stack: Stack, password: str) -> Iterator[str]:
-    """Run receivers of all kinds in the notebook's container; yield the path of what they print."""
-    stack.write("notebook", f"{FOLDER}/receiver.py", (SCRIPTS / "alert_receiver.py").read_text())
-    command = f"exec python receiver.py {SMTP_PORT} {HTTP_PORT} platform {password} >output 2>&1"
-    start = ("docker", "exec", "--detach", "--workdir", FOLDER, stack.container("notebook"), "sh", "-c")
-    run(*start, f"echo $$ >pid; {command}")
+def receiver(stack: Stack, password: str) -> Iterator[Callable[[], str]]:
+    """Run receivers of all kinds on Alertmanager's network, which has no jobs; yield what they have printed so far."""
+    # Not a bind mount: the script's folder may be closed to the image's user.
+    script = (SCRIPTS / "alert_receiver.py").read_text()
+    network = f"--network={stack.container('mlplatform')}_metrics"
+    container = ("docker", "run", "--detach", "--rm", f"--name={stack.container(RECEIVER)}", network, "--init")
+    image = f"mlplatform-platform:{stack.settings.version}"
+    run(*container, image, "python", "-c", script, str(SMTP_PORT), str(HTTP_PORT), "platform", password)
+
+    def printed() -> str:
+        return run("docker", "logs", stack.container(RECEIVER)).stdout
+
     try:
-        output = f"{FOLDER}/output"
-        wait_for(lambda: "listening" in stack.execute("notebook", "cat", output, check=False).stdout, "the receivers")
-        yield output
+        wait_for(lambda: "listening" in printed(), "the receivers")
+        yield printed
     finally:
-        stack.execute("notebook", "sh", "-c", f"kill $(cat {FOLDER}/pid); rm -rf {FOLDER}")
+        run("docker", "stop", "--timeout=0", stack.container(RECEIVER))
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def receivers_set(stack: Stack, files: dict[str, str]) -> Iterator[None]:
         ALERT_RECEIVERS="email,slack,webhook",
         ALERT_EMAIL_TO=TO,
         ALERT_EMAIL_FROM="platform@example.org",
-        ALERT_SMTP_SERVER=f"notebook:{SMTP_PORT}",
+        ALERT_SMTP_SERVER=f"{stack.container(RECEIVER)}:{SMTP_PORT}",
         ALERT_SMTP_USER="platform",
         ALERT_SMTP_TLS="off",
         ALERT_GROUP_WAIT="1s",
@@ -90,17 +95,17 @@ def reload_prometheus(stack: Stack) -> None:
 
 def test_mail_slack_and_webhook_get_alert_and_its_end(stack: Stack) -> None:
     password, token = secrets.token_hex(16), secrets.token_hex(16)
-    address = f"http://notebook:{HTTP_PORT}"
+    address = f"http://{stack.container(RECEIVER)}:{HTTP_PORT}"
     files = {
         "alert_smtp_password": password,
         "alert_slack_url": f"{address}/slack/{token}",
         "alert_webhook_url": f"{address}/{token}",
     }
-    with receiver(stack, password) as output, receivers_set(stack, files), alert_without_delay(stack):
+    with receiver(stack, password) as printed, receivers_set(stack, files), alert_without_delay(stack):
 
         def messages(status: str) -> dict[str, str]:
             """Text by kind of the messages that report the alert in this status."""
-            lines = [json.loads(line) for line in stack.execute("notebook", "cat", output).stdout.splitlines()[1:]]
+            lines = [json.loads(line) for line in printed().splitlines()[1:]]
             found = {line["kind"]: line for line in lines if line["title"] == f"[{status}] {ALERT}"}
             assert set(found) >= KINDS, lines
             assert found["email"]["to"] == [TO]
