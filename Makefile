@@ -95,6 +95,9 @@ test: lint unit embedded  ## Lint, then unit and embedded tests; no Docker neede
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
 	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(or $(TESTS),tests/stack)
 
+test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK=folder: also the stack that `make up` started there)
+	.venv/bin/pytest -rfE $(if $(STACK),--running "$(STACK)") tests/gpu
+
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
 
@@ -131,4 +134,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave destroy format style types lint unit embedded test test-stack bench soak tutorial lock
+.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
