@@ -16,6 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ FOLDER = Path("/hub")
 _LAST = 254
 
 _LAN = "eth0"
+
+_SESSION_SECONDS = 180
+"""WireGuard's limit after which a session that was not renewed is rejected."""
 
 
 class Hub:
@@ -116,6 +120,12 @@ class Hub:
         wireguard.run("wg", "set", wireguard.INTERFACE, *peer)
         wireguard.run("ip", "route", "replace", f"{host['address']}/32", "dev", wireguard.INTERFACE)
 
+    def is_connected(self, host: dict[str, str]) -> bool:
+        """Return whether a host has renewed its session, which it does every two minutes."""
+        listed = wireguard.run("wg", "show", wireguard.INTERFACE, "latest-handshakes")
+        renewed = {key: int(moment) for key, moment in map(str.split, listed.splitlines())}
+        return time.time() - renewed.get(host["key"], 0) < _SESSION_SECONDS
+
     def disconnect(self, host: dict[str, str]) -> None:
         """Reject a host's packets from now on."""
         wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "remove")
@@ -156,8 +166,17 @@ def _first_end(*processes: subprocess.Popen[bytes]) -> int:
 
 
 def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
-    """Register a host, and return its address with what it needs to connect."""
+    """Register a host, and return its address with what it needs to connect.
+
+    Raises:
+        HostError: another host of this name is connected.
+    """
     old = hub.hosts().get(name)
+    if old and hub.is_connected(old):
+        raise HostError(
+            f"A host named {name} is connected: set another name with NAME=, or run `make remove-host NAME={name}` "
+            "first."
+        )
     host = hub.register(name, key)
     if old and old["key"] != key:
         hub.disconnect(old)

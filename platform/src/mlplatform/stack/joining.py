@@ -73,8 +73,11 @@ def start(root: Path) -> None:
     Raises:
         HostError: it did not within the time limit.
     """
-    command = compose_joined(root, "up", "--detach", "--no-build", "--wait", "--wait-timeout", str(START_TIMEOUT))
-    if subprocess.run(command, check=False).returncode:
+    up = ("up", "--detach", "--no-build")
+    wait = ("--wait", "--wait-timeout", str(START_TIMEOUT))
+    # The copies are not awaited: the first ones may take hours, and jobs can run meanwhile.
+    commands = (compose_joined(root, *up, *wait, "ray-worker", "log-shipper"), compose_joined(root, *up))
+    if any(subprocess.run(command, check=False).returncode for command in commands):
         raise HostError(
             f"The worker did not reach the stack within {START_TIMEOUT} s: `docker logs` of the containers "
             "joined-link and joined-worker tells why; the stack's firewall must accept UDP on its HUB_PORT."
