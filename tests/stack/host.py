@@ -42,6 +42,7 @@ ENV = {
     "NOTEBOOK_PORT": "18888",
     "GRAFANA_PORT": "13000",
     "PROMETHEUS_PORT": "19090",
+    "HUB_PORT": "15820",
 }
 
 _T = TypeVar("_T")

@@ -15,16 +15,16 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path, "10.0.0")
 
 
-def test_each_host_gets_address_of_its_own(hub: Hub) -> None:
+def test_each_host_gets_addresses_of_its_own(hub: Hub) -> None:
     assert hub.address == "10.0.0.128"
-    assert hub.register("a", "key-a") == {"key": "key-a", "address": "10.0.0.129"}
-    assert hub.register("b", "key-b")["address"] == "10.0.0.130"
+    assert hub.register("a", "key-a") == {"key": "key-a", "addresses": "10.0.0.136/29"}
+    assert hub.register("b", "key-b")["addresses"] == "10.0.0.144/29"
 
 
-def test_host_that_joins_again_keeps_its_address(hub: Hub) -> None:
+def test_host_that_joins_again_keeps_its_addresses(hub: Hub) -> None:
     hub.register("a", "old")
     hub.register("b", "key-b")
-    assert hub.register("a", "new") == {"key": "new", "address": "10.0.0.129"}
+    assert hub.register("a", "new") == {"key": "new", "addresses": "10.0.0.136/29"}
     assert hub.hosts()["a"]["key"] == "new"
 
 
@@ -32,7 +32,7 @@ def test_address_of_removed_host_is_free(hub: Hub) -> None:
     hub.register("a", "key-a")
     assert hub.forget("a")["key"] == "key-a"
     assert hub.hosts() == {}
-    assert hub.register("c", "key-c")["address"] == "10.0.0.129"
+    assert hub.register("c", "key-c")["addresses"] == "10.0.0.136/29"
 
 
 def test_unknown_host_error_lists_those_that_have_joined(hub: Hub) -> None:
@@ -42,9 +42,9 @@ def test_unknown_host_error_lists_those_that_have_joined(hub: Hub) -> None:
 
 
 def test_full_network_is_reported(hub: Hub) -> None:
-    for number in range(126):
+    for number in range(15):
         hub.register(f"h{number}", "key")
-    with pytest.raises(HostError, match="All 126 addresses for hosts are taken"):
+    with pytest.raises(HostError, match="15 hosts have joined, and no more can"):
         hub.register("one-more", "key")
 
 

@@ -5,9 +5,9 @@
     python -m mlplatform.services.hub remove NETWORK NAME   forget a host
     python -m mlplatform.services.hub list NETWORK          print all hosts as JSON
 
-NETWORK is the first three numbers of the network's addresses. A host's address belongs to the network of jobs; the hub
-answers ARP requests for it and forwards, so that no other container needs a route. Requires NET_ADMIN, and the sysctls
-`ip_forward` and `proxy_arp`.
+NETWORK is the first three numbers of the network's addresses. Those of a host belong to the network of jobs; the hub
+answers ARP requests for them and forwards, so that no other container needs a route. Requires NET_ADMIN, and the
+sysctls `ip_forward` and `proxy_arp`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from mlplatform.services import wireguard
 
 FOLDER = Path("/hub")
 
-_LAST = 254
-
-_LAN = "eth0"
+_BLOCK = 8
+"""Addresses of a host: of its containers, and of the gateway of its Docker network."""
 
 _SESSION_SECONDS = 180
 """WireGuard's limit after which a session that was not renewed is rejected."""
@@ -53,7 +52,7 @@ class Hub:
         return f"{self._network}.{wireguard.HUB}"
 
     def hosts(self) -> dict[str, dict[str, str]]:
-        """Return the public key and the address of each host, by its name."""
+        """Return the public key and the addresses (CIDR) of each host, by its name."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
     def public_key(self) -> str:
@@ -65,18 +64,19 @@ class Hub:
         return wireguard.run("wg", "pubkey", data=self._key.read_text()).strip()
 
     def register(self, name: str, key: str) -> dict[str, str]:
-        """Record a host; one that joins again keeps its address and replaces its key.
+        """Record a host; one that joins again keeps its addresses and replaces its key.
 
         Raises:
-            HostError: no address is left.
+            HostError: no addresses are left.
         """
         hosts = self.hosts()
-        taken = {host["address"] for host in hosts.values()}
-        free = (f"{self._network}.{number}" for number in range(wireguard.HUB + 1, _LAST + 1))
-        address = hosts[name]["address"] if name in hosts else next((each for each in free if each not in taken), None)
-        if address is None:
-            raise HostError(f"All {len(taken)} addresses for hosts are taken: remove one with `make remove-host`.")
-        hosts[name] = {"key": key, "address": address}
+        taken = {host["addresses"] for host in hosts.values()}
+        blocks = (f"{self._network}.{first}/29" for first in range(wireguard.HUB + _BLOCK, 256, _BLOCK))
+        free = next((block for block in blocks if block not in taken), None)
+        addresses = hosts[name]["addresses"] if name in hosts else free
+        if addresses is None:
+            raise HostError(f"{len(taken)} hosts have joined, and no more can: remove one with `make remove-host`.")
+        hosts[name] = {"key": key, "addresses": addresses}
         self._write(hosts)
         return hosts[name]
 
@@ -108,17 +108,15 @@ class Hub:
         )
         wireguard.run("ip", "address", "replace", f"{self.address}/32", "dev", wireguard.INTERFACE)
         wireguard.run("ip", "link", "set", wireguard.INTERFACE, "up")
-        # By default an answer for somebody else's address is delayed by up to 0.8 s.
-        wireguard.run("ip", "ntable", "change", "name", "arp_cache", "dev", _LAN, "proxy_delay", "0")
+        wireguard.answer_for_others()
         for host in self.hosts().values():
             self.connect(host)
         return process
 
     def connect(self, host: dict[str, str]) -> None:
-        """Accept a host's packets, with its address only."""
-        peer = ("peer", host["key"], "allowed-ips", f"{host['address']}/32")
-        wireguard.run("wg", "set", wireguard.INTERFACE, *peer)
-        wireguard.run("ip", "route", "replace", f"{host['address']}/32", "dev", wireguard.INTERFACE)
+        """Accept a host's packets, with its addresses only."""
+        wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "allowed-ips", host["addresses"])
+        wireguard.run("ip", "route", "replace", host["addresses"], "dev", wireguard.INTERFACE)
 
     def is_connected(self, host: dict[str, str]) -> bool:
         """Return whether a host has renewed its session, which it does every two minutes."""
@@ -129,7 +127,7 @@ class Hub:
     def disconnect(self, host: dict[str, str]) -> None:
         """Reject a host's packets from now on."""
         wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "remove")
-        wireguard.run("ip", "route", "delete", f"{host['address']}/32", "dev", wireguard.INTERFACE)
+        wireguard.run("ip", "route", "delete", host["addresses"], "dev", wireguard.INTERFACE)
 
 
 def run(hub: Hub) -> int:
@@ -166,7 +164,7 @@ def _first_end(*processes: subprocess.Popen[bytes]) -> int:
 
 
 def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
-    """Register a host, and return its address with what it needs to connect.
+    """Register a host, and return its addresses with what it needs to connect.
 
     Raises:
         HostError: another host of this name is connected.
@@ -181,7 +179,7 @@ def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
     if old and old["key"] != key:
         hub.disconnect(old)
     hub.connect(host)
-    return {"address": host["address"], "hub_key": hub.public_key()}
+    return {"addresses": host["addresses"], "hub_key": hub.public_key()}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
-"""Link of a joined host to the stack, `python -m mlplatform.services.link NETWORK ADDRESS ENDPOINT HUB_KEY KEY_FILE`.
+"""Link of a joined host: `python -m mlplatform.services.link NETWORK ADDRESSES ENDPOINT HUB_KEY KEY_FILE`.
 
-Sets up WireGuard in the network namespace that it shares with the host's worker, and runs as long as the interface
-exists. NETWORK is the first three numbers of the addresses at the stack, ADDRESS this host's own one.
+Forwards packets between the host's containers and the hub, and answers the containers' ARP requests for the stack's
+addresses. NETWORK is the first three numbers of the network of jobs, ADDRESSES the part (CIDR) that is this host's.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from mlplatform.services import wireguard
 
 def main(arguments: list[str]) -> int:
     """Connect, then wait; errors are one sentence on standard error."""
-    network, address, endpoint, hub_key, key_file = arguments
+    network, addresses, endpoint, hub_key, key_file = arguments
+    everything = f"{network}.0/24"
     try:
         process = wireguard.create()
         wireguard.run("wg", "set", wireguard.INTERFACE, "private-key", key_file)
         wireguard.run(
             *("wg", "set", wireguard.INTERFACE, "peer", hub_key, "endpoint", endpoint),
-            *("allowed-ips", f"{network}.0/24", "persistent-keepalive", str(wireguard.KEEPALIVE_SECONDS)),
+            *("allowed-ips", everything, "persistent-keepalive", str(wireguard.KEEPALIVE_SECONDS)),
         )
-        wireguard.run("ip", "address", "replace", f"{address}/32", "dev", wireguard.INTERFACE)
         wireguard.run("ip", "link", "set", wireguard.INTERFACE, "up")
-        wireguard.run("ip", "route", "replace", f"{network}.0/24", "dev", wireguard.INTERFACE, "src", address)
+        # Docker's route says that the whole network is here; all but this host's addresses is at the stack.
+        wireguard.run("ip", "route", "replace", addresses, "dev", wireguard.LAN)
+        wireguard.run("ip", "route", "replace", everything, "dev", wireguard.INTERFACE)
+        wireguard.succeeds("ip", "route", "delete", everything, "dev", wireguard.LAN)
+        wireguard.answer_for_others()
     except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -9,6 +9,9 @@ from mlplatform.errors import HostError
 
 INTERFACE = "wg0"
 
+LAN = "eth0"
+"""Interface of the container on the network of jobs."""
+
 PORT = 51820
 
 HUB = 128
@@ -41,6 +44,11 @@ def create() -> subprocess.Popen[bytes] | None:
             )
         time.sleep(0.05)
     return process
+
+
+def answer_for_others() -> None:
+    """Answer ARP requests at once: by default an answer for somebody else's address waits for up to 0.8 s."""
+    run("ip", "ntable", "change", "name", "arp_cache", "dev", LAN, "proxy_delay", "0")
 
 
 def exists() -> bool:

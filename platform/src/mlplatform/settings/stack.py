@@ -127,9 +127,6 @@ class StackSettings(BaseSettings):
     hub_port: int = Field(51820, ge=1, le=65535, validation_alias="HUB_PORT")
     """UDP port for the traffic of joined hosts, and TCP port while an invitation is open."""
 
-    link_network: str = Field("10.213.75", validation_alias="LINK_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
-    """On a machine that joins, first three numbers of the addresses on its own side."""
-
     mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
     minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
     minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")

@@ -88,10 +88,10 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
 
 
 def joined(root: Path) -> dict[str, str]:
-    """Return the address of each host that has joined, by its name."""
+    """Return the addresses (CIDR) of each host that has joined, by its name."""
     settings = StackSettings.load(root / ".env")
     hosts = json.loads(_hub(settings, "list", ""))
-    return {name: host["address"] for name, host in sorted(hosts.items())}
+    return {name: host["addresses"] for name, host in sorted(hosts.items())}
 
 
 def remove(root: Path, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from contextlib import suppress
 from functools import partial
@@ -145,14 +146,21 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, server
         "MLPLATFORM_VERSION": version,
         "COMPOSE_PROFILES": "ray",
         "NODE_NAME": f"ray-worker-{name}",
-        "NODE_ADDRESS": reply["address"],
         "CLUSTER_NETWORK": reply["network"],
+        **_addresses(reply["addresses"]),
         "HUB_ENDPOINT": f"{address}:{reply['hub_port']}",
         "HUB_KEY": reply["hub_key"],
         **reply["settings"],
     }
     lines = [f"{key}={value}" for key, value in values.items()]
     env.write_file(root / FILE, "\n".join([_HEADER, *lines, ""]))
+
+
+def _addresses(block: str) -> dict[str, str]:
+    """Return the settings of the containers' addresses, of which a host has eight."""
+    own = ipaddress.ip_network(block)
+    names = ("WORKER_ADDRESS", "SHIPPER_ADDRESS", "COPIES_ADDRESS", "LINK_ADDRESS", "GATEWAY_ADDRESS")
+    return {"HOST_NETWORK": block, **{name: str(address) for name, address in zip(names, own.hosts(), strict=False)}}
 
 
 def _write_secret(path: Path, text: str) -> None:
