@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from failure_training import (
+    OUTAGE_SECONDS,
+    SCRIPTS,
+    after_a_checkpoint,
+    crash,
+    nothing_is_lost,
+    recovery,
+    reports,
+    wait_until,
+)
 from host import Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
 
@@ -109,3 +120,43 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         assert host.docker("ps", "--all", "--quiet").stdout == ""
         hub.make("remove-host", "NAME=second")
         assert "second" not in hub.make("hosts").stdout
+
+
+@pytest.mark.soak
+def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, jobs: Jobs) -> None:
+    steps = 200
+    # With one node here and one there, two ranks on different nodes are on both hosts.
+    hub.compose("stop", "ray-worker-1")
+    # Fetches the other images from the first host.
+    with second_host(hub, "ray") as host:
+        joined(host)
+        command = ["python", "ddp_steps.py", f"--steps={steps}"]
+        job = jobs.submit(command, SCRIPTS, name="ddp", max_restarts_on_loss=5)
+        after_a_checkpoint(jobs, job, more=3)
+
+        def cut() -> None:
+            host.cut()
+            wait_until(time.monotonic() + OUTAGE_SECONDS)
+            host.restore()
+
+        def stop() -> None:
+            host.stop_engine()
+            host.start_engine()
+
+        print(f"link cut: {recovery(jobs, job, cut, workers_restart=True):.0f} s")
+        after_a_checkpoint(jobs, job, more=3)
+        print(f"engine stopped: {recovery(jobs, job, stop, workers_restart=True):.0f} s")
+        after_a_checkpoint(jobs, job, more=3)
+        recovery(jobs, job, lambda: crash(hub, "hub"))
+        nothing_is_lost(hub, jobs, job, steps)
+        for report in reports(jobs, job):
+            assert (report["nodes"], report["second"], report["equal"]) == (2, 1, 1), report
+        host.make("leave")
+
+
+@pytest.mark.soak
+def test_removed_host_is_cut_off(hub: Stack) -> None:
+    with second_host(hub, "platform", "link", "ray") as host:
+        joined(host)
+        hub.make("remove-host", "NAME=second")
+        wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
