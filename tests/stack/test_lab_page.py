@@ -9,6 +9,8 @@ import pytest
 from browser import BOUND_S, Page
 from host import Stack, wait_for
 
+from mlplatform.client.jobs import Jobs
+
 ITEMS = "[...document.querySelectorAll('.jp-DirListing-itemText')].map(item => item.innerText)"
 FOLDER = "made-in-terminal"
 
@@ -53,7 +55,7 @@ def test_command_in_terminal_changes_file_browser(lab: Page) -> None:
     lab.picture("lab-terminal")
 
 
-def test_notebook_opens_and_runs_cell(lab: Page) -> None:
+def test_notebook_opens_and_submits_job(lab: Page, jobs: Jobs) -> None:
     open_item(lab, "notebooks")
     open_item(lab, "first_tour.ipynb")
     code = ".jp-NotebookPanel .jp-CodeCell"
@@ -63,3 +65,6 @@ def test_notebook_opens_and_runs_cell(lab: Page) -> None:
     prompt = f"document.querySelector('{code} .jp-InputPrompt').innerText"
     wait_for(lambda: lab.evaluate(prompt) == "[1]:", "the end of the first cell", BOUND_S)
     lab.picture("lab-notebook")
+    job_id = lab.evaluate(f"document.querySelector('{code} .jp-OutputArea-output').innerText").strip("'\n")
+    jobs.stop(job_id)
+    assert jobs.wait(job_id, timeout_s=BOUND_S).status in ("STOPPED", "SUCCEEDED")
