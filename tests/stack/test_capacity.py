@@ -12,7 +12,7 @@ from failure_training import SCRIPTS
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.scheduling.resources import WorkerGroup
+from mlplatform.scheduling.resources import Resources, WorkerGroup
 from mlplatform.settings.environment import environment
 from mlplatform.stack import env
 
@@ -105,8 +105,8 @@ def test_job_of_another_person_waits_its_turn(stack: Stack, jobs: Jobs) -> None:
             ids.append(stack.ray.post("/api/jobs/", json=body).raise_for_status().json()["submission_id"])
 
         def waits() -> bool:
-            message = jobs.get(ids[2]).message
-            return "waits for 1 GPU" in message and ids[0] in message
+            wait = jobs.check_capacity(Resources(gpus=1))
+            return "waits for 1 GPU" in jobs.get(ids[2]).message and wait is not None and ids[0] in wait.users
 
         wait_for(waits, "the third job to wait for the first person's GPU", 60)
         assert not jobs.attempts(ids[2]), "a waiting job has started"

@@ -29,6 +29,8 @@ case "$*" in
   "compose version"*) echo 2.40.0 ;;
   "info --format {{json .}}") echo '{"DockerRootDir": "/", "Runtimes": {}}' ;;
   "image inspect "*) echo sha256:0 ;;
+  "network ls --quiet") echo 1 ;;
+  "network inspect 1") echo '[{"Name": "other", "IPAM": {"Config": [{"Subnet": "10.213.80.0/23"}]}}]' ;;
   *" config "*) echo '{"services": {}}' ;;
   *" ps --all --format {{.Service}}") echo ray-head ;;
   *" logs "*) echo "the last words" ;;
@@ -137,7 +139,8 @@ def test_callers_own_stack_is_not_touched(run: Run) -> None:
 
 
 def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
-    (run.root / ".env").write_text("FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n")
+    own = "FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
+    (run.root / ".env").write_text(f"{own}ALERT_RECEIVERS=slack\nCLUSTER_NETWORK=10.213.80\n")
     process = run.start(WAITS="1")
     run.wait_for_call("up")
     settings = StackSettings.load(run.root / ci.FOLDER / ".env")
@@ -147,6 +150,8 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     assert settings.prefix == f"ci-{settings.ray_port}-"
     assert settings.food11_volume == f"{settings.prefix}food11"
     assert settings.ray_port != 8265
+    assert settings.alert_receivers == "", "no secret for Slack exists"
+    assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
 
 
 def test_missing_docker_is_named(run: Run) -> None:

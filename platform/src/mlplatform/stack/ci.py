@@ -24,7 +24,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import doctor, sizing
+from mlplatform.stack import doctor, networks, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.host import Host, this_host
@@ -138,6 +138,7 @@ def _write_files(root: Path, stack: Path) -> None:
     # The prefix names project, containers and volumes; a port that is free now makes it unique on this host.
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
+    values |= {"CLUSTER_NETWORK": networks.free_cluster_network(), "ALERT_RECEIVERS": ""}
     values |= {"COMPOSE_PROFILES": "tracking,ray", "MLFLOW_WORKERS": "1", "DISK_NEEDED_GB": "2"}
     # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
     common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"

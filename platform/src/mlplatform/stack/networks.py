@@ -6,6 +6,7 @@ import ipaddress
 import json
 import subprocess
 
+from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -31,5 +32,24 @@ def cluster_subnet(settings: StackSettings) -> Network:
     return ipaddress.ip_network(f"{settings.cluster_network}.0/24")
 
 
+def free_cluster_network() -> str:
+    """Return a value for CLUSTER_NETWORK whose addresses overlap with no network of Docker.
+
+    Raises:
+        HostError: there is none.
+    """
+    taken = [subnet for found in subnets().values() for subnet in found]
+    for number in range(80, 256):
+        candidate = ipaddress.ip_network(f"10.213.{number}.0/24")
+        if not any(candidate.overlaps(subnet) for subnet in taken):
+            return f"10.213.{number}"
+    raise HostError(
+        "Docker's networks use all of 10.213.80.0 to 10.213.255.255: remove one with `docker network prune`."
+    )
+
+
 def _docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return ""  # `doctor` reports it
