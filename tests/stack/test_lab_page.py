@@ -63,7 +63,7 @@ def test_notebook_opens_and_submits_job(lab: Page, jobs: Jobs) -> None:
     lab.press(f"document.querySelector('{code} .cm-content')")
     lab.press_enter(shift=True)
     prompt = f"document.querySelector('{code} .jp-InputPrompt').innerText"
-    wait_for(lambda: lab.evaluate(prompt) == "[1]:", "the end of the first cell", BOUND_S)
+    wait_for(lambda: lab.evaluate(prompt) == "[1]:", "the end of the first cell", 2 * BOUND_S)
     lab.picture("lab-notebook")
     job_id = lab.evaluate(f"document.querySelector('{code} .jp-OutputArea-output').innerText").strip("'\n")
     jobs.stop(job_id)
