@@ -51,7 +51,7 @@ SERVICES = (
         "gateway",
         "ray",
         "platform",
-        ports=(Port("Ray dashboard and jobs", "RAY_PORT", "token in secrets/ray_token"),),
+        ports=(Port("Ray dashboard, jobs; front page at /platform/", "RAY_PORT", "token in secrets/ray_token"),),
     ),
     Service("ray-head", "ray", "ray"),
     Service(
