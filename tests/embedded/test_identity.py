@@ -152,18 +152,6 @@ def test_printed_links_name_page_of_runs_own_server(platforms: bool, environment
 
 
 @pytest.mark.usefixtures("environment")
-def test_run_shorter_than_interval_has_system_metrics() -> None:
-    import socket
-
-    import mlflow
-
-    with mlflow.start_run() as run, system_metrics.node_metrics(run.info.run_id):
-        pass
-    metrics = mlflow.get_run(run.info.run_id).data.metrics
-    assert f"system/{socket.gethostname()}/cpu_utilization_percentage" in metrics
-
-
-@pytest.mark.usefixtures("environment")
 def test_each_node_logs_named_system_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 

@@ -84,14 +84,11 @@ class NodeMonitor:
 
     def _send_all(self, run_id: str) -> None:
         sampler = SystemMetricsSampler(run_id, self._node, self._tracking_uri)
-        sent = False
-        # A run that ends before its first point is complete, after 10 s, gets the samples until then.
-        while self._sampled(sampler) or not sent:
+        while self._sampled(sampler):
             try:
                 self._send(sampler, run_id)
             except Exception as error:
                 _log.debug("MLflow did not accept a sample of the system metrics: %s", error)
-            sent = True
 
     def _sampled(self, sampler: SystemMetricsSampler) -> bool:
         """Collect as many samples as make one point; False once the monitor is stopped."""
