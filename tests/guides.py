@@ -109,12 +109,12 @@ def proof(reference: str) -> Proof:
     """Look up a reference of `shown_by` or `gpu`.
 
     Raises:
-        UnknownReferenceError: there is no such test or lesson.
+        UnknownReferenceError: the test or lesson does not exist.
     """
     file, _, name = reference.partition("::")
     path = TESTS / file
     if not path.is_file():
-        raise UnknownReferenceError(f"{reference}: there is no file tests/{file}")
+        raise UnknownReferenceError(f"{reference}: tests/{file} does not exist")
     if file.startswith("lessons/"):
         return lesson(reference, parsed(path), name)
     name, _, parameter = name.removesuffix("]").partition("[")
@@ -205,7 +205,7 @@ def answer(feature: Feature) -> str:
     """
     file = CHECKOUT / feature.answered_in
     if not file.is_file():
-        raise UnknownReferenceError(f"{feature.name}: there is no file {feature.answered_in}")
+        raise UnknownReferenceError(f"{feature.name}: {feature.answered_in} does not exist")
     # Unwrapped: also from comments.
     text = " ".join(re.sub(r"\n\s*#? ?", " ", file.read_text()).split())
     if not feature.sentence or feature.sentence not in text:

@@ -63,7 +63,7 @@ class MlflowPages:
         self.address = address
 
     def open(self, path: str, text: str) -> None:
-        """Open a page, from another one because a fragment alone would load nothing, and wait for a text."""
+        """Open a page and wait for a text; a blank page comes first, because a new fragment alone loads nothing."""
         self.page.go("about:blank")
         self.page.go(f"{self.address}/#/{path}")
         self.page.wait_for_text(text, path)

@@ -40,11 +40,10 @@ def test_table_is_current() -> None:
     assert guides.written(readme) == readme, "tests/README.md is outdated: run `make format`"
 
 
-def test_open_features_are_counted() -> None:
-    features = guides.load()[1]
-    on_gpus = sum(feature.state == guides.OPEN_ON_GPU for feature in features)
-    if opened := [f"{feature.name} {feature.missing}" for feature in features if feature.state == guides.OPEN]:
-        pytest.xfail(f"{len(opened)} features are open, and {on_gpus} more on GPUs: {opened}")
+def test_only_known_features_are_open() -> None:
+    """A feature that opens needs a line here, and one that is shown loses it."""
+    opened = [feature.name for feature in guides.load()[1] if feature.state in (guides.OPEN, guides.OPEN_ON_GPU)]
+    assert opened == ["003-62"], "a training over two hosts has not passed with a stop of the second one"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_frequency_is_read_from_source(tests_folder: Path, reference: str, often
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ("stack/test_none.py::test_a", "there is no file tests/stack/test_none.py"),
+        ("stack/test_none.py::test_a", "tests/stack/test_none.py does not exist"),
         ("stack/test_a.py::test_b", "tests/stack/test_a.py has no test test_b"),
         ("stack/test_a.py::test_a[three]", "test_a has no case 'three'"),
         ("lessons/c.py::gone", "none of its LESSONS has the check gone"),

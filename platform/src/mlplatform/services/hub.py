@@ -84,7 +84,7 @@ class Hub:
         """Remove a host's record and return it.
 
         Raises:
-            HostError: there is no such host.
+            HostError: no host of this name has joined.
         """
         hosts = self.hosts()
         if name not in hosts:

@@ -40,7 +40,11 @@ _COPIED = ("compose", "docker", ".env.example", "platform/pyproject.toml")
 
 _PORTS = ("RAY_PORT", "MLFLOW_PORT", "MINIO_PORT", "MINIO_CONSOLE_PORT")
 
-_OWN = (*_PORTS, "STACK_PREFIX", "FOOD11_VOLUME", "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME")
+_OWN = (
+    *_PORTS,
+    *("STACK_PREFIX", "FOOD11_VOLUME", "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME"),
+    *("CLUSTER_NETWORK", "ALERT_RECEIVERS"),
+)
 """Variables that would make this stack another one of the host, and remove that: they are not read from the caller."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)

@@ -98,7 +98,7 @@ def remove(root: Path, name: str) -> None:
     """Reject a host's traffic from now on, and free its address.
 
     Raises:
-        HostError: there is no such host, or the hub is not running.
+        HostError: no host of this name has joined, or the hub is not running.
     """
     _hub(StackSettings.load(root / ".env"), "remove", name)
 
