@@ -41,6 +41,27 @@ def open_item(page: Page, name: str) -> None:
     page.evaluate(f"{item}.dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))")
 
 
+CELL = ".jp-NotebookPanel .jp-CodeCell"
+
+
+def prompt(page: Page) -> str:
+    """Prompt of the notebook's first cell with code: `[ ]:`, `[*]:` while it runs, then its number."""
+    return str(page.evaluate(f"document.querySelector('{CELL} .jp-InputPrompt')?.innerText"))
+
+
+def starts_on_keys(page: Page) -> bool:
+    """Press Shift+Enter in the first cell; keys are lost while JupyterLab still replaces its placeholder."""
+    page.press(f"document.querySelector('{CELL} .cm-content')")
+    page.press_enter(shift=True)
+    return bool(wait_for(lambda: prompt(page) != "[ ]:", "the prompt to change", 5))
+
+
+def has_ended(page: Page) -> bool:
+    """Return true if the first cell has ended, or raise an `AssertionError` that says what the page shows."""
+    assert prompt(page) == "[1]:", f"prompt {prompt(page)!r}; the page shows: {page.text()[-1500:]}"
+    return True
+
+
 def test_lab_shows_lessons_without_questions(lab: Page) -> None:
     wait_for(lambda: {"README.md", "digits.py", "food11"} <= set(lab.evaluate(ITEMS)), "the lessons", BOUND_S)
     assert "Would you like" not in lab.text()
@@ -58,13 +79,10 @@ def test_command_in_terminal_changes_file_browser(lab: Page) -> None:
 def test_notebook_opens_and_submits_job(lab: Page, jobs: Jobs) -> None:
     open_item(lab, "notebooks")
     open_item(lab, "first_tour.ipynb")
-    code = ".jp-NotebookPanel .jp-CodeCell"
-    wait_for(lambda: lab.evaluate(f"!!document.querySelector('{code} .cm-content')"), "the notebook's code", BOUND_S)
-    lab.press(f"document.querySelector('{code} .cm-content')")
-    lab.press_enter(shift=True)
-    prompt = f"document.querySelector('{code} .jp-InputPrompt').innerText"
-    wait_for(lambda: lab.evaluate(prompt) == "[1]:", "the end of the first cell", 2 * BOUND_S)
+    wait_for(lambda: prompt(lab) == "[ ]:", "the notebook's code", BOUND_S)
+    wait_for(lambda: starts_on_keys(lab), "the first cell to start", BOUND_S)
+    wait_for(lambda: has_ended(lab), "the end of the first cell", BOUND_S)
     lab.picture("lab-notebook")
-    job_id = lab.evaluate(f"document.querySelector('{code} .jp-OutputArea-output').innerText").strip("'\n")
+    job_id = lab.evaluate(f"document.querySelector('{CELL} .jp-OutputArea-output').innerText").strip("'\n")
     jobs.stop(job_id)
     assert jobs.wait(job_id, timeout_s=BOUND_S).status in ("STOPPED", "SUCCEEDED")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from host import CHECKOUT, Stack, run, wait_for
+from memory import Peaks, peak_memory
 from rich.console import Console
 from rich.table import Table
 
@@ -80,6 +81,7 @@ class Outcome:
     """The error; empty on success."""
 
     seconds: float
+    memory: Peaks
 
 
 class Tutorial:
@@ -115,13 +117,14 @@ class Tutorial:
         path = ("--env", f"PYTHONPATH={WORK}") if self.on_cpu and step.folder != WORK else ()
         begun = time.monotonic()
         with ExitStack() as afterwards:
+            peaks = afterwards.enter_context(peak_memory(self.stack))
             known = self._checkpoints() if step.loses_worker else set()
             container = ("--workdir", step.folder, self.stack.container("notebook"))
             typed = subprocess.Popen(["docker", "exec", *path, *container, "bash", "-c", step.command])
             afterwards.callback(typed.kill)
             failure = self._lose_worker(known, afterwards) if step.loses_worker else ""
             code = typed.wait()
-        return Outcome(step, failure or (f"exit code {code}" if code else ""), time.monotonic() - begun)
+        return Outcome(step, failure or (f"exit code {code}" if code else ""), time.monotonic() - begun, peaks)
 
     def clean_up(self) -> None:
         self.stack.execute("notebook", "rm", "-rf", WORK, check=False)
@@ -193,10 +196,18 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    made = Table("branch", "command in the notebook", "result", "time")
+    made = Table("branch", "command in the notebook", "result", "time", "peak memory of a container")
+    made.add_column("of all", no_wrap=True)
     for outcome in outcomes:
         result = f"[red]{outcome.failure}" if outcome.failure else "[green]passed"
-        made.add_row(outcome.step.branch, outcome.step.command, result, f"{outcome.seconds:.0f} s")
+        made.add_row(
+            outcome.step.branch,
+            outcome.step.command,
+            result,
+            f"{outcome.seconds:.0f} s",
+            outcome.memory.largest(),
+            f"{outcome.memory.total:.1f} GiB",
+        )
     return made
 
 
