@@ -66,6 +66,12 @@ def health(stack: Stack, address: str) -> set[str]:
     return {each["health"] for each in targets if each["scrapeUrl"].startswith(f"http://{address}:")}
 
 
+def last_session(stack: Stack) -> int:
+    """Unix time at which the second host and the hub have last agreed on keys; 0 if they have not."""
+    listed = stack.execute("hub", "wg", "show", "wg0", "latest-handshakes").stdout
+    return int((listed.split() or ["0"])[-1])
+
+
 def joined(host: SecondHost) -> None:
     host.join()
     wait_for(lambda: has_node(host.stack), "the second host's node")
@@ -112,6 +118,12 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         assert "a task ran on ray-worker-0" in jobs.logs(job)
         wait_for(lambda: health(hub, address) == {"up"}, "metrics of the second host", 60)
         assert "second\t10.213." in hub.make("hosts").stdout
+
+        wait_for(lambda: hub.execute("hub", "cat", "/hub/endpoints.json").stdout != "{}", "a recorded endpoint", 30)
+        before_crash = time.time()
+        crash(hub, "hub")
+        # WireGuard on the host would ask for a new session only after 15 s.
+        wait_for(lambda: last_session(hub) >= before_crash, "a session with the hub that restarted", 10)
 
         host.make("leave")
         wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 30)

@@ -32,6 +32,9 @@ _BLOCK = 8
 _SESSION_SECONDS = 180
 """WireGuard's limit after which a session that was not renewed is rejected."""
 
+_RECORD_SECONDS = 5.0
+"""Period of recording the hosts' endpoints, which WireGuard announces to nobody."""
+
 
 class Hub:
     """Hosts that have joined, in `folder`, and their peers of the interface.
@@ -44,6 +47,7 @@ class Hub:
     def __init__(self, folder: Path, network: str) -> None:
         self._key = folder / "private_key"
         self._file = folder / "hosts.json"
+        self._endpoints = folder / "endpoints.json"
         self._network = network
 
     @property
@@ -53,7 +57,7 @@ class Hub:
 
     def hosts(self) -> dict[str, dict[str, str]]:
         """Return the public key and the addresses (CIDR) of each host, by its name."""
-        return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
+        return _read_json(self._file)
 
     def public_key(self) -> str:
         """Return the key by which hosts recognize the hub; creates it at the first call."""
@@ -94,8 +98,7 @@ class Hub:
         return host
 
     def _write(self, hosts: dict[str, dict[str, str]]) -> None:
-        with atomic.new_file(self._file) as draft:
-            draft.write_text(json.dumps(hosts, indent=2))
+        _write_json(self._file, hosts)
 
     # --- The interface ---
 
@@ -115,8 +118,22 @@ class Hub:
 
     def connect(self, host: dict[str, str]) -> None:
         """Accept a host's packets, with its addresses only."""
-        wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "allowed-ips", host["addresses"])
+        last = _read_json(self._endpoints).get(host["key"])
+        wireguard.run(
+            *("wg", "set", wireguard.INTERFACE, "peer", host["key"], "allowed-ips", host["addresses"]),
+            *(("endpoint", last) if last else ()),
+        )
         wireguard.run("ip", "route", "replace", host["addresses"], "dev", wireguard.INTERFACE)
+
+    def record_endpoints(self) -> None:
+        """Record where packets of the hosts come from, so that a hub that restarts can reach them.
+
+        Otherwise it would wait for a host to notice that the session is gone: 15 s, a limit of WireGuard's.
+        """
+        listed = wireguard.run("wg", "show", wireguard.INTERFACE, "endpoints")
+        found = {key: endpoint for key, endpoint in map(str.split, listed.splitlines()) if endpoint != "(none)"}
+        if found != _read_json(self._endpoints):
+            _write_json(self._endpoints, found)
 
     def is_connected(self, host: dict[str, str]) -> bool:
         """Return whether a host has renewed its session, which it does every two minutes."""
@@ -151,16 +168,23 @@ def run(hub: Hub) -> int:
             "--log-facility=-",
         ]
     )
-    return names.wait() if interface is None else _first_end(interface, names)
-
-
-def _first_end(*processes: subprocess.Popen[bytes]) -> int:
+    processes = [names] if interface is None else [interface, names]
     while True:
         for process in processes:
             try:
-                return process.wait(timeout=1)
+                return process.wait(timeout=_RECORD_SECONDS / len(processes))
             except subprocess.TimeoutExpired:
                 continue
+        hub.record_endpoints()
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    with atomic.new_file(file) as draft:
+        draft.write_text(json.dumps(content, indent=2))
 
 
 def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
