@@ -81,7 +81,7 @@ class Hub:
         if addresses is None:
             raise HostError(f"{len(taken)} hosts have joined, and no more can: remove one with `make remove-host`.")
         hosts[name] = {"key": key, "addresses": addresses}
-        self._write(hosts)
+        _write_json(self._file, hosts)
         return hosts[name]
 
     def forget(self, name: str) -> dict[str, str]:
@@ -94,11 +94,8 @@ class Hub:
         if name not in hosts:
             raise HostError(f"No host {name!r} has joined; those that have: {', '.join(sorted(hosts)) or 'none'}.")
         host = hosts.pop(name)
-        self._write(hosts)
-        return host
-
-    def _write(self, hosts: dict[str, dict[str, str]]) -> None:
         _write_json(self._file, hosts)
+        return host
 
     # --- The interface ---
 
