@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import browser
+import figures
 import pytest
 import stand_in
 from browser import Page
@@ -126,6 +127,7 @@ def trained(running: Stack) -> Trained:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    figures.write(terminalreporter)
     if config.getoption("keep") and _stack:
         folder, volume = KEPT.name, _stack.settings.food11_volume
         write = terminalreporter.line

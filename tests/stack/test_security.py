@@ -7,6 +7,7 @@ import re
 
 import httpx
 import pytest
+from figures import count
 from host import Stack, Trained, run
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
@@ -127,6 +128,7 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
             # JupyterLab redirects browsers to its login page; that counts as a rejection.
             to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
             answers[f"{method} {path}"] = 401 if to_login else answer.status_code
+            count("requests without valid credentials")
     # MinIO answers 400 to an Authorization header that is not S3's.
     allowed = {400, 401, 403} if service == "minio" and credentials != "none" else {401, 403}
     served = {path: status for path, status in answers.items() if status not in allowed}
@@ -150,6 +152,7 @@ def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     ]
     assert published
     assert set(published) == {"127.0.0.1"}
+    count("published ports", len(published))
     ports = {str(getattr(stack.settings, name)) for name in type(stack.settings).model_fields if name.endswith("_port")}
     listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", run("ss", "-tln").stdout)
     assert {address for address, port in listening if port in ports} == {"127.0.0.1"}
@@ -190,6 +193,7 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
         places[f"Ray's logs on {node}"] = "\n".join(line for line in lines if line not in direct)
     places["the job's log"] = trained.log
     secrets = values(stack).items()
+    count("places searched for secrets", len(places))
     leaks = [f"{secret} in the {place}" for place, text in places.items() for secret, value in secrets if value in text]
     assert not leaks, leaks
 
