@@ -50,6 +50,8 @@ def test_memory_remains_for_services(root: Path, host: Host) -> None:
     settings = written(root, host)
     for limit in (settings.worker_memory, settings.notebook_memory):
         assert limit <= host.memory - 4 * GIB
+    workers = 2 if settings.worker_layout == "gpu" else 1
+    assert workers * settings.worker_memory <= host.memory - 4 * GIB
     assert settings.worker_object_store < settings.worker_shm <= settings.worker_memory
 
 
@@ -105,6 +107,7 @@ def test_more_memory_never_gives_workers_less() -> None:
     ("change", "host", "expected"),
     [
         ("WORKER_MEMORY=12g", HOSTS["runner in CI"], r"WORKER_MEMORY is 12 GiB, more than .* WORKER_MEMORY=3g"),
+        ("WORKER_MEMORY=12g", HOSTS["24 GB machine"], r"12 GiB for each of 2 workers, more than .* WORKER_MEMORY=8g"),
         ("NOTEBOOK_MEMORY=30g", HOSTS["24 GB machine"], "NOTEBOOK_MEMORY is 30 GiB, more than the 16.4 GiB"),
         ("WORKER_SHM=64g", HOSTS["24 GB machine"], "WORKER_SHM is 64 GiB, more than .* set WORKER_SHM="),
         ("WORKER_OBJECT_STORE=20000000000", HOSTS["24 GB machine"], "Ray would keep objects on the disk"),

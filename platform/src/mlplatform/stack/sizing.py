@@ -17,9 +17,10 @@ _HEAD = 2 * GIB
 _TWO_WORKERS = 6 * GIB
 """Memory for jobs from which a host without GPUs has two workers: each keeps 1 GiB of imported packages."""
 
-_SHARE_OF_WORKER, _SHARE_OF_NOTEBOOK = 0.75, 0.5
-"""Parts of the jobs' memory that one worker of two, and the notebook, may use. Rarely are all busy; when memory runs
-out nevertheless, the kernel ends processes of jobs before services (`oom_score_adj`)."""
+_SHARE_OF_NOTEBOOK = 0.5
+"""Part of the jobs' memory that the notebook may use beside the workers, which may use all of it together. Rarely are
+all busy. Workers that exceeded it together, with three quarters each, made a host of 24 GB unusable for 40 minutes
+instead: without swap, the kernel discards the programs' pages before it ends a process."""
 
 _CPUS_OF_TUTORIALS = 8
 """Common tutorials request this many for one job; they are declared, nothing enforces them."""
@@ -87,8 +88,8 @@ def _hardware(host: Host) -> Iterator[Choice]:
 def _memory(host: Host) -> Iterator[Choice]:
     jobs = memory_of_jobs(host)
     workers = _workers(host)
-    worker = _limit(jobs if workers == 1 else jobs * _SHARE_OF_WORKER)
-    share = "what" if workers == 1 else "three quarters of what"
+    worker = _limit(jobs / workers)
+    share = "what" if workers == 1 else "half of what"
     reason = f"{share} services and head leave of {_gib(host.memory)} ({_gib(jobs)})"
     yield Choice("WORKER_MEMORY", _text(worker), reason)
     yield Choice("WORKER_SHM", _text(worker // 2), "half of the worker's memory, for data loaders and objects")
@@ -111,14 +112,18 @@ def _processes(host: Host) -> Iterator[Choice]:
 
 def misfits(settings: StackSettings, host: Host) -> Iterator[str]:
     """Yield a sentence for each setting that no longer fits its host, such as after a move to a smaller one."""
-    fitting = {choice.setting: choice.value for choice in choices(host)}
     jobs = memory_of_jobs(host)
-    limits = {"WORKER_MEMORY": settings.worker_memory, "NOTEBOOK_MEMORY": settings.notebook_memory}
-    for name, limit in limits.items():
-        if limit > jobs:
+    workers = _declared_workers(settings, host)
+    limits = (
+        ("WORKER_MEMORY", settings.worker_memory * workers, settings.worker_memory, jobs / max(workers, 1)),
+        ("NOTEBOOK_MEMORY", settings.notebook_memory, settings.notebook_memory, jobs * _SHARE_OF_NOTEBOOK),
+    )
+    for name, together, limit, fitting in limits:
+        if together > jobs:
+            each = f" for each of {workers} workers" if together > limit else ""
             yield (
-                f"{name} is {_gib(limit)}, more than the {_gib(jobs)} that services and head leave of this host's "
-                f"{_gib(host.memory)}: set {name}={fitting[name]} in .env."
+                f"{name} is {_gib(limit)}{each}, more than the {_gib(jobs)} that services and head leave of this "
+                f"host's {_gib(host.memory)}: set {name}={_text(_limit(fitting))} in .env."
             )
     shared = (
         ("WORKER", settings.worker_shm, settings.worker_memory),
@@ -147,7 +152,7 @@ def _gpu_misfits(settings: StackSettings, host: Host) -> Iterator[str]:
                 "`make env`, or keep it if that is intended."
             )
         return
-    declared = settings.worker_gpus * {"gpu": 2, "host": 1, "generated": host.gpus}[settings.worker_layout]
+    declared = settings.worker_gpus * _declared_workers(settings, host)
     if declared != host.gpus:
         yield (
             f"The workers declare {declared:g} GPUs to Ray (WORKER_GPUS={settings.worker_gpus:g}, "
@@ -160,6 +165,10 @@ def _gpu_misfits(settings: StackSettings, host: Host) -> Iterator[str]:
                 f"NOTEBOOK_GPUS={settings.notebook_gpus} names GPU {int(number)}, but this host's last one is "
                 f"{host.gpus - 1}: correct it in .env."
             )
+
+
+def _declared_workers(settings: StackSettings, host: Host) -> int:
+    return {"gpu": 2, "host": 1, "generated": host.gpus}[settings.worker_layout]
 
 
 def _workers(host: Host) -> int:
