@@ -138,6 +138,50 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
     assert "SUCCEEDED" in done.stdout
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b2J\x85\x7f\rover\u202eesrever\u2066 \ud800 end"
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize(
+    "words", [["jobs"], ["jobs", "train-000"], ["logs", "train-000"], ["top"], ["wait", "train-000"]]
+)
+def test_values_of_jobs_cannot_control_the_terminal(
+    words: list[str], serve: Callable[..., str], tmp_path: Path
+) -> None:
+    job = {**json.loads(listing(1))[0], "entrypoint": HOSTILE, "message": HOSTILE, "status": "FAILED"}
+    job["metadata"] = {"user": HOSTILE}
+    attempt = {
+        "number": 1,
+        "outcome": "LOST",
+        "reason": HOSTILE,
+        "node": HOSTILE,
+        "created": "2026-11-21T10:00:00+00:00",
+    }
+    use = {"nodes": [], "gpus": [], "running": 1}
+    use["jobs"] = [{"id": "a", "user": HOSTILE, "command": HOSTILE, "cpus": None, "memory": None, "gpus": []}]
+    answers = {
+        "/platform/jobs/train-000": {**job, "attempts": [{**attempt, "ended": None, "starts": []}]},
+        "/api/jobs/train-000": job,
+        "/api/jobs/train-000/logs": {"logs": HOSTILE},
+        "/platform/utilisation": use,
+    }
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        return 200, json.dumps(answers.get(path.partition("?")[0], [job]))
+
+    done = mlplatform(*words, RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path), COLUMNS="400")
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "overesrever \ufffd end" in done.stdout + done.stderr
+    assert not CONTROLS.findall(done.stdout + done.stderr)
+
+
+def test_value_with_lines_does_not_look_like_facts(serve: Callable[..., str], tmp_path: Path) -> None:
+    job = {**json.loads(listing(1))[0], "entrypoint": "false\nStatus   SUCCEEDED", "status": "FAILED", "attempts": []}
+    address = serve(lambda method, path: (200, json.dumps(job)))
+    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+    assert re.findall(r"^Status +(\w+)", done.stdout, re.MULTILINE) == ["FAILED"]
+
+
 def test_starts_are_shown_below_their_attempt(serve: Callable[..., str], tmp_path: Path) -> None:
     job = json.loads(listing(1))[0]
     fields = {"outcome": "LOST", "reason": "gone", "node": "n", "created": "2026-11-21T10:00:00+00:00", "ended": None}

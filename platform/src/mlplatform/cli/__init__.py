@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from mlplatform.cli import data, jobs, local, models, stack, submit, top
+from mlplatform.cli import data, jobs, local, models, output, stack, submit, top
 from mlplatform.errors import PlatformError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.add_typer(stack.app, name="stack")
 
 def main() -> None:
     """Run the command line: an error of ours becomes one sentence on stderr; a bug keeps its traceback."""
+    output.protect_terminal()
     try:
         app()
     except PlatformError as error:

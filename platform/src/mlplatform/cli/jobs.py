@@ -82,10 +82,12 @@ def show(job_id: JobId) -> None:
             facts.append(("", f"starts: {describe(attempt.starts)}"))
     facts.extend(_results(job_id).items())
     width = max(len(name) for name, _ in facts)
+    continuation = f"\n{'':{width}}  "
     print(f"{'Job':{width}}  {job_id}")
     for name, value in facts:
         if value:
-            print(f"{name:{width}}  {value}")
+            # A value with several lines must not look like other facts.
+            print(f"{name:{width}}  {continuation.join(value.splitlines())}")
 
 
 @app.command()

@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TextIO
+
+
+def protect_terminal() -> None:
+    """Make everything that this process prints printable: values of jobs and models may control the terminal.
+
+    `--help` alone is left as it is: it prints our own texts, in colors.
+    """
+    words = sys.argv[1:]
+    if "--help" in words[: words.index("--") if "--" in words else None]:
+        return
+    from mlplatform.terminal import PrintableStream
+
+    # Unlike the streams of an interpreter, these write strings only, which is all that is written here.
+    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)  # type: ignore[assignment]
+
+
+def terminal() -> TextIO:
+    """Return the standard output for text that controls the terminal; its values must be printable already."""
+    raw: TextIO = getattr(sys.stdout, "raw", sys.stdout)
+    return raw
 
 
 def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
@@ -15,10 +37,12 @@ def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None
     from rich.console import Console
     from rich.table import Column, Table
 
+    from mlplatform.terminal import printable
+
     table = Table(Column(columns[0], no_wrap=True), *columns[1:], box=None)
     for row in rows:
-        table.add_row(*row)
-    Console(markup=False, emoji=False).print(table)
+        table.add_row(*map(printable, row))
+    Console(file=terminal(), markup=False, emoji=False).print(table)
 
 
 def span(*moments: datetime | None) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import exports
+from mlplatform.cli.output import exports, terminal
 
 app = typer.Typer(help="The stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
 
@@ -101,7 +101,7 @@ def status(root: Root = Path()) -> None:
     table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
     for page in shown:
         table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
-    console = Console()
+    console = Console(file=terminal())
     console.print(table)
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
     # On one line whatever the terminal's width, so that it can be copied.

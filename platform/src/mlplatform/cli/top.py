@@ -23,6 +23,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print the figures and exit, as without a terminal.")] = False,
 ) -> None:
     """Show live how much of each node and GPU is in use, and by which jobs; Ctrl-C ends it."""
+    from mlplatform.cli.output import terminal
     from mlplatform.client.connection import Connection
     from mlplatform.client.utilisation import read
     from mlplatform.settings.job import settings
@@ -33,7 +34,7 @@ def top(
         print(shown)
         return
     try:
-        print(_OPEN, end="")
+        print(_OPEN, end="", file=terminal())
         while True:
             _draw(shown)
             time.sleep(_REFRESH_SECONDS)
@@ -44,14 +45,17 @@ def top(
     except KeyboardInterrupt:
         pass
     finally:
-        print(_CLOSE, end="", flush=True)
+        print(_CLOSE, end="", flush=True, file=terminal())
 
 
 def _draw(text: str) -> None:
     """Replace the screen's contents; what does not fit is cut."""
+    from mlplatform.cli.output import terminal
+    from mlplatform.terminal import printable
+
     width, height = shutil.get_terminal_size()
-    lines = [f"{time.strftime('%H:%M:%S')}, every {_REFRESH_SECONDS:g} s", "", *text.splitlines()]
+    lines = [f"{time.strftime('%H:%M:%S')}, every {_REFRESH_SECONDS:g} s", "", *printable(text).splitlines()]
     if len(lines) > height:
         lines[height - 1 :] = ["... more lines than this terminal has; `mlplatform top --once` prints all of them"]
     drawn = f"{_END_LINE}\n".join(line[:width] for line in lines)
-    print(_TO_TOP, drawn, _END_LINE, _END_SCREEN, sep="", end="", flush=True)
+    print(_TO_TOP, drawn, _END_LINE, _END_SCREEN, sep="", end="", flush=True, file=terminal())

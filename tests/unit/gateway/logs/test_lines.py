@@ -25,6 +25,7 @@ WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
         ("", ""),
         ("unfinished \x1b[", "unfinished "),
         ("\x1b]" * 30_000, ""),
+        ("\x90half\x9c \u202eesrever\u202c \u2066isolated\u2069", "half esrever isolated"),
     ],
 )
 def test_line_is_stored_as_terminal_shows_it(raw: str, shown: str | None) -> None:

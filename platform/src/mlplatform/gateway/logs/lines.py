@@ -6,20 +6,13 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mlplatform.terminal import printable, without_sequences
+
 PART_BYTES = 64 << 10
 """Maximum length of a line: a longer one is split, a shorter one waits for its end."""
 
 NO_JOB = "ffffffff"
 """Ray's job id in the file names of workers that it started before a job needed them; their first line has the id."""
-
-_SEQUENCES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links, up to their terminator
-    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # device control strings
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor movements
-    r"|\x1b[ -/]*[0-~]"  # two-character sequences
-)
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]")
 
 # A line of Ray's C++ code (spdlog's pattern in src/ray/util/logging.cc); level F, the reason of an abort, is kept.
 _CORE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [TDIWE] \d+ \d+(?: \([^)]*\))?\] ")
@@ -85,12 +78,12 @@ def job_in(body: bytes) -> str | None:
 
 def plain(line: str) -> str | None:
     """Return a line as a terminal shows it, without colors; None if it overwrote itself with blanks."""
-    line = _SEQUENCES.sub("", line).rstrip("\r")
+    line = without_sequences(line).rstrip("\r")
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
         if not line.strip():
             return None
-    return _CONTROLS.sub("", line)
+    return printable(line)
 
 
 def is_noise(line: str) -> bool:
