@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import uvicorn
-from shipping import DRIVER, EARLY_WORKER, WORKER, Gateway, append, logs_of, run, until, until_log
+from shipping import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, run, until, until_log
 
 from mlplatform.gateway.logs import wakeups
+from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.settings import environment as settings_environment
 
 
@@ -64,6 +65,48 @@ def test_file_moved_to_old_is_read_completely(root: Path, gateway: Gateway) -> N
         append(folder / WORKER, b"two\n")
         (folder / WORKER).rename(folder / "old" / WORKER)
         await until_log(gateway, "d\n(pid=4711, ray-worker-0) one\n(pid=4711, ray-worker-0) two\n")
+
+    run(gateway, root, scenario)
+
+
+def test_pipe_in_place_of_log_does_not_block_other_logs(root: Path, gateway: Gateway) -> None:
+    async def scenario() -> None:
+        folder = logs_of(root)
+        append(folder / DRIVER, b"d\n")
+        await until_log(gateway, "d\n")
+        listed = LogShipper._list
+
+        def swap_after_listing(shipper: LogShipper) -> set[str]:
+            nodes = listed(shipper)
+            if (folder / WORKER).is_file() and not (folder / WORKER).is_fifo():
+                (folder / WORKER).unlink()
+                os.mkfifo(folder / WORKER)
+            return nodes
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LogShipper, "_list", swap_after_listing)
+            append(folder / WORKER, b"swapped\n")
+            await until(lambda: (folder / WORKER).is_fifo())
+            append(folder / DRIVER, b"e\n")
+            await until_log(gateway, "d\ne\n")
+
+    run(gateway, root, scenario)
+
+
+def test_linked_folders_and_files_are_not_sent(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        append(elsewhere / WORKER, b"of another folder\n")
+        folder = logs_of(root)
+        (folder / "old").symlink_to(elsewhere)
+        (folder / EARLY_WORKER).symlink_to(elsewhere / WORKER)
+        (root / "ray-worker-1" / SESSION).mkdir(parents=True)
+        (root / "ray-worker-1" / SESSION / "logs").symlink_to(elsewhere)
+        append(folder / DRIVER, b"d\n")
+        await until_log(gateway, "d\n")
+        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+        assert {request.rpartition("/")[2] for request in gateway.requests if "PUT" in request} == {DRIVER}
 
     run(gateway, root, scenario)
 

@@ -22,6 +22,7 @@ import httpx
 
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
+from mlplatform.files.beneath import open_beneath
 from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.lines import NO_JOB, log_name
 from mlplatform.gateway.logs.sent_file import SentFile
@@ -181,7 +182,7 @@ class LogShipper:
             self._set_aside(file, time.time())
             return True
         try:
-            with Path(file.path).open("rb") as content:
+            with open_beneath(self._root / file.node, Path(file.path)) as content:
                 if os.fstat(content.fileno()).st_ino != file.inode:
                     return False  # rotated since the listing; the next listing finds both
                 for _ in range(_TURN_REQUESTS):
@@ -262,7 +263,7 @@ class LogShipper:
         for node, session, folder in self._log_folders():
             # Ray moves files of dead workers to `old`; a file moved during the listing is seen twice, not missed.
             for place in (folder, folder / "old"):
-                for entry in _entries(place):
+                for entry in _entries(place) if _is_folder(place) else ():
                     self._look_at(entry, node, session, known)
         return {entry.name for entry in _entries(self._root) if entry.is_dir()}
 
@@ -300,7 +301,7 @@ class LogShipper:
         nodes = {Path(entry.path) for entry in _entries(self._root) if entry.is_dir()}
         logs = {folder for _, _, folder in self._log_folders()}
         below = {folder.parent for folder in logs} | logs | {folder / "old" for folder in logs}
-        return {folder for folder in {self._root, *nodes, *below} if folder.is_dir()}
+        return {self._root, *nodes, *filter(_is_folder, below)}
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -309,6 +310,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path that a job may replace is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _text(error: Exception) -> str:

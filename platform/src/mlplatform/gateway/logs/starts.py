@@ -14,6 +14,7 @@ import httpx
 
 from mlplatform.contract import START_LOG
 from mlplatform.errors import PlatformError, UnreachableError
+from mlplatform.files.beneath import open_beneath
 from mlplatform.throttle import ThrottledWarning
 
 _PASS_SECONDS = 1.0
@@ -66,12 +67,12 @@ class StartShipper:
         logs = list(self._logs())
         self._sent = {path: self._sent.get(path) or _Sent() for path in logs}
         for path in logs:
-            with suppress(FileNotFoundError):  # its node has just started again
+            with suppress(FileNotFoundError, NotADirectoryError):  # its node has just started again
                 await self._send(path, self._sent[path])
 
     async def _send(self, path: Path, sent: _Sent) -> None:
         """Send a log up to its present size, if it has grown."""
-        size = path.stat().st_size
+        size = path.stat(follow_symlinks=False).st_size
         while sent.size != size:
             expected = await self._put(path, sent.offset, size)
             # Nothing is accepted of the last line before it is complete.
@@ -90,7 +91,7 @@ class StartShipper:
         """
         body = b""
         if offset is not None:
-            with path.open("rb") as file:
+            with open_beneath(path.parent, path) as file:
                 file.seek(offset)
                 body = file.read(max(0, min(_REQUEST_BYTES, size - offset)))
         url = f"/platform/starts/{quote(path.parent.name)}/{quote(path.name)}"
