@@ -181,6 +181,27 @@ def test_id_with_attempt_suffix_is_rejected(job_id: str) -> None:
     assert "are reserved for the platform" in refused(job_id=job_id)
 
 
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"entrypoint": "é" * 60_000}, "entrypoint"),
+        ({"runtime_env": {"env_vars": {"A": "a" * 110_000}}}, "runtime_env"),
+        ({"runtime_env": {"env_vars": {f"V{number}": "a" for number in range(20_000)}}}, "runtime_env"),
+        ({"metadata": {"note": "a" * 110_000}}, "metadata"),
+        ({"runtime_env": {"env_vars": {"A": "a" * 60_000}}, "metadata": {"note": "a" * 60_000}}, "metadata"),
+    ],
+)
+def test_part_too_large_for_a_process_is_rejected(fields: dict[str, Any], part: str) -> None:
+    sentence = refused(**fields)
+    assert part in sentence
+    assert "more than the 100 KiB" in sentence
+    assert len(sentence) < 400
+
+
+def test_large_parts_below_the_limit_are_accepted() -> None:
+    parsed(entrypoint="a" * 100_000, runtime_env={"env_vars": {"A": "a" * 60_000}}, metadata={"note": "a" * 40_000})
+
+
 def test_generated_ids_are_unique_and_in_rays_format() -> None:
     ids = {parsed().job().id for _ in range(100)}
     assert len(ids) == 100

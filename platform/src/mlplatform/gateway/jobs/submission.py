@@ -6,6 +6,7 @@ options of the platform.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import secrets
@@ -33,6 +34,13 @@ _ID_LETTERS = string.ascii_letters + string.digits
 
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
+
+_LIMIT_BYTES = 100 << 10
+"""Largest entry point, and largest runtime environment with metadata.
+
+Ray passes each of these to processes as one argument or variable, which Linux limits to 128 KiB. A process that cannot
+be started makes a job that stays PENDING.
+"""
 
 _FORMER_KEYS = {"max_retries": "max_restarts_on_loss", "retry_failures": "max_restarts_on_failure"}
 """Metadata keys of version 0.1, by their current names; accepted until 1.0."""
@@ -104,6 +112,7 @@ class Submission(BaseModel):
             _check_package(name)
         if not _finite(self.runtime_env):
             raise ValueError("runtime_env contains NaN or Infinity, which JSON does not support")
+        _check_sizes(self)
         return self
 
     @classmethod
@@ -201,6 +210,20 @@ def invalid_field(error: ValidationError) -> str:
     value = repr(problem["input"])
     shown = value if len(value) <= 100 else f"{value[:100]}..."
     return f"{field}={shown} is not valid: {what}; correct it and submit again."
+
+
+def _check_sizes(submission: Submission) -> None:
+    """Raise ValueError if a part is too large for the processes of the job to start."""
+    sizes = {
+        "entrypoint": len(submission.entrypoint.encode("utf-8", "replace")),
+        "runtime_env and metadata": len(json.dumps(submission.runtime_env)) + len(json.dumps(submission.metadata)),
+    }
+    for part, size in sizes.items():
+        if size > _LIMIT_BYTES:
+            raise ValueError(
+                f"{part} has {size >> 10} KiB, more than the {_LIMIT_BYTES >> 10} KiB with which processes can start; "
+                "put long values into a file of the working directory"
+            )
 
 
 def _check_package(name: str) -> None:
