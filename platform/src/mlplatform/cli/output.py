@@ -19,8 +19,7 @@ def protect_terminal() -> None:
         return
     from mlplatform.terminal import PrintableStream
 
-    # Unlike the streams of an interpreter, these write strings only, which is all that is written here.
-    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
 
 
 def terminal() -> TextIO:

@@ -318,9 +318,7 @@ class Jobs:
 
     def _upload(self, folder: Path) -> str:
         name, content = client_package.build(folder)
-        path = f"/api/packages/gcs/{name}"
-        if self._link.send("GET", path).status_code == 404:
-            self._call("PUT", path, content=content, timeout=_UPLOAD_TIMEOUT)
+        self._call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
 
     def _environment(self, job_id: str, env: Mapping[str, str]) -> dict[str, str]:

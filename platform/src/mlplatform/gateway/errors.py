@@ -9,6 +9,7 @@ PlatformError
 ├── StorageError
 │   └── PackageError          a package was rejected
 │       ├── NoSuchPackageError
+│       ├── PackageExistsError
 │       └── PackageTooLargeError
 ├── UnknownJobError           no job is known for a log file, at least not yet
 ├── JobGoneError              the job of a log file was deleted
@@ -49,6 +50,10 @@ class PackageError(StorageError):
 
 class NoSuchPackageError(PackageError):
     """No package has the name."""
+
+
+class PackageExistsError(PackageError):
+    """A package with the same name and other content exists."""
 
 
 class PackageTooLargeError(PackageError):

@@ -23,7 +23,10 @@ _LINGER_SECONDS = 10.0
 
 
 def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[Route]:
-    """Return the routes: GET checks for a package, PUT uploads one.
+    """Return the routes: GET checks a name and never finds a package, PUT uploads one.
+
+    Clients skip the upload of a package that GET finds. A name says nothing about content, so a job would run what
+    somebody else has uploaded under the name; instead every client uploads, and PUT compares.
 
     Args:
         silent_seconds: idle timeout of an upload.
@@ -32,11 +35,10 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[R
     async def get(request: Request) -> Response:
         try:
             name = _name(request)
-            if not await packages.exists(name):
-                raise missing_package(name)
+            await packages.exists(name)  # which also keeps it until the job is submitted
+            raise missing_package(name)
         except (PlatformError, OSError) as error:
             return error_response(error)
-        return Response()
 
     async def put(request: Request) -> Response:
         body = incoming(request.receive, silent_seconds)

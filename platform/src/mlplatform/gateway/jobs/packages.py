@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio import to_thread
 
-from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageTooLargeError
+from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageExistsError, PackageTooLargeError
+from mlplatform.gateway.jobs.archives import check_name_of_bytes, content_digest
 from mlplatform.storage import objects
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,250}")
@@ -37,6 +38,11 @@ _KEPT_SECONDS = 86400.0
 
 _CHUNK_BYTES = 1 << 20
 
+_DIGESTS = 10_000
+
+UNPACKED_BYTES = 2 << 30
+"""Bytes to which a package may unpack unless set otherwise."""
+
 
 class Packages:
     """Packages by name in a bucket or folder, under keys `packages/<name>`.
@@ -48,10 +54,16 @@ class Packages:
         uri: `s3://bucket` or an absolute folder.
         limit_bytes: size of the largest package that is accepted.
         spool: a folder on disk for packages in transfer; None means the system's.
+        unpacked_bytes: bytes to which a package may unpack.
     """
 
-    def __init__(self, uri: str, limit_bytes: int, spool: Path | None = None) -> None:
+    def __init__(
+        self, uri: str, limit_bytes: int, spool: Path | None = None, unpacked_bytes: int = UNPACKED_BYTES
+    ) -> None:
         self.limit_bytes = limit_bytes
+        self._unpacked_bytes = unpacked_bytes
+        self._digests: dict[str, str] = {}
+        self._inspections = anyio.CapacityLimiter(2)
         self._store = objects.open_store(uri, "MLPLATFORM_GATEWAY_STORE")
         self._spool = spool
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -64,29 +76,46 @@ class Packages:
         return await to_thread.run_sync(self._has, key)
 
     async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
-        """Store the content of `stream`, whole or not at all; if the name is known, only read it to its end.
-
-        Ray names packages by their content, so a known name means the same content.
+        """Store the content of `stream`, whole or not at all; a package that exists is never replaced.
 
         Raises:
-            PackageTooLargeError: it is larger than `limit_bytes`.
-            PackageError: it is empty.
+            PackageTooLargeError: it is larger than `limit_bytes`, or unpacks to more than `unpacked_bytes`.
+            PackageError: it is empty, damaged, has paths that leave its folder, or another name than its bytes require.
+            PackageExistsError: the name belongs to a package with other content.
         """
         key = _key(name)
-        if await to_thread.run_sync(self._has, key):
-            async for _ in self._bounded(name, stream):
-                pass
-            return
         with tempfile.NamedTemporaryFile(dir=self._spool, prefix=_DRAFT) as draft:
             async for part in self._bounded(name, stream):
                 await to_thread.run_sync(draft.write, part)
             draft.flush()
             if not draft.tell():
                 raise PackageError(f"The package {name} is empty; upload it again.")
+            async with self._inspections:
+                await to_thread.run_sync(check_name_of_bytes, Path(draft.name), name)
+                digest = await to_thread.run_sync(content_digest, Path(draft.name), name, self._unpacked_bytes)
             lock = self._locks.setdefault(key, anyio.Lock())
             async with lock:
                 if not await to_thread.run_sync(self._has, key):
                     await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
+                    self._digests[name] = digest
+                elif digest != await self._digest(name):
+                    raise PackageExistsError(
+                        f"The package {name} exists with other content, which was uploaded under this name "
+                        "before; change a file of yours, or the version of a wheel, and submit again."
+                    )
+
+    async def _digest(self, name: str) -> str:
+        """Return the digest of a stored package."""
+        if (known := self._digests.get(name)) is None:
+            if len(self._digests) >= _DIGESTS:
+                self._digests.clear()
+            async with self._inspections:
+                known = self._digests[name] = await to_thread.run_sync(self._stored_digest, name)
+        return known
+
+    def _stored_digest(self, name: str) -> str:
+        with self._fetch(name) as file:
+            return content_digest(Path(f"/proc/self/fd/{file.fileno()}"), name, self._unpacked_bytes)
 
     async def size_and_stream(self, name: str) -> tuple[int, AsyncIterator[bytes]]:
         """Return a package's size in bytes and its content, downloaded first, so that the stream is not interrupted.
@@ -100,6 +129,7 @@ class Packages:
     async def delete(self, name: str) -> None:
         """Delete a package; do nothing if there is none."""
         await to_thread.run_sync(self._store.delete, _key(name))
+        self._digests.pop(name, None)
 
     async def clean(self, needed: Collection[str]) -> None:
         """Delete packages that are not `needed`, older than a day and not requested within the last day.
