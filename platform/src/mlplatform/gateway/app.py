@@ -63,7 +63,9 @@ def create_app(config: GatewaySettings) -> Starlette:
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
-    reconciler = Reconciler(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking)
+    reconciler = Reconciler(
+        config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds
+    )
     proxy = ReverseProxy(config.head)
     jobs = JobRoutes(store, starts, reconciler, logs, head, proxy)
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)

@@ -80,6 +80,9 @@ class GatewaySettings(EnvironmentSettings):
     starts: int = Field(4, ge=1, validation_alias="MLPLATFORM_GATEWAY_STARTS")
     """Maximum number of jobs that start at the same time; each start takes seconds of CPU time."""
 
+    start_seconds: float = Field(1200, gt=0, validation_alias="MLPLATFORM_GATEWAY_START_SECONDS")
+    """Time in which Ray must start an attempt, in seconds; then it has failed. Ray itself gives up after 900 s."""
+
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 

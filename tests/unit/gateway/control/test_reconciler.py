@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.control import reconciler
+from mlplatform.gateway.control import hanging, reconciler, starting
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
@@ -209,7 +209,7 @@ def test_job_not_accepted_by_ray_can_be_stopped(gateway: Gateway, monkeypatch: p
 
 
 def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.3)
+    monkeypatch.setattr(hanging, "_STRANDED_SECONDS", 0.3)
 
     async def scenario() -> None:
         gateway.head.status, gateway.head.supervised = "PENDING", False
@@ -224,7 +224,7 @@ def test_job_stored_but_not_started_by_ray_restarts(gateway: Gateway, monkeypatc
 
 
 def test_job_installing_its_environment_is_not_restarted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "_STRANDED_SECONDS", 0.1)
+    monkeypatch.setattr(hanging, "_STRANDED_SECONDS", 0.1)
 
     async def scenario() -> None:
         gateway.head.status = "PENDING"
@@ -234,6 +234,61 @@ def test_job_installing_its_environment_is_not_restarted(gateway: Gateway, monke
             await asyncio.sleep(0.5)
             assert await gateway.state() == State.STARTING
         assert len(gateway.head.submitted) == 1
+
+    asyncio.run(scenario())
+
+
+def test_start_that_hangs_is_ended_when_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hanging, "_STOP_START_SECONDS", 0.2)
+    monkeypatch.setattr(reconciler, "_STOP_AGAIN_SECONDS", 0.05)
+    stops: list[str] = []
+
+    async def ignored(ray_submission_id: str) -> None:
+        stops.append(ray_submission_id)
+
+    async def scenario() -> None:
+        gateway.head.status = "PENDING"
+        monkeypatch.setattr(gateway.head, "stop", ignored)
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until(lambda: is_true(gateway.head.jobs))
+            await gateway.until_state(State.STARTING)
+            _, job = await gateway.store.request_stop("mine")
+            await gateway.reconciler.stop(job)
+            await gateway.until_state(State.STOPPED)
+        assert set(stops) == set(gateway.head.submitted)
+
+    asyncio.run(scenario())
+
+
+def test_start_that_takes_too_long_fails(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.reconciler, "_hanging", hanging.HangingStarts(0.3))
+
+    async def scenario() -> str:
+        gateway.head.status = "PENDING"
+        async with gateway.at_work():
+            await gateway.submit()
+            await gateway.until_state(State.FAILED)
+            return (await gateway.store.get("mine")).message
+
+    message = asyncio.run(scenario())
+    assert "did not start the job within 0.3 s" in message
+    assert "JOB_START_SECONDS" in message
+
+
+def test_starts_that_hang_do_not_block_other_jobs(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_PLACE_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        gateway.head.status = "PENDING"
+        async with gateway.at_work():
+            for number in range(4):  # as many as may start at the same time
+                await gateway.submit(submission_id=f"hangs{number}")
+            await gateway.until(lambda: is_true(len(gateway.head.submitted) == 4))
+            gateway.head.status = "RUNNING"
+            await gateway.submit()
+            await gateway.until_state(State.RUNNING)
+            assert (await gateway.store.get("hangs0")).state == State.STARTING
 
     asyncio.run(scenario())
 

@@ -78,6 +78,24 @@ class Finisher:
             # Ray forwards the stop if the attempt wakes up again.
             await self._head.stop(attempt.ray_submission_id)
 
+    async def give_up(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any], reason: str) -> None:
+        """End an attempt whose start hangs as failed, or as stopped if that was requested; may be repeated.
+
+        Ray's API can end no process that has not started. The requested stop waits for it instead: should the process
+        start after all, it stops at once.
+
+        Raises:
+            UnreachableError: Ray's head or the database is unavailable.
+        """
+        await self._head.stop(attempt.ray_submission_id)
+        ended = await self._store.end_attempt(job.id, attempt.number, Verdict(Outcome.FAILED, reason), ray, False)
+        if ended is None:
+            return
+        self._on_end()
+        await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
+        if ended.transition.state.final:
+            await self.close_log(job.id)
+
     async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
         """Fail a job whose attempt Ray rejects.
 

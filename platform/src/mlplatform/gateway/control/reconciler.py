@@ -17,6 +17,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
+from mlplatform.gateway.control.hanging import HangingStarts
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.infeasible import InfeasibleRequests
 from mlplatform.gateway.control.outages import HEAD, Outages
@@ -25,7 +26,7 @@ from mlplatform.gateway.errors import PackageError, RefusedError
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Observation, State, judge
-from mlplatform.gateway.jobs.store import JobStore, now
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
@@ -49,8 +50,6 @@ _FRESH_SECONDS = 2.0
 _FORGOTTEN_SECONDS = 15.0
 """A starting head lists no jobs until it has loaded its state."""
 
-_STRANDED_SECONDS = 60.0
-
 _STOP_AGAIN_SECONDS = 5.0
 
 _NODES_SECONDS = 30.0
@@ -67,6 +66,7 @@ class Reconciler:
         starts: jobs that may start at the same time.
         driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
+        start_seconds: time in which Ray must start an attempt.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Reconciler:
         packages: Packages,
         outages: Outages,
         tracking: AsyncMlflowRest | None,
+        start_seconds: float = 1200,
     ) -> None:
         self._driver_labels = driver_labels
         self._store = store
@@ -100,7 +101,7 @@ class Reconciler:
         self._ending: set[str] = set()
         self._missing: dict[str, float] = {}
         self._stopped: dict[str, float] = {}
-        self._sought: dict[str, float] = {}
+        self._hanging = HangingStarts(start_seconds)
         self._open: set[str] = set()
 
     def wake(self) -> None:
@@ -156,6 +157,7 @@ class Reconciler:
             self._housekeeping.notice_end()
         elif attempt := job.open_attempt:
             self._stopped[job.id] = time.monotonic()
+            self._hanging.note_stop(job.id)
             await self._head.stop(attempt.ray_submission_id)
 
     async def settle(self, job: JobRow) -> None:
@@ -217,7 +219,7 @@ class Reconciler:
         """Close the logs of jobs that have ended: a failing database may store an end and still report an error."""
         gone, self._open = self._open - still_open, still_open
         for job_id in gone:
-            self._sought.pop(job_id, None)
+            self._hanging.forget(job_id)
             await self._finisher.close_log(job_id)
         if gone:
             self._housekeeping.notice_end()
@@ -248,8 +250,8 @@ class Reconciler:
         if judge(Observation(ray, node_dead)) is not None:
             self._ending.add(job.id)
             self._spawn(job, attempt, self._finisher.finish(job, attempt, ray, node_dead))
-        elif ray and ray["status"] == "PENDING" and self._may_be_stranded(job, attempt):
-            self._spawn(job, attempt, self._find_supervisor(job, attempt))
+        elif ray and ray["status"] == "PENDING" and (work := self._end_of_start(job, attempt, ray)):
+            self._spawn(job, attempt, work)
         elif job.stop_requested and time.monotonic() - self._stopped.get(job.id, 0) > _STOP_AGAIN_SECONDS:
             with suppress(UnreachableError):  # it is repeated; the step continues with the other jobs
                 await self.stop(job)
@@ -261,14 +263,11 @@ class Reconciler:
         since = self._missing.setdefault(attempt.ray_submission_id, time.monotonic())
         return time.monotonic() - since > _FORGOTTEN_SECONDS
 
-    def _may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
-        """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
-        last = self._sought.get(job.id, float("-inf"))
-        old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
-        if not old or time.monotonic() - last < _STRANDED_SECONDS:
-            return False
-        self._sought[job.id] = time.monotonic()
-        return True
+    def _end_of_start(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
+        """Return the work that ends a pending attempt, if its start may hang."""
+        if reason := self._hanging.reason(job, attempt):
+            return self._finisher.give_up(job, attempt, ray, reason)
+        return self._find_supervisor(job, attempt) if self._hanging.may_be_stranded(job, attempt) else None
 
     async def _find_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
         """End an attempt without a supervisor: a head killed before it created one leaves the job pending forever."""

@@ -22,6 +22,9 @@ from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.storage import fence
 
+_PLACE_SECONDS = 120.0
+"""Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +79,11 @@ class Starter:
         if not waiting:
             return
         free = self._free_capacity(active, cluster)
-        starting = [job for job, _ in active if not State(job.state).runs and job.id not in ending]
+        starting = [
+            job
+            for job, attempt in active
+            if not State(job.state).runs and job.id not in ending and _age(attempt) < _PLACE_SECONDS
+        ]
         places = self._starts - len(starting)
         if any(map(_lost_lately, waiting)):
             await self._outages.probe()
@@ -110,7 +117,7 @@ class Starter:
         """Free capacity of the nodes, less the jobs that were started too recently for Ray to count them."""
         free = FreeCapacity(cluster.nodes, self._driver_labels)
         for job, attempt in active:
-            if (now() - attempt.created).total_seconds() < YOUNG_SECONDS:
+            if _age(attempt) < YOUNG_SECONDS:
                 with self._errors.contained(job.id):
                     free.take(request_of(job))
         return free
@@ -152,6 +159,10 @@ class Starter:
             "metadata": job.job_metadata,
             "entrypoint_label_selector": selector,
         }
+
+
+def _age(attempt: AttemptRow) -> float:
+    return (now() - attempt.created).total_seconds()
 
 
 def _lost_lately(job: JobRow) -> bool:

@@ -1,0 +1,55 @@
+"""Starts of attempts that may hang: those that Ray lists as pending for too long."""
+
+from __future__ import annotations
+
+import time
+
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.store import now
+
+_STRANDED_SECONDS = 60.0
+
+_STOP_START_SECONDS = 30.0
+"""Time in which Ray must follow a stop of an attempt that has not started."""
+
+
+class HangingStarts:
+    """Memory of when each job's pending attempt was examined, and when it was stopped.
+
+    Args:
+        start_seconds: time in which Ray must start an attempt.
+    """
+
+    def __init__(self, start_seconds: float) -> None:
+        self._start_seconds = start_seconds
+        self._sought: dict[str, float] = {}
+        self._stopped: dict[str, float] = {}
+
+    def note_stop(self, job_id: str) -> None:
+        """Record the first stop of a job."""
+        self._stopped.setdefault(job_id, time.monotonic())
+
+    def forget(self, job_id: str) -> None:
+        """Forget a job that has ended."""
+        self._sought.pop(job_id, None)
+        self._stopped.pop(job_id, None)
+
+    def reason(self, job: JobRow, attempt: AttemptRow) -> str | None:
+        """Return why a pending attempt is not waited for any longer; None if it is."""
+        if (now() - attempt.created).total_seconds() > self._start_seconds:
+            return (
+                f"Ray did not start the job within {self._start_seconds:g} s (JOB_START_SECONDS); check its packages "
+                "and its runtime environment, and submit it again."
+            )
+        stopped = self._stopped.get(job.id) if job.stop_requested else None
+        waited = stopped is not None and time.monotonic() - stopped > _STOP_START_SECONDS
+        return "Ray did not stop the job's start." if waited else None
+
+    def may_be_stranded(self, job: JobRow, attempt: AttemptRow) -> bool:
+        """Return whether an attempt has been pending for so long that its supervisor should be looked up."""
+        last = self._sought.get(job.id, float("-inf"))
+        old = (now() - attempt.created).total_seconds() > _STRANDED_SECONDS
+        if not old or time.monotonic() - last < _STRANDED_SECONDS:
+            return False
+        self._sought[job.id] = time.monotonic()
+        return True
