@@ -117,8 +117,8 @@ def _zip_files(path: Path, name: str) -> Iterator[tuple[str, Iterator[bytes]]]:
 def _tar_files(path: Path, name: str) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Count what a compressed tar unpacks to, then yield the tar itself as the one file to compare.
 
-    Ray names such a package by the SHA-1 of its bytes and unpacks it with the filter that accepts no path and no link
-    out of its folder. The tar is not parsed here: a header may ask its reader for any amount of memory.
+    Ray names such a package by the SHA-1 of its bytes, and skips its links and each path that leaves the folder
+    (`untar_package` of Ray 2.60). The tar is not parsed here: a header may ask its reader for any amount of memory.
     """
     reader = lzma.open if name.endswith(".xz") else gzip.open
     try:
