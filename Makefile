@@ -64,6 +64,9 @@ remove-host: .venv/cli  ## Remove a host that has joined (NAME=)
 leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
 	@$(CLI) stack leave
 
+owners: env  ## Before a return to an earlier version: give the volumes of the stopped stack to its users (TO=0.3.0)
+	$(COMPOSE) run --rm ownership --to "$(TO)"
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -134,4 +137,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

@@ -131,7 +131,9 @@ def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
 def test_generated_workers_equal_shipped_layout(accelerator: str) -> None:
     shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
     assert yaml.safe_load(workers.render_workers(accelerator, 2)) == shipped
-    assert len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 6  # with the log shipper
+    assert (
+        len(yaml.safe_load(workers.render_workers(accelerator, 5))["services"]) == 7
+    )  # with log shipper and ownership
 
 
 def test_generated_layout_is_written_for_host(root: Path) -> None:
@@ -139,6 +141,18 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
     assert stack_env.write_env(root, HOST) == ["compose/workers.cpu.generated.yaml"]
+
+
+def test_generated_layout_of_earlier_version_is_renewed(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("WORKER_LAYOUT=generated\n")
+    file = root / "compose" / "workers.cpu.generated.yaml"
+    present = workers.render_workers("cpu", 3)
+    file.write_text(present.replace('"ownership": {', '"other": {'))
+    assert stack_env.write_env(root, HOST) == ["compose/workers.cpu.generated.yaml again, for this version"]
+    assert file.read_text() == present
+    assert stack_env.write_env(root, HOST) == []
 
 
 def test_every_setting_is_documented_in_env_example() -> None:

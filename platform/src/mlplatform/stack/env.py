@@ -11,9 +11,8 @@ from pathlib import Path
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import alerting, secrets_folder, sizing
+from mlplatform.stack import alerting, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
-from mlplatform.stack.workers import render_workers
 
 
 def write_env(root: Path, host: Host) -> list[str]:
@@ -45,9 +44,11 @@ def write_env(root: Path, host: Host) -> list[str]:
     if alerting.write_configuration(root, settings):
         written.append(f"{alerting.FILE} for ALERT_RECEIVERS={settings.alert_receivers}")
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
-    if settings.worker_layout == "generated" and not generated.exists():
-        generated.write_text(render_workers(settings.accelerator, host.gpus or 1))
-        written.append(f"compose/{generated.name}")
+    before = generated.read_text() if generated.exists() else ""
+    if settings.worker_layout == "generated" and not workers.is_current(before):
+        count = workers.count(before) or host.gpus or 1
+        generated.write_text(workers.render_workers(settings.accelerator, count))
+        written.append(f"compose/{generated.name}" + (" again, for this version" if before else ""))
     return written
 
 

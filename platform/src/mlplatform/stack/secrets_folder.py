@@ -2,8 +2,9 @@
 
 Every secret is a file in `secrets/` (folder 0700) in the format that its reader expects, so that no password
 passes through a variable or a command line. The files are 0444 (0644 if an operator fills in a key), because Compose
-mounts them with the mode they have on the host and the services run under different users; the folder's mode keeps
-other users out.
+mounts them with the mode they have on the host and the services run under different users. Two things keep other users
+of the host out: the folder's mode, and that nobody has the user id of a service, with which the files could be read as
+/proc/<pid>/root/run/secrets/... (`services/ownership.py`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 
@@ -18,9 +19,24 @@ def render_workers(accelerator: str, count: int) -> str:
         "container_name": "${STACK_PREFIX:-}log-shipper",
         "volumes": [f"{name}-logs:/logs/{name}:ro" for name in names],
     }
+    services["ownership"] = {
+        "extends": {"file": "base.yaml", "service": "ownership"},
+        "container_name": "${STACK_PREFIX:-}ownership",
+        "volumes": [f"{name}-logs:/volumes/ray/{name}-logs" for name in names],
+    }
     content = {"services": services, "volumes": {f"{name}-logs": None for name in names}}
     header = f"# Written by `make env` for {count} GPUs; delete it and run `make env` again when their number changes."
     return f"{header}\n{json.dumps(content, indent=2)}\n"
+
+
+def is_current(text: str) -> bool:
+    """Return whether a file of `render_workers` has every service that others depend on; up to 0.3, one was missing."""
+    return '"ownership": {' in text
+
+
+def count(text: str) -> int:
+    """Return the number of workers in a file of `render_workers`."""
+    return len(set(re.findall(r'"(ray-worker-\d+)":', text)))
 
 
 def _worker(name: str, accelerator: str, index: int) -> dict[str, Any]:

@@ -31,6 +31,22 @@ sql() {
   psql --set ON_ERROR_STOP=1 --no-password --no-psqlrc --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" "$@"
 }
 
+# initdb refuses a user id without a name. As in the official image, nss_wrapper gives it one, for initdb only.
+name_user() {
+  getent passwd "$(id -u)" >/dev/null && return 0
+  NSS_WRAPPER_PASSWD=$(mktemp) NSS_WRAPPER_GROUP=$(mktemp)
+  export NSS_WRAPPER_PASSWD NSS_WRAPPER_GROUP
+  echo "postgres:x:$(id -u):$(id -g):PostgreSQL:$PGDATA:/bin/false" >"$NSS_WRAPPER_PASSWD"
+  echo "postgres:x:$(id -g):" >"$NSS_WRAPPER_GROUP"
+  export LD_PRELOAD=libnss_wrapper.so
+}
+
+unname_user() {
+  [ -n "${NSS_WRAPPER_PASSWD:-}" ] || return 0
+  rm -f "$NSS_WRAPPER_PASSWD" "$NSS_WRAPPER_GROUP"
+  unset LD_PRELOAD NSS_WRAPPER_PASSWD NSS_WRAPPER_GROUP
+}
+
 initialise() {
   local file
   setting POSTGRES_PASSWORD ''
@@ -41,10 +57,13 @@ initialise() {
   [ -n "$POSTGRES_PASSWORD" ] || [ "$POSTGRES_HOST_AUTH_METHOD" = trust ] ||
     fail "no password for the superuser: set POSTGRES_PASSWORD_FILE (or POSTGRES_PASSWORD) to a non-empty value"
 
+  name_user
   # initdb reads the password from a file. A pipe keeps it off the disk and the command line.
   # eval, because POSTGRES_INITDB_ARGS of the official image may hold several quoted arguments.
   eval 'initdb --username="$POSTGRES_USER" --pwfile=<(printf "%s\n" "$POSTGRES_PASSWORD")' "$POSTGRES_INITDB_ARGS"
   printf '\nhost all all all %s\n' "$POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
+
+  unname_user
 
   temporary_server start
   [ "$POSTGRES_DB" = postgres ] ||

@@ -1,0 +1,67 @@
+"""Users of the containers: one of its own for each group of services, whom no user of the host can pass for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from host import Stack, run
+from owners import volumes_have_owners_of_services
+
+from mlplatform.services.ownership import OWNERS
+
+OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "minio"}
+
+OF_HOSTS = (1000, 1001, 999, 65534)
+"""Ids that users of hosts have: the first persons, the first system user, and nobody."""
+
+
+def running(stack: Stack) -> dict[str, dict[str, Any]]:
+    """The long-running containers, by service."""
+    return {
+        entry["Config"]["Labels"]["com.docker.compose.service"]: entry
+        for entry in stack.containers()
+        if entry["State"]["Running"]
+    }
+
+
+def owner(service: str, entry: dict[str, Any]) -> str:
+    """The user of a container: that of the image that we build, or of the service."""
+    image = entry["Config"]["Image"].partition(":")[0]
+    return OF_IMAGES[image.removeprefix("mlplatform-")] if image.startswith("mlplatform-") else service
+
+
+def test_every_process_runs_as_user_of_its_group(stack: Stack) -> None:
+    for service, entry in running(stack).items():
+        listed = run("docker", "top", entry["Id"], "-eo", "pid,uid").stdout.splitlines()[1:]
+        assert {int(line.split()[1]) for line in listed} == {OWNERS[owner(service, entry)][0]}, service
+    volumes_have_owners_of_services(stack)
+
+
+def read_secret(uid: int, pid: int, secret: str) -> bool:
+    """Return whether a user of this host can read a secret through a process of a container."""
+    user = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs")
+    result = run(*user, "sha256sum", f"/proc/{pid}/root{secret}", check=False)
+    assert not result.returncode or "Permission denied" in result.stderr, result.stderr
+    return not result.returncode
+
+
+def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
+    tried = 0
+    for service, entry in running(stack).items():
+        secrets = [mount["Destination"] for mount in entry["Mounts"] if "/secrets/" in mount.get("Source", "")]
+        own = OWNERS[owner(service, entry)][0]
+        others = [uid for uid, _ in OWNERS.values() if uid != own]
+        for secret in secrets[:1]:
+            assert read_secret(own, entry["State"]["Pid"], secret), f"{service}: the attempt itself does not work"
+            for uid in (*OF_HOSTS, *others):
+                assert not read_secret(uid, entry["State"]["Pid"], secret), f"user {uid} reads {secret} of {service}"
+                tried += 1
+    print(f"\n{tried} attempts of host users to read a secret")
+    assert tried > 50
+
+
+@pytest.mark.parametrize("image", ["platform", "minio", "ray", "notebook", "link"])
+def test_no_program_of_image_changes_user(stack: Stack, image: str) -> None:
+    find = ("--entrypoint=find", f"mlplatform-{image}:{stack.settings.version}", "/", "-xdev", "-perm", "/6000")
+    assert run("docker", "run", "--rm", "--network=none", "--user=0", *find).stdout == ""

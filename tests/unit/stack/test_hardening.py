@@ -1,0 +1,97 @@
+"""Users, read-only file systems, health checks and start order of every service in the compose files."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mlplatform.services.ownership import OWNERS
+
+COMPOSE = Path(__file__).parents[3] / "compose"
+
+ROOT = {"ownership", "food11-data", "hub", "link", "copier"}
+"""Documented in SECURITY.md: each has one to three capabilities, and none runs code of users."""
+
+GPU_EXPORTERS = {"dcgm-exporter", "amd-exporter"}
+"""They run as their images define: as root, and with files of their own. No test can start them without GPUs."""
+
+WRITABLE = {"ray-head", "ray-worker", "ray-worker-0", "ray-worker-1", "notebook", *GPU_EXPORTERS}
+"""Jobs and notebooks install packages and write where they like."""
+
+
+@cache
+def content(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def effective(path: Path, name: str) -> dict[str, Any]:
+    """A service with what it inherits; lists of volumes and conditions of both."""
+    service = content(path)["services"][name]
+    if not (parent := service.get("extends")):
+        return service
+    inherited = effective((path.parent / parent.get("file", path.name)).resolve(), parent["service"])
+    joined = {"volumes": [*inherited.get("volumes", []), *service.get("volumes", [])]}
+    joined["depends_on"] = {**inherited.get("depends_on", {}), **service.get("depends_on", {})}
+    return {**inherited, **service, **joined}
+
+
+def services_of(pattern: str) -> dict[str, dict[str, Any]]:
+    """Services of the files that match; several files may add to one service."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(COMPOSE.glob(pattern)):
+        for name in content(path).get("services") or {}:
+            if path.name != "base.yaml":
+                found[name] = {**effective(path, name), **found.get(name, {})}
+    return found
+
+
+@pytest.fixture(params=["*.yaml", "joined/*.yaml"], ids=["stack", "joined host"])
+def services(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    return services_of(request.param)
+
+
+def test_containers_but_those_of_jobs_are_read_only(services: dict[str, dict[str, Any]]) -> None:
+    # MLflow's is left to the files that describe it.
+    writable = {name for name, service in services.items() if not service.get("read_only")} - {"mlflow"}
+    assert writable == WRITABLE & services.keys()
+
+
+def test_long_running_containers_have_health_checks(services: dict[str, dict[str, Any]]) -> None:
+    lasting = {name: service for name, service in services.items() if service["restart"] != "no"}
+    assert len(lasting) >= 4
+    assert not [name for name, service in lasting.items() if not service.get("healthcheck", {}).get("test")]
+
+
+def test_users_are_those_of_table(services: dict[str, dict[str, Any]]) -> None:
+    users = {name: service.get("user") for name, service in services.items()}
+    ours = {name for name, service in services.items() if str(service.get("image", "")).startswith("mlplatform-")}
+    assert {name for name, user in users.items() if user == "root"} == ROOT & services.keys()
+    for name in services.keys() - ours - GPU_EXPORTERS:
+        if "image" in services[name]:
+            assert users[name] == ":".join(map(str, OWNERS[name])), name
+    # Images of ours define the user; another one is that of a group in the table.
+    chosen = {user for name, user in users.items() if name in ours and user not in (None, "root")}
+    assert chosen <= {f"{uid}:{gid}" for uid, gid in OWNERS.values()}
+
+
+def test_volumes_have_owner_before_services_start(services: dict[str, dict[str, Any]]) -> None:
+    given = {mount.split(":")[0] for mount in services["ownership"]["volumes"]}
+
+    def follows(name: str) -> bool:
+        before = services[name].get("depends_on", {})
+        if before.get("ownership", {}).get("condition") == "service_completed_successfully":
+            return True
+        return any(follows(other) for other in before if other in services)
+
+    writing = {
+        name
+        for name, service in services.items()
+        for mount in service.get("volumes", [])
+        if mount.split(":")[0] in given and not mount.endswith(":ro") and name != "ownership"
+    }
+    assert len(writing) >= 2
+    assert not [name for name in writing if not follows(name)]
