@@ -10,6 +10,7 @@ import time
 
 import pytest
 from failure_training import after_a_checkpoint, crash, nothing_is_lost, submit, whole_again
+from figures import count
 from host import Stack, wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -40,7 +41,10 @@ def crash_until_healthy(stack: Stack, service: str) -> None:
         return started != before and health == "healthy"
 
     wait_for(healthy, f"{service} to be healthy again", HEALTHY_SECONDS)
-    print(f"{service} crashed: healthy after {time.monotonic() - begun:.0f} s", flush=True)
+    seconds = round(time.monotonic() - begun)
+    print(f"{service} crashed: healthy after {seconds} s", flush=True)
+    count("crashes of containers")
+    count("seconds until crashed containers were healthy, in total", seconds)
 
 
 @pytest.mark.timeout(3600)

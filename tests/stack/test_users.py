@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from figures import count
 from host import Stack, run
 from owners import volumes_have_owners_of_services
 
@@ -57,7 +58,7 @@ def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
             for uid in (*OF_HOSTS, *others):
                 assert not read_secret(uid, entry["State"]["Pid"], secret), f"user {uid} reads {secret} of {service}"
                 tried += 1
-    print(f"\n{tried} attempts of host users to read a secret")
+    count("attempts of host users to read secrets", tried)
     assert tried > 50
 
 
