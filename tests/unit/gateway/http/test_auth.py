@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from ray_head import NO_TLS, TOKEN, raw, talking
+from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, raw, talking
 from websockets.exceptions import InvalidStatus
 
 
@@ -35,6 +35,17 @@ def test_token_is_checked_like_rays_head(gateway: str, headers: dict[str, str], 
 )
 def test_login_paths_need_no_token(gateway: str, path: str) -> None:
     assert httpx.get(gateway + path, verify=NO_TLS).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/favicon.ico", "/static/js/main.js", "/api/gcs_healthz"])
+def test_open_paths_are_read_only_without_token(gateway: str, path: str) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert httpx.request(method, gateway + path, verify=NO_TLS).status_code == 401, method
+    assert httpx.request("GET", gateway + path, content=b"body", verify=NO_TLS).status_code == 401
+    assert httpx.request("GET", gateway + path, content=iter([b"body"]), verify=NO_TLS).status_code == 401
+    with pytest.raises(InvalidStatus) as refused:
+        talking(gateway, path, additional_headers={})
+    assert refused.value.response.status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -93,3 +104,12 @@ def test_websocket_requires_token(gateway: str, headers: dict[str, str], status:
     with pytest.raises(InvalidStatus) as refused:
         talking(gateway, additional_headers=headers)
     assert refused.value.response.status_code == status
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "null"])
+def test_websocket_rejects_other_origins(gateway: str, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        talking(gateway, additional_headers={**AUTHORIZED, "Origin": origin})
+    assert refused.value.response.status_code == 403
+    with talking(gateway, additional_headers={**AUTHORIZED, "Origin": gateway}) as socket:
+        assert socket.recv(BOUND_S)

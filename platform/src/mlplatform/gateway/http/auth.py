@@ -1,4 +1,4 @@
-"""Token authentication compatible with Ray's own, sessions of browsers, and Ray's guard against cross-site requests.
+"""Token authentication compatible with Ray's own, sessions of browsers, and the guard against cross-site requests.
 
 Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.
@@ -20,6 +20,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.people.sessions import Sessions
+from mlplatform.throttle import LoginThrottle, throttled_text
 
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
@@ -61,7 +62,7 @@ _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
 
 
 class TokenCheck:
-    """Check of a token as Ray's head does it.
+    """Check of a token as Ray's head does it, and a limit of failed log-ins per address.
 
     Args:
         token: returns the current token.
@@ -69,23 +70,31 @@ class TokenCheck:
 
     def __init__(self, token: Callable[[], str]) -> None:
         self.token = token
+        self._throttle = LoginThrottle()
 
-    def refusal(self, given: str) -> PlainTextResponse | None:
-        """Return 401 for an empty credential and 403 for a wrong one; None for `Bearer <token>`."""
+    def refusal(self, given: str, address: str) -> PlainTextResponse | None:
+        """Return 401 for an empty credential, 403 for a wrong one or 429 for too many; None for `Bearer <token>`.
+
+        Args:
+            given: the credential.
+            address: of the client; only its wrong credentials are throttled, never the token.
+        """
         if not given:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        if not hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self.token()}".encode()):
-            return PlainTextResponse("Forbidden: Invalid authentication token", 403)
-        return None
+        if hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self.token()}".encode()):
+            return None
+        if seconds := self._throttle.fail(address):
+            return PlainTextResponse(throttled_text(seconds), 429, {"Retry-After": str(seconds)})
+        return PlainTextResponse("Forbidden: Invalid authentication token", 403)
 
 
 class TokenAuth:
-    """ASGI middleware that accepts requests with the token or an open session, and any request for the open paths.
+    """ASGI middleware that accepts requests with the token or an open session, and reads of the open paths.
 
-    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, and 405 to a
-    browser's request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same
-    way. What comes after sees the token instead of the session. A browser that opens a page of ours is sent to the
-    login page.
+    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, 429 after ten
+    of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a browser's
+    request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way. What
+    comes after sees the token instead of the session. A browser that opens a page of ours is sent to the login page.
 
     Args:
         check: check of the token.
@@ -111,16 +120,20 @@ class TokenAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        refusal = _malformed(scope)
-        if refusal is None and not self._is_open(scope["path"]):
+        refusal = _malformed(scope) or _foreign(scope)
+        if refusal is None and not self._is_open(scope):
             refusal, scope = await self._authenticated(scope)
             if refusal and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
         refusal = refusal or _cross_site(scope)
         await (refusal or self._app)(scope, receive, send)
 
-    def _is_open(self, path: str) -> bool:
-        return path in self._open_paths or path.startswith(self._open_folders)
+    def _is_open(self, scope: Scope) -> bool:
+        """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
+        path = scope["path"]
+        if scope["type"] != "http" or not (path in self._open_paths or path.startswith(self._open_folders)):
+            return False
+        return _only_reads(scope) or (scope["method"] == "POST" and path in BROWSERS_POST)
 
     async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
         """Return the refusal of a request, if any, and the request with the token in place of a session."""
@@ -128,14 +141,15 @@ class TokenAuth:
         session_id = _session_in(headers)
         # The first credential decides, as on Ray's head: a client's header, a proxy's, the dashboard's cookie.
         given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
+        address = client_address(scope)
         if given or not session_id or self._sessions is None:
-            return self._check.refusal(given), scope
+            return self._check.refusal(given, address), scope
         try:
             if await self._sessions.is_open(session_id):
                 return None, _with_token(scope, self._check.token())
         except UnreachableError as error:
             return error_response(error), scope
-        return self._check.refusal("an ended session"), scope
+        return self._check.refusal("an ended session", address), scope
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -160,6 +174,35 @@ def _cross_site(scope: Scope) -> Response | None:
     return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
 
 
+def _foreign(scope: Scope) -> Response | None:
+    """Return the refusal of a page of another origin that opens a WebSocket, or changes something with a cookie."""
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    if origin is None or _same_host(origin, headers.get("host", "")):
+        return None
+    if scope["type"] == "websocket" or (scope["method"] not in _BROWSERS_MAY and "cookie" in headers):
+        return PlainTextResponse(f"Pages of {origin[:200]!r} may not use the gateway; open its own address.", 403)
+    return None
+
+
+def _same_host(origin: str, host: str) -> bool:
+    """Return whether an origin is the address to which a request was sent; a TLS proxy may have changed the scheme."""
+    scheme, _, origin_host = origin.lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and origin_host.removesuffix(port) == host.lower().removesuffix(port)
+
+
+def _only_reads(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    return scope["method"] in ("GET", "HEAD") and not has_body
+
+
+def client_address(scope: Scope) -> str:
+    """Return the address of the client's end of the connection."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
 def _shows_pages(scope: Scope) -> bool:
     """Return whether a person opens a page of ours in a browser, to whom a form says more than a status."""
     opens = scope["type"] == "http" and scope["method"] == "GET"
@@ -172,9 +215,4 @@ def _session_in(headers: Headers) -> str | None:
 
 def _with_token(scope: Scope, token: str) -> Scope:
     """Return the request with the token in place of the session, which Ray's head does not know."""
-    headers = Headers(scope=scope)
-    cookies = cookie_parser("; ".join(headers.getlist("cookie")))
-    kept = "; ".join(f"{name}={value}" for name, value in cookies.items() if name != COOKIE)
-    raw = [(name, value) for name, value in headers.raw if name != b"cookie"]
-    raw += [(b"cookie", kept.encode("latin-1"))] if kept else []
-    return {**scope, "headers": [*raw, (b"authorization", f"Bearer {token}".encode())]}
+    return {**scope, "headers": [*Headers(scope=scope).raw, (b"authorization", f"Bearer {token}".encode())]}

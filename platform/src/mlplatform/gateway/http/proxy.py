@@ -39,8 +39,9 @@ _HOP_BY_HOP = {
     "upgrade",
 }
 
-# uvicorn has answered `Expect` already, and httpx sets the head's name.
-_NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for"}
+# uvicorn has answered `Expect` already, and httpx sets the head's name. Cookies know no ports: a browser sends those of
+# all services of this host, and jobs run on the head.
+_NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for", "cookie"}
 
 # uvicorn sets its own.
 _NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
@@ -69,7 +70,8 @@ _RawHeaders = list[tuple[bytes, bytes]]
 class ReverseProxy:
     """ASGI application that forwards requests and WebSockets to the Ray head.
 
-    Bodies are streamed both ways unchanged, compressed or not; redirects and cookies are left to the client. While the
+    Bodies are streamed both ways unchanged, compressed or not; redirects and the head's cookies are left to the
+    client, whose own cookies the head does not get. While the
     head is unavailable, requests are answered 503 with the reason, and WebSockets are closed with 1013 (try again
     later).
 

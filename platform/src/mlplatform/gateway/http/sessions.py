@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck
+from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, client_address
 from mlplatform.gateway.people.sessions import LIFETIME, Sessions
 
 
@@ -19,7 +19,7 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
 
     async def log_in(request: Request) -> Response:
         """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
-        if refusal := check.refusal(request.headers.get("authorization", "")):
+        if refusal := check.refusal(request.headers.get("authorization", ""), client_address(request.scope)):
             return refusal
         response = JSONResponse({"status": "authenticated", "message": "Token is valid"})
         set_session(response, request, await sessions.open())
