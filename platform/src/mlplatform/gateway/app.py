@@ -25,6 +25,7 @@ from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import utilisation as http_utilisation
+from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
@@ -67,7 +68,8 @@ def create_app(config: GatewaySettings) -> Starlette:
         config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds
     )
     proxy = ReverseProxy(config.head)
-    jobs = JobRoutes(store, starts, reconciler, logs, head, proxy)
+    to_head = AllowedRequests(proxy)
+    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head)
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)
     published = _published(metrics, config)
     check = TokenCheck(token.read)
@@ -116,7 +118,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *front_page.routes(),
             *published,
             *([queries.route()] if queries else []),
-            Mount("/", app=proxy),
+            Mount("/", app=to_head),
         ],
         middleware=[
             Middleware(_GatewayHeader),

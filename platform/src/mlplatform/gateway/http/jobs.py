@@ -23,7 +23,6 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.browser import is_browser
-from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.details import job_details
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import JobRow
@@ -60,7 +59,7 @@ class JobRoutes:
         reconciler: Reconciler,
         logs: JobLogs,
         head: RayHead,
-        proxy: ReverseProxy,
+        proxy: ASGIApp,
     ) -> None:
         self._store = store
         self._jobs, self._redacted_jobs = JobList(store.engine, redact=False), JobList(store.engine, redact=True)
