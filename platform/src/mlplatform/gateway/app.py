@@ -8,10 +8,8 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
@@ -30,6 +28,7 @@ from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
+from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
@@ -68,7 +67,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds
     )
     proxy = ReverseProxy(config.head)
-    to_head = AllowedRequests(proxy)
+    to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head)
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)
     published = _published(metrics, config)
@@ -121,7 +120,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             Mount("/", app=to_head),
         ],
         middleware=[
-            Middleware(_GatewayHeader),
+            Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
             # The route of the metrics has a token of its own.
             Middleware(
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
@@ -139,21 +138,6 @@ def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[R
     token = TokenFile(config.metrics_token_path, "MLPLATFORM_METRICS_TOKEN_PATH")
     token.read()
     return [metrics.route(token.read)]
-
-
-class _GatewayHeader:
-    """ASGI middleware that adds the gateway's version to every response, so that our client knows its features."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_header(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[GATEWAY_HEADER] = _VERSION
-            await send(message)
-
-        await self._app(scope, receive, send_with_header)
 
 
 def _exit_with(task: asyncio.Task[None]) -> None:

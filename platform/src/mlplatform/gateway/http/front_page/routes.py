@@ -30,13 +30,7 @@ _UPDATE_SECONDS = 2.0
 
 _FORM_BYTES = 4 << 10
 
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
-    "img-src data:; script-src 'self'; style-src 'self'",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS = {"Cache-Control": "no-store"}
 
 
 class FrontPageRoutes:
