@@ -54,3 +54,12 @@ def unpack(packed: str) -> str:
 
 TAG_END_REASON = "mlplatform.end_reason"
 """Reason why a run was ended from outside; a run that ended by itself has none."""
+
+TAG_DIGEST = "mlplatform.digest"
+"""Tag of a model's version: one digest over the names and contents of its files."""
+
+TAG_SIGNATURE = "mlplatform.signature"
+"""Tag of a model's version: the server's signature of the digest; only the server can set it."""
+
+CHECKSUMS = "SHA256SUMS"
+"""Name of the file with a model's checksums, beside the files that it lists."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlplatform.compat import mlflow_audit, mlflow_stores
+from mlplatform.compat.mlflow_stores import Signing
 from mlplatform.errors import HostError
 
 _OWN_SCRIPT = '<script defer="defer" src="static-files/'
@@ -21,16 +24,23 @@ _SCRIPT_CACHE_SECONDS = 28 * 24 * 3600
 """As for MLflow's own scripts, whose names change with their contents too."""
 
 
-def authenticated_app(metrics_user: str) -> Any:
-    """Return MLflow's Flask application with its basic authentication and three gaps closed.
+_ROUTES = "/api/2.0/mlflow/mlplatform"
+"""Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
+
+
+def authenticated_app(metrics_user: str, audit_user: str, signing: Signing) -> Any:
+    """Return MLflow's application with its basic authentication and its gaps closed.
 
     `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
     and method: MLflow rejects every path without an entry, and has none for `/metrics`.
 
     Args:
         metrics_user: account that may read `/metrics`; MLflow lets its administrator read everything.
+        audit_user: account that may read the recorded changes of registered models.
+        signing: how the server signs the digests of registered models.
     """
     from mlflow.server import app, auth
+    from mlflow.server.auth.routes import AJAX_UPDATE_USER_PASSWORD, UPDATE_USER_PASSWORD
 
     _disable_direct_transfers()
     # Before MLflow adds its own check, so that this one comes first.
@@ -40,7 +50,69 @@ def authenticated_app(metrics_user: str) -> Any:
         return getattr(auth.authenticate_request(), "username", None) == metrics_user
 
     auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = is_metrics_user
+    for path in (UPDATE_USER_PASSWORD, AJAX_UPDATE_USER_PASSWORD):
+        auth.BEFORE_REQUEST_VALIDATORS[path, "PATCH"] = _refuse_password
+    _check_unknown_users_too()
+    mlflow_stores.guard(signing)
+    _add_routes(audit_user, signing)
     return auth.create_app()
+
+
+def _refuse_password() -> bool:
+    """Refuse with a sentence; MLflow asks no validator about its administrator."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    raise MlflowException(
+        "Only the administrator may change a password, because accounts are shared; ask for it.", PERMISSION_DENIED
+    )
+
+
+def _check_unknown_users_too() -> None:
+    """Let a log-in as an unknown user take as long as a wrong password does, so that names cannot be guessed.
+
+    `mlflow.server.auth.store.authenticate_user`, which answers without computing a hash if there is no such user.
+    """
+    from mlflow.server.auth import store
+    from werkzeug.security import check_password_hash, generate_password_hash
+
+    original, nobody = store.authenticate_user, generate_password_hash(secrets.token_urlsafe())
+
+    def authenticate_user(username: str, password: str, **options: Any) -> bool:
+        if not store.has_user(username):
+            check_password_hash(nobody, password)
+            return False
+        return bool(original(username, password, **options))
+
+    store.authenticate_user = authenticate_user  # type: ignore[method-assign]
+
+
+def _add_routes(audit_user: str, signing: Signing) -> None:
+    """Add the routes that verify and sign digests and read the recorded changes."""
+    from flask import request
+    from mlflow.server import app, auth
+    from mlflow.server.handlers import catch_mlflow_exception
+
+    def digest() -> Any:
+        return mlflow_stores.digest_of(request.args.get("name", ""), request.args.get("version", ""), signing)
+
+    def sign() -> Any:
+        values = request.get_json()
+        return mlflow_stores.sign(str(values.get("name", "")), str(values.get("version", "")), signing)
+
+    def audit() -> Any:
+        limit = min(max(request.args.get("limit", 100, type=int), 1), 1000)
+        return {"changes": mlflow_audit.changes(limit)}
+
+    def is_audit_user() -> bool:
+        return getattr(auth.authenticate_request(), "username", None) == audit_user
+
+    routes = (("GET", digest, lambda: True), ("POST", sign, lambda: False), ("GET", audit, is_audit_user))
+    for method, view, validator in routes:
+        path = f"{_ROUTES}/{view.__name__}"
+        caught = catch_mlflow_exception(view)  # type: ignore[no-untyped-call]
+        app.add_url_rule(path, f"mlplatform_{view.__name__}", caught, methods=[method])
+        auth.BEFORE_REQUEST_VALIDATORS[path, method] = validator
 
 
 def open_app() -> Any:

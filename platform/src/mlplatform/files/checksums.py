@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from mlplatform.contract import CHECKSUMS
 from mlplatform.errors import StorageError
 from mlplatform.files.walk import files_below
 
-FILE = "SHA256SUMS"
+FILE = CHECKSUMS
 """Name of the file with a model's checksums, beside the files that it lists."""
 
 LENGTH = 32

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlplatform import contract
+from mlplatform.contract import TAG_DIGEST
 from mlplatform.registry.lookup import aliases, client, registry_errors, resolve
 from mlplatform.tracking import server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-
-TAG_DIGEST = "mlplatform.digest"
-"""Tag of a version: one digest over the names and contents of its files."""
 
 TAG_DATA = "mlplatform.data"
 """Tag of a version: the data sets of its run, each as `name@digest`."""

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mlplatform.contract import TAG_DIGEST, TAG_SIGNATURE
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic
+from mlplatform.mlflow_rest import MlflowRest, own_account
 from mlplatform.registry import lineage, model_files
-from mlplatform.registry.lineage import TAG_DIGEST
 from mlplatform.registry.lookup import client, registered, registry_errors, resolve, version_of
+from mlplatform.tracking import server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -145,9 +147,29 @@ def download(model: str, destination: Path | str) -> Path:
     registry = client()
     with registry_errors(f"Model {model!r} cannot be downloaded"), atomic.alone(folder):
         files = model_files.open_files(lineage.location_of(registry, f"models:/{version.name}/{version.version}"))
-        return model_files.fetch(
-            files, folder, f"{version.name} version {version.version}", version.tags.get(TAG_DIGEST)
+        return model_files.fetch(files, folder, f"{version.name} version {version.version}", _digest(version))
+
+
+def _digest(version: ModelVersion) -> str | None:
+    """Return the digest of a version, after the server has verified its own signature of it.
+
+    Servers without accounts, such as the embedded platform's, sign nothing: there, and for versions that are older
+    than signing, it is the digest in the version's tag.
+    """
+    digest: str | None = version.tags.get(TAG_DIGEST)
+    uri, what = str(server.uri()), f"{version.name} version {version.version}"
+    if TAG_SIGNATURE not in version.tags:
+        if digest is not None and own_account(uri).login:
+            print(f"{what} is unsigned: it is older than the server's signatures.", file=sys.stderr, flush=True)
+        return digest
+    with MlflowRest(uri) as rest:
+        found = rest.call("GET", "mlplatform/digest", {"name": version.name, "version": str(version.version)})
+    if not found["signed"]:
+        raise RegistryError(
+            f"The signature of {what} is not the server's, so its files may have been replaced; log the model again "
+            "and register it."
         )
+    return str(found["digest"])
 
 
 def _latest(registry: MlflowClient, name: str) -> str:

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlplatform.compat import mlflow_server
+from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
 from mlplatform.settings.job import Settings
@@ -135,6 +135,8 @@ def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", service="mlflow").close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
+
+    mlflow_audit.create_audit_table("postgresql+psycopg2:///mlflow?service=mlflow")
 
     accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "gateway", "job", "person")]
     accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))

@@ -1,6 +1,6 @@
 """Applications of the MLflow server, started by `mlflow server --app-name=...`.
 
-`mlplatform`, of the stack, is MLflow with its own authentication, with its keys read from files and three gaps closed
+`mlplatform`, of the stack, is MLflow with its own authentication, with its keys read from files and its gaps closed
 (`compat/mlflow_server.py`). `mlplatform-local`, of the embedded platform, is MLflow without authentication. Both open
 on training: a browser that has not been there before gets the preferences in `mlflow_first_visit.js`.
 """
@@ -11,6 +11,9 @@ from importlib import resources
 from typing import Any
 
 from mlplatform.compat import mlflow_server
+from mlplatform.compat.mlflow_stores import Signing
+from mlplatform.files import checksums
+from mlplatform.services.mlflow_pages import GuardedPages
 from mlplatform.settings.environment import provide_secret
 from mlplatform.settings.job import Settings
 
@@ -26,7 +29,9 @@ def create_app() -> Any:
     # Without this key, each worker of the server generates its own, and cannot decrypt what another has stored.
     provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
     _open_on_training()
-    return mlflow_server.authenticated_app(metrics_user="prometheus")
+    key = settings.mlflow_signing_key_file.read_bytes().strip()
+    signing = Signing(key, lambda text: checksums.digest(checksums.parse(text)))
+    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", signing))
 
 
 def create_local_app() -> Any:

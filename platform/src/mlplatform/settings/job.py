@@ -20,7 +20,7 @@ from mlplatform.settings.load import EnvironmentSettings, label_selector
 
 _JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
-_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file"}
+_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -99,6 +99,11 @@ class Settings(EnvironmentSettings):
         Path("/run/secrets/mlflow_webhook_key"), validation_alias="MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE"
     )
     """File with the key that encrypts the webhooks' secrets in MLflow's database; read there only."""
+
+    mlflow_signing_key_file: Path = Field(
+        Path("/run/secrets/mlflow_signing_key"), validation_alias="MLPLATFORM_MLFLOW_SIGNING_KEY_FILE"
+    )
+    """File with the key that signs the digests of registered models; read in the server's container only."""
 
     @field_validator("home")
     @classmethod
