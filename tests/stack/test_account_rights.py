@@ -1,0 +1,137 @@
+"""Rights of each account of a service: every action is tried with every account, and compared with a table.
+
+One table per service. A row names an action; the accounts that may perform it are beside it, and all others must be
+refused with 401 or 403.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from host import Stack
+
+from mlplatform.credentials import read_mlflow_account
+from mlplatform.files import checksums
+
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+API = "/api/2.0/mlflow"
+REFUSED = (401, 403)
+
+ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "nobody")
+TEAM = ("admin", "gateway", "job", "person", "prometheus")
+"""MLflow lets every account log and promote; what is registered is guarded, whoever asks."""
+
+# Action: method, path, values, and the accounts that may. {name}: a registered model of the administrator, with the
+# files at {path}, in {run}; {new}: a name of its own for each try.
+MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
+    "read runs": ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}, TEAM),
+    "create experiment": ("POST", f"{API}/experiments/create", {"name": "{new}"}, TEAM),
+    "place artifacts elsewhere": (
+        *("POST", f"{API}/experiments/create"),
+        *({"name": "{new}", "artifact_location": "s3://jobs/x"}, ()),
+    ),
+    "log to a run": ("POST", f"{API}/runs/log-parameter", {"run_id": "{run}", "key": "{new}", "value": "1"}, TEAM),
+    "delete others' run": ("POST", f"{API}/runs/delete", {"run_id": "{run}"}, ("admin",)),
+    "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, TEAM),
+    "register files elsewhere": (
+        *("POST", f"{API}/model-versions/create"),
+        *({"name": "{name}", "source": "s3://jobs/x"}, ()),
+    ),
+    "move alias": (
+        *("POST", f"{API}/registered-models/alias"),
+        *({"name": "{name}", "alias": "champion", "version": "1"}, TEAM),
+    ),
+    "set digest": (
+        *("POST", f"{API}/model-versions/set-tag"),
+        *({"name": "{name}", "version": "1", "key": "mlplatform.digest", "value": "forged"}, ()),
+    ),
+    "delete signature": (
+        *("DELETE", f"{API}/model-versions/delete-tag"),
+        *({"name": "{name}", "version": "1", "key": "mlplatform.signature"}, ()),
+    ),
+    "sign": ("POST", f"{API}/mlplatform/sign", {"name": "{name}", "version": "1"}, ("admin",)),
+    "overwrite registered file": ("PUT", f"{ARTIFACTS}/{{path}}/data.pkl", {}, ()),
+    "add file to registered version": ("PUT", f"{ARTIFACTS}/{{path}}/more.pkl", {}, ()),
+    "delete registered file": ("DELETE", f"{ARTIFACTS}/{{path}}/data.pkl", {}, ()),
+    "delete others' version": (
+        "DELETE",
+        f"{API}/model-versions/delete",
+        {"name": "{name}", "version": "9"},
+        ("admin",),
+    ),
+    "delete others' model": ("DELETE", f"{API}/registered-models/delete", {"name": "{new}"}, ("admin",)),
+    "change password": (
+        "PATCH",
+        f"{API}/users/update-password",
+        {"username": "{account}", "password": "short"},
+        ("admin",),
+    ),
+    "become administrator": ("PATCH", f"{API}/users/update-admin", {"username": "{new}", "is_admin": True}, ("admin",)),
+    "create user": ("POST", f"{API}/users/create", {"username": "", "password": ""}, ("admin",)),
+    "delete user": ("DELETE", f"{API}/users/delete", {"username": "{new}"}, ("admin",)),
+    "list webhooks": ("GET", f"{API}/webhooks", {}, ("admin",)),
+    "add webhook": ("POST", f"{API}/webhooks", {"name": "{new}"}, ("admin",)),
+    "read metrics": ("GET", "/metrics", {}, ("admin", "prometheus")),
+    "read audit": ("GET", f"{API}/mlplatform/audit", {}, ("admin", "person")),
+}
+"""MLflow's table. An action that is allowed may still fail on its values, with another status than 401 and 403."""
+
+
+@dataclass
+class Mlflow:
+    """MLflow with one registered model."""
+
+    client: httpx.Client
+    logins: dict[str, tuple[str, str]]
+    names: dict[str, str] = field(default_factory=dict)
+
+    def send(self, account: str, method: str, path: str, values: dict[str, object]) -> httpx.Response:
+        names = {**self.names, "new": f"rights-{uuid.uuid4().hex[:12]}", "account": account}
+        filled = {key: value.format(**names) if isinstance(value, str) else value for key, value in values.items()}
+        sent = {"content": b"POISON"} if method == "PUT" else {"params" if method == "GET" else "json": filled}
+        return self.client.request(method, path.format(**names), auth=self.logins[account], **sent)
+
+
+@pytest.fixture(scope="module")
+def mlflow(running: Stack) -> Iterator[Mlflow]:
+    accounts = ("admin", "gateway", "job", "person")
+    logins = {name: read_mlflow_account(running.root / "secrets" / f"mlflow_{name}") for name in accounts}
+    logins |= {"prometheus": ("prometheus", running.secret("mlflow_prometheus_password")), "nobody": ("nobody", "none")}
+    address = f"http://127.0.0.1:{running.settings.mlflow_port}"
+    with httpx.Client(base_url=address, timeout=60) as client:
+        found = Mlflow(client, logins)
+        run = found.send("admin", "POST", f"{API}/runs/create", {"experiment_id": "0"}).json()["run"]["info"]
+        path = run["artifact_uri"].removeprefix("mlflow-artifacts:/").strip("/") + "/model"
+        name = f"rights-{uuid.uuid4().hex[:8]}"
+        found.names = {"name": name, "run": run["run_id"], "path": path}
+        sums = checksums.render({"data.pkl": "0" * 64})
+        for file, text in (("data.pkl", "weights"), (checksums.FILE, sums)):
+            answer = client.put(f"{ARTIFACTS}/{path}/{file}", content=text.encode(), auth=logins["admin"])
+            answer.raise_for_status()
+        found.send("admin", "POST", f"{API}/registered-models/create", {"name": name}).raise_for_status()
+        version = {"name": name, "source": f"mlflow-artifacts:/{path}"}
+        found.send("admin", "POST", f"{API}/model-versions/create", version).raise_for_status()
+        yield found
+        found.send("admin", "DELETE", f"{API}/registered-models/delete", {"name": name})
+
+
+@pytest.mark.parametrize("action", MLFLOW)
+def test_mlflow_accounts_may_do_what_table_says(mlflow: Mlflow, action: str) -> None:
+    method, path, values, allowed = MLFLOW[action]
+    # The administrator comes last, because what it deletes is gone.
+    answers = {name: mlflow.send(name, method, path, values) for name in reversed(ACCOUNTS)}
+    performed = {name for name, answer in answers.items() if answer.status_code not in (*REFUSED, 429)}
+    assert performed == set(allowed), {
+        name: (answer.status_code, answer.text[:200]) for name, answer in answers.items()
+    }
+
+
+def test_registered_files_and_digest_are_unchanged_afterwards(mlflow: Mlflow) -> None:
+    files = mlflow.client.get(f"{ARTIFACTS}/{mlflow.names['path']}/data.pkl", auth=mlflow.logins["job"])
+    assert files.content == b"weights"
+    named = {"name": mlflow.names["name"], "version": "1"}
+    assert mlflow.send("job", "GET", f"{API}/mlplatform/digest", named).json()["signed"]
