@@ -16,16 +16,24 @@ compose_images() {
   MLPLATFORM_VERSION=any docker compose --env-file "$env" --file compose/compose.yaml --profile '*' config --images
 }
 
+# Succeeds for an image that was pulled, and for one that was built from the folder as it is.
+current() {
+  exists "$1" && [ "$(docker image inspect --format '{{len .RepoDigests}}' "$1")" -gt 0 ] ||
+    [ "$(docker image inspect --format '{{index .Config.Labels "built-from"}}' "$1" 2>/dev/null)" = "$2" ]
+}
+
 # The folder in bases/ is named after the last part of the image's name. Images without a folder are skipped.
 build() {
-  local image=$1 name tag
+  local image=$1 name tag digest
   name=${image%:*}
   name=${name##*/}
   tag=${image##*:}
   tag=${tag#v}
-  [ -e "$here/bases/$name/Dockerfile" ] && ! exists "$image" || return 0
+  [ -e "$here/bases/$name/Dockerfile" ] || return 0
+  digest=$(cd "$here/bases/$name" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  if current "$image" "$digest"; then return 0; fi
   echo "building $image" >&2
-  docker build --quiet --build-arg "MAJOR=${tag%%[.-]*}" --tag "$image" "$here/bases/$name" >/dev/null ||
+  docker build --quiet --label "built-from=$digest" --build-arg "MAJOR=${tag%%[.-]*}" --tag "$image" "$here/bases/$name" >/dev/null ||
     fail "could not build $image from tests/stack/bases/$name; the reason is above"
 }
 
