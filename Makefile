@@ -33,6 +33,9 @@ status: .venv/cli  ## Show the state of each container and the addresses
 	@$(COMPOSE) --profile '*' ps --all --format 'table {{.Name}}\t{{.Status}}'
 	@$(CLI) stack status
 
+doctor: .venv/cli  ## Check the host and the running stack (FIX=1 applies the safe fixes, JSON=1 for programs)
+	@$(CLI) doctor --only "$(ONLY)" $(if $(FIX),--fix) $(if $(JSON),--json)
+
 logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
@@ -137,4 +140,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status logs data cache smoke ci host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status doctor logs data cache smoke ci host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

@@ -200,12 +200,34 @@ def shell_env(root: Root = Path()) -> None:
     print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")
 
 
-def check(root: Root = Path(), only: Only = "") -> None:
-    """Check that the stack can start on this host and that its settings fit; report each problem with its fix."""
-    from mlplatform.stack.doctor import check_host
+def check(
+    root: Root = Path(),
+    only: Only = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
+    fix: Annotated[bool, typer.Option(help="Apply the safe fixes: modes of folders, missing secrets.")] = False,
+) -> None:
+    """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
+    import json
 
-    _remark(check_host(root.absolute(), only))
-    print("The stack can start on this host.")
+    from mlplatform.stack import checks
+    from mlplatform.stack.checks.finding import Place
+
+    place = Place(root.absolute(), only)
+    _ = place.settings  # without a valid .env there is one problem, which has a sentence of its own
+    found = checks.examine(place)
+    if fix and (fixed := checks.repair(found)):
+        for finding in fixed:
+            print(f"Fixed: {finding.problem}", file=sys.stderr)
+        found = checks.examine(place)
+    if as_json:
+        print(json.dumps([finding.as_json() for finding in found], indent=2))
+    else:
+        for finding in found:
+            print(f"{'Problem' if finding.blocks else 'Note'}: {finding.problem}\n  Why: {finding.why}")
+            print(f"  Fix: {finding.fix}")
+        if not any(finding.blocks for finding in found):
+            print("The stack can start on this host.")
+    raise typer.Exit(int(any(finding.blocks for finding in found)))
 
 
 def _remark(sentences: list[str]) -> None:

@@ -1,0 +1,45 @@
+"""Disks that Prometheus expects to be full within seven days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+
+from mlplatform.stack.checks.finding import Finding, Place
+
+_DAYS = 7
+
+_DISKS = {
+    "Object storage": (
+        "minio_cluster_capacity_usable_free_bytes",
+        "remove checkpoints and data sets in MinIO's console",
+    ),
+    "A Ray node's disk": ("ray_node_disk_free", "docker image prune"),
+}
+"""Metric of the free bytes, and the command or step that frees some."""
+
+
+def forecast(place: Place) -> Iterator[Finding]:
+    """Yield each disk that is full in seven days if it fills as in the last six hours; none without Prometheus."""
+    settings = place.settings
+    password = place.root / "secrets" / "prometheus_password"
+    if not password.is_file():
+        return
+    with httpx.Client(
+        base_url=f"http://{settings.bind_address}:{settings.prometheus_port}",
+        auth=("prometheus", password.read_text()),
+        timeout=10,
+    ) as prometheus:
+        for disk, (metric, fix) in _DISKS.items():
+            query = f"min(predict_linear({metric}[6h], {_DAYS * 86400})) < 0"
+            try:
+                answer = prometheus.get("/api/v1/query", params={"query": query})
+            except httpx.TransportError:
+                return  # it does not run
+            if answer.is_success and answer.json()["data"]["result"]:
+                yield Finding(
+                    f"{disk} will be full within {_DAYS} days, if it fills as in the last six hours.",
+                    "Uploads of checkpoints and artifacts fail on a full disk, and jobs with them.",
+                    fix,
+                )

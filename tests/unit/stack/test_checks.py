@@ -1,0 +1,124 @@
+"""Checks of `mlplatform doctor` on simulated hosts, folders of secrets and services."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mlplatform.errors import HostError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import checks, secrets_folder
+from mlplatform.stack.checks import clocks, disks, health, kernel, secrets
+from mlplatform.stack.checks.finding import Finding, Place
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A checkout with settings and secrets, on a host whose kernel has no settings."""
+    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
+    monkeypatch.setenv("MLPLATFORM_VERSION", "0")
+    secrets_folder.write_missing(tmp_path / "secrets")
+    return Place(tmp_path, proc=tmp_path / "proc")
+
+
+def kernel_with(place: Place, **values: str) -> Place:
+    for name, value in values.items():
+        path = place.proc / "sys" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+    return place
+
+
+def test_low_kernel_limit_is_named_with_its_fix(place: Place) -> None:
+    (found,) = kernel.limits(kernel_with(place, fs__inotify__max_user_instances="128", kernel__pid_max="4194304"))
+    assert found.problem == "fs.inotify.max_user_instances is 128, less than 256."
+    assert "fs.inotify.max_user_instances=256" in found.fix
+
+
+def test_refused_overcommit_is_found(place: Place) -> None:
+    assert list(kernel.limits(kernel_with(place, vm__overcommit_memory="1"))) == []
+    assert len(list(kernel.limits(kernel_with(place, vm__overcommit_memory="2")))) == 1
+
+
+def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None:
+    folder = place.root / "secrets"
+    before = (folder / "minio_job").read_text()
+    folder.chmod(0o755)
+    (folder / "ray_token").unlink()
+    found = checks.examine(place, [secrets.files])
+    assert ["0755" in finding.problem or "ray_token" in finding.problem for finding in found] == [True, True]
+    checks.repair(found)
+    assert checks.examine(place, [secrets.files]) == []
+    assert (folder / "minio_job").read_text() == before
+
+
+def test_failed_containers_are_found_and_ended_ones_not() -> None:
+    containers: list[dict[str, object]] = [
+        {"Name": "a", "Service": "mlflow", "State": "running", "Health": "unhealthy", "ExitCode": 0},
+        {"Name": "b", "Service": "storage-init", "State": "exited", "Health": "", "ExitCode": 0},
+        {"Name": "c", "Service": "minio", "State": "exited", "Health": "", "ExitCode": 1},
+        {"Name": "d", "Service": "gateway", "State": "running", "Health": "healthy", "ExitCode": 0},
+    ]
+    assert [found.fix for found in health.of_containers(containers)] == [
+        "make logs SERVICE=mlflow",
+        "make logs SERVICE=minio",
+    ]
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+@pytest.mark.parametrize(("result", "count"), [("[]", 0), ('[{"value": [0, "-1"]}]', 2)])
+def test_disks_that_will_be_full_are_found(
+    place: Place, serve: Callable[..., str], result: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = serve(lambda method, path: (200, f'{{"data": {{"result": {result}}}}}'))
+    monkeypatch.setenv("PROMETHEUS_PORT", port_of(address))
+    assert len(list(disks.forecast(place))) == count
+
+
+def test_forecast_needs_no_running_prometheus(place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_PORT", str(closed_port))
+    assert list(disks.forecast(place)) == []
+
+
+@pytest.mark.parametrize(("minutes", "count"), [(0, 0), (15, 1)])
+def test_clock_that_differs_is_found(serve: Callable[..., str], minutes: int, count: int) -> None:
+    answered = clocks.of_server(serve(lambda method, path: (200, "")))
+    assert answered
+    now = datetime.now(UTC) + timedelta(minutes=minutes)
+    assert len(list(clocks.differing({"S3": answered, "silent": None}, now))) == count
+
+
+def test_check_that_cannot_run_hides_no_other(place: Place) -> None:
+    def broken(place: Place) -> Iterator[Finding]:
+        raise HostError("no engine")
+        yield
+
+    def works(place: Place) -> Iterator[Finding]:
+        yield Finding("a", "b", "c")
+
+    broke, found = checks.examine(place, [broken, works])
+    assert "broken could not run: no engine" in broke.problem
+    assert found == Finding("a", "b", "c")
+
+
+def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
+    (place.root / "secrets" / "ray_token").unlink()
+    command = [sys.executable, "-m", "mlplatform", "doctor", "--json", "--root", str(place.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [finding["fix"] for finding in found if finding["safe_fix"]] == ["make env"]
+    assert StackSettings.load(place.root / ".env").version == "0"
