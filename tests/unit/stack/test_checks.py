@@ -16,7 +16,7 @@ import pytest
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder
-from mlplatform.stack.checks import clocks, disks, health, kernel, secrets
+from mlplatform.stack.checks import clocks, disks, health, kernel, runs, secrets
 from mlplatform.stack.checks.finding import Finding, Place
 
 CHECKOUT = Path(__file__).parents[3]
@@ -122,3 +122,26 @@ def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
     assert done.returncode == 1
     assert [finding["fix"] for finding in found if finding["safe_fix"]] == ["make env"]
     assert StackSettings.load(place.root / ".env").version == "0"
+
+
+@pytest.mark.parametrize(("status", "ended", "count"), [("FAILED", 1000, 1), ("RUNNING", None, 0)])
+def test_open_run_of_ended_job_is_found(
+    place: Place,
+    serve: Callable[..., str],
+    status: str,
+    ended: int | None,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = {"info": {"run_id": "r"}, "data": {"tags": [{"key": "mlplatform.job_id", "value": "job"}]}}
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        if path.endswith("experiments/search"):
+            return 200, json.dumps({"experiments": [{"experiment_id": "1"}]})
+        if path.endswith("runs/search"):
+            return 200, json.dumps({"runs": [run]})
+        return 200, json.dumps([{"submission_id": "job", "status": status, "end_time": ended}])
+
+    for setting in ("MLFLOW_PORT", "RAY_PORT"):
+        monkeypatch.setenv(setting, port_of(serve(answer)))
+    assert len(list(runs.hanging(place))) == count

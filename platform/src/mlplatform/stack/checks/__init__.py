@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import clocks, disks, health, kernel, secrets, start
+from mlplatform.stack.checks import clocks, disks, health, kernel, runs, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     clocks.skew,
     health.unhealthy,
     disks.forecast,
+    runs.hanging,
 )
 """Every check, in the order in which its findings are shown."""
 
