@@ -26,6 +26,7 @@ from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
+from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
@@ -120,6 +121,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             Mount("/", app=to_head),
         ],
         middleware=[
+            *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
             Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
             # The route of the metrics has a token of its own.
             Middleware(

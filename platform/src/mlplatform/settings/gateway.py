@@ -42,6 +42,9 @@ class GatewaySettings(EnvironmentSettings):
     heartbeat: Path | None = Field(None, validation_alias="MLPLATFORM_SHIPPER_HEARTBEAT")
     """File that the log shipper touches after each pass that the gateway accepted, for its health check."""
 
+    proxy: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PROXY")
+    """Host name of the reverse proxy whose headers name the client's address and scheme; None for none."""
+
     head: str = Field("http://ray-head:8265", validation_alias="MLPLATFORM_GATEWAY_HEAD")
     """Address of the Ray head's dashboard."""
 
