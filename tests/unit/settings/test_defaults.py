@@ -96,4 +96,4 @@ def test_container_defaults_equal_code_defaults(model: type[BaseSettings]) -> No
 
 def test_laptop_default_equals_published_gateway_port() -> None:
     given = example()
-    assert defaults(Settings)["RAY_ADDRESS"] == f"http://{given['BIND_ADDRESS']}:{given['RAY_PORT']}"
+    assert defaults(Settings)["RAY_ADDRESS"] == f"http://127.0.0.1:{given['RAY_PORT']}"

@@ -163,8 +163,8 @@ def test_every_setting_is_documented_in_env_example() -> None:
     in_compose = set()
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         in_compose |= {part.split(":")[0].split("-")[0].split("}")[0] for part in path.read_text().split("${")[1:]}
-    # `make up ONLY=...` passes it; users do not set it.
-    assert in_compose - {"TRACKING_ADDRESS", "JOBS_ADDRESS"} <= explained
+    # `make up` passes them; users do not set them.
+    assert in_compose - {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN"} <= explained
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,13 @@ def test_every_setting_is_documented_in_env_example() -> None:
     [
         ("ACCELERATOR=tpu", "ACCELERATOR='tpu'.*'cpu', 'cuda' or 'rocm'"),
         ("WORKER_LAYOUT=node", "WORKER_LAYOUT='node'.*'host', 'gpu' or 'generated'"),
-        ("BIND_ADDRESS=0.0.0.0", "BIND_ADDRESS='0.0.0.0'.*loopback only.*ssh -L"),
+        ("BIND_ADDRESS=0.0.0.0", "BIND_ADDRESS='0.0.0.0'.*loopback only.*proxy.*ssh -L"),
+        ("BIND_ADDRESS=192.0.2.7", "BIND_ADDRESS='192.0.2.7'.*loopback only.*proxy.*ssh -L"),
+        ("COMPOSE_PROFILES=proxy", "BIND_ADDRESS='127.0.0.1'.*same ports on 127.0.0.1; use 127.0.0.2"),
+        ("COMPOSE_PROFILES=proxy\nBIND_ADDRESS=0.0.0.0", "BIND_ADDRESS='0.0.0.0'.*one IPv4 address of this host"),
+        ("COMPOSE_PROFILES=proxy\nBIND_ADDRESS=gpu-host", "BIND_ADDRESS='gpu-host'.*one IPv4 address of this host"),
+        ("DOMAIN=https://ml.example.org", "DOMAIN='https://ml.example.org'"),
+        ("ACME_EMAIL=ops@example.org", "ACME_EMAIL='ops@example.org'.*set DOMAIN"),
         ("MLFLOW_PORT=70000", "MLFLOW_PORT='70000'.*65535"),
         ("STACK_PREFIX=Ä", "STACK_PREFIX='Ä'"),
     ],
@@ -249,7 +255,7 @@ def test_service_table_matches_compose_files(service: services.Service) -> None:
     assert (f"${{{service.image_setting}:-" in image) == bool(service.image_setting)
     ports = " ".join(map(str, found.get("ports", [])))
     assert all(f"${{{port.setting}:-" in ports for port in service.ports)
-    assert ports.count("BIND_ADDRESS") == len(service.ports)
+    assert ports.count("127.0.0.1:$") == len(service.ports)
 
 
 def test_front_page_links_to_every_published_page() -> None:

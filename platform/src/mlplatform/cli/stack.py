@@ -90,7 +90,7 @@ def status(root: Root = Path()) -> None:
     from rich.table import Table
 
     from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, pages
+    from mlplatform.stack import compose, entrance, pages
 
     settings = StackSettings.load(root.absolute() / ".env")
     running = compose.running(root.absolute())
@@ -100,9 +100,11 @@ def status(root: Root = Path()) -> None:
         return
     table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
     for page in shown:
-        table.add_row(page.title, f"http://{settings.bind_address}:{page.port}", page.login)
+        table.add_row(page.title, f"{entrance.origin(settings)}:{page.port}", page.login)
     console = Console(file=terminal())
     console.print(table)
+    for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
+        console.print(line, soft_wrap=True)
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
     # On one line whatever the terminal's width, so that it can be copied.
     host = f"{getpass.getuser()}@{socket.gethostname()}"
@@ -186,15 +188,19 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
 def shell_env(root: Root = Path()) -> None:
     """Print the exports that connect a shell or a laptop to this checkout's stack, or else to the current platform."""
     from mlplatform.settings.job import settings
+    from mlplatform.settings.stack import StackSettings
+    from mlplatform.stack import entrance
     from mlplatform.stack import env as stack_env
 
     root = root.absolute()
     if not (root / ".env").is_file():
         print(exports(settings().environment()))
         return
-    client = stack_env.client_settings(root)
+    stack = StackSettings.load(root / ".env")
+    client = stack_env.client_settings(root, entrance.origin(stack))
+    trusted = entrance.trust(root, stack)
     # MLflow would name the shared account in its credentials file as the user of runs.
-    print(exports({**client.environment(), "MLPLATFORM_USER": client.user}))
+    print(exports({**client.environment(), "MLPLATFORM_USER": client.user, **trusted}))
     # A comment, which the shell that evaluates the exports skips.
     account = root / "secrets" / "mlflow_person"
     print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")

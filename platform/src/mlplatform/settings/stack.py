@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import load_settings
 
 LOOPBACK = "127.0.0.1"
+
+PROXY = "proxy"
+"""Profile of the TLS entrance."""
 
 Accelerator = Literal["cpu", "cuda", "rocm"]
 """Kind of hardware on which jobs train."""
@@ -85,11 +89,20 @@ class StackSettings(BaseSettings):
     cluster_network: str = Field("10.213.76", validation_alias="CLUSTER_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
     """First three numbers of the addresses of Ray and of what jobs use."""
 
-    bind_address: str = Field("127.0.0.1", validation_alias="BIND_ADDRESS")
-    """Address on which the ports are published."""
-
     profiles: str = Field("", validation_alias="COMPOSE_PROFILES")
     """Optional services, comma-separated."""
+
+    bind_address: str = Field(LOOPBACK, validate_default=True, validation_alias="BIND_ADDRESS")
+    """Address on which the TLS entrance publishes the ports; services publish theirs on loopback."""
+
+    domain: str = Field("", validation_alias="DOMAIN", pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$")
+    """Name of this host for the TLS entrance; services also have names below it."""
+
+    acme_email: str = Field("", validation_alias="ACME_EMAIL", pattern=r"^([^@\s]+@[^@\s]+)?$")
+    """Account for certificates by ACME; empty for those of our own authority."""
+
+    https_port: int = Field(443, ge=1, le=65535, validation_alias="HTTPS_PORT")
+    """Port of the services' names."""
 
     minio_image: str = Field("", validation_alias="MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
@@ -135,14 +148,37 @@ class StackSettings(BaseSettings):
     prometheus_port: int = Field(9090, ge=1, le=65535, validation_alias="PROMETHEUS_PORT")
     grafana_port: int = Field(3000, ge=1, le=65535, validation_alias="GRAFANA_PORT")
 
+    @property
+    def has_proxy(self) -> bool:
+        """True if the TLS entrance is one of the services."""
+        return PROXY in self.profiles.split(",")
+
     @field_validator("bind_address")
     @classmethod
-    def _only_loopback(cls, value: str) -> str:
-        if value != LOOPBACK:
+    def _plain_on_loopback_only(cls, value: str, info: ValidationInfo) -> str:
+        if PROXY not in info.data.get("profiles", "").split(","):
+            if value == LOOPBACK:
+                return value
             raise ValueError(
-                "the stack listens on loopback only, because its pages speak plain HTTP; keep 127.0.0.1 and reach it "
-                "with the `ssh -L` line that `make status` prints"
+                "without TLS the stack listens on loopback only; add proxy to COMPOSE_PROFILES, or keep 127.0.0.1 and "
+                "reach it with the `ssh -L` line that `make status` prints"
             )
+        try:
+            usable = not IPv4Address(value).is_unspecified and value != LOOPBACK
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ValueError(
+                "the profile proxy needs one IPv4 address of this host, because services have the same ports on "
+                "127.0.0.1; use 127.0.0.2 for this host alone"
+            )
+        return value
+
+    @field_validator("acme_email")
+    @classmethod
+    def _domain_for_acme(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("domain"):
+            raise ValueError("certificates by ACME are for names; set DOMAIN to this host's")
         return value
 
     @field_validator("alert_receivers")

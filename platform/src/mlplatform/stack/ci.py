@@ -22,7 +22,7 @@ from mlplatform.client.jobs import Job, Jobs
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import changed_environment, environment
-from mlplatform.settings.stack import StackSettings
+from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import doctor, networks, sizing
 from mlplatform.stack import env as stack_env
@@ -43,7 +43,7 @@ _PORTS = ("RAY_PORT", "MLFLOW_PORT", "MINIO_PORT", "MINIO_CONSOLE_PORT")
 _OWN = (
     *_PORTS,
     *("STACK_PREFIX", "FOOD11_VOLUME", "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME"),
-    *("CLUSTER_NETWORK", "ALERT_RECEIVERS"),
+    *("CLUSTER_NETWORK", "ALERT_RECEIVERS", "BIND_ADDRESS", "ACME_EMAIL"),
 )
 """Variables that would make this stack another one of the host, and remove that: they are not read from the caller."""
 
@@ -143,6 +143,7 @@ def _write_files(root: Path, stack: Path) -> None:
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
     values |= {"CLUSTER_NETWORK": networks.free_cluster_network(), "ALERT_RECEIVERS": ""}
+    values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": ""}
     values |= {"COMPOSE_PROFILES": "tracking,ray", "MLFLOW_WORKERS": "1", "DISK_NEEDED_GB": "2"}
     # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
     common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"

@@ -9,7 +9,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import images
+from mlplatform.stack import entrance, images
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import only_variables
 
@@ -24,7 +24,8 @@ def up(root: Path, only: str | None = None) -> None:
         SettingsError: `only` is unknown.
         HostError: an image cannot be pulled, or a service did not become healthy.
     """
-    variables = only_variables(StackSettings.load(root / ".env"), only)
+    settings = StackSettings.load(root / ".env")
+    variables = {**only_variables(settings, only), **entrance.variables(settings)}
     make_food11_volume(root)
     images.pull_missing(root, only)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
+from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import images, networks, services, sizing
 from mlplatform.stack.host import this_host
@@ -110,16 +112,40 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
     for page in pages(settings):
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
-        with socket.socket() as probe:
-            # Like Docker's own bind: a port whose last connection has just closed counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((settings.bind_address, page.port))
-            except OSError as error:
-                yield (
-                    f"Port {page.port} for {page.title} cannot be used ({error.strerror}): stop the process that "
-                    f"uses it, or set {page.setting} in .env to a free port."
-                )
+        if reason := _bind_error(LOOPBACK, page.port):
+            yield (
+                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that "
+                f"uses it, or set {page.setting} in .env to a free port."
+            )
+    if PROXY in profiles and PROXY not in running:
+        yield from _entrance_problems(settings)
+
+
+def _entrance_problems(settings: StackSettings) -> Iterator[str]:
+    address = settings.bind_address
+    if reason := _bind_error(address, 0):
+        yield f"BIND_ADDRESS={address} cannot be used ({reason}): set it in .env to an address of this host."
+        return
+    ports = {page.setting: page.port for page in pages(settings)} | {"HTTPS_PORT": settings.https_port}
+    for setting, port in ports.items():
+        # Docker publishes ports as root; only another process can be in its way.
+        if (reason := _bind_error(address, port)) and reason != os.strerror(errno.EACCES):
+            yield (
+                f"Port {port} of {address} cannot be used ({reason}): stop the process that uses it, or set {setting} "
+                "in .env to a free port."
+            )
+
+
+def _bind_error(address: str, port: int) -> str:
+    """Return why a port cannot be used, or an empty string."""
+    with socket.socket() as probe:
+        # Like Docker's own bind: a port whose last connection has just closed counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def _network_problems(settings: StackSettings, others: dict[str, list[networks.Network]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
-from mlplatform.settings.stack import StackSettings
+from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import alerting, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
@@ -75,16 +75,21 @@ def write_file(path: Path, text: str) -> None:
         draft.write_text(text)
 
 
-def client_settings(root: Path) -> Settings:
-    """Return a client's settings on this host, or on a laptop with the forwarded ports and a copy of `secrets/`."""
+def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
+    """Return a client's settings on this host, or on a laptop with the forwarded ports and a copy of `secrets/`.
+
+    Args:
+        root: folder of the checkout.
+        origin: scheme and host of the services' ports; by default those on loopback.
+    """
     stack = StackSettings.load(root / ".env")
     secrets = root / "secrets"
     return Settings.load(
-        tracking_uri=f"http://{stack.bind_address}:{stack.mlflow_port}",
-        ray_address=f"http://{stack.bind_address}:{stack.ray_port}",
+        tracking_uri=f"{origin}:{stack.mlflow_port}",
+        ray_address=f"{origin}:{stack.ray_port}",
         ray_auth_token_path=secrets / "ray_token",
         storage="s3://ray",
-        s3_endpoint=f"http://{stack.bind_address}:{stack.minio_port}",
+        s3_endpoint=f"{origin}:{stack.minio_port}",
         s3_region="us-east-1",
         s3_credentials=secrets / "minio_person",
         driver_label="role=worker",

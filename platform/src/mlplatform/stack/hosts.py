@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import images, networks
+from mlplatform.stack import entrance, images, networks
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.invitation import Invitation
 
@@ -81,7 +81,7 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
         "network": settings.cluster_network,
         "hub_port": settings.hub_port,
         "secrets": {secret: (root / "secrets" / secret).read_text() for secret in SECRETS},
-        "settings": {"BIND_ADDRESS": settings.bind_address, "MLFLOW_PORT": str(settings.mlflow_port)},
+        "settings": {"PAGES_ORIGIN": entrance.origin(settings), "MLFLOW_PORT": str(settings.mlflow_port)},
         "images": ids,
     }
     return reply, [image for image, found in ids.items() if present.get(image) != found]

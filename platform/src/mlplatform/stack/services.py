@@ -88,6 +88,7 @@ SERVICES = (
             Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/minio_person"),
         ),
     ),
+    Service("proxy", "proxy", "proxy"),
     Service("hub", "hosts", "link"),
     Service("copies", "hosts", "link"),
     Service("storage-init", None, "platform"),
@@ -97,7 +98,7 @@ SERVICES = (
 
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
 GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
-ALL_PROFILES = (*GPU_PROFILES, "hosts")
+ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy")
 
 ONLY = {
     "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", "gpu-metrics", "hosts")),

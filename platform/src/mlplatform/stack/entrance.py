@@ -1,0 +1,76 @@
+"""The TLS entrance: its addresses, and the certificate of its authority."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+
+import certifi
+
+from mlplatform.errors import HostError
+from mlplatform.files import atomic
+from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack.openssl import fingerprint
+
+CERTIFICATE = "proxy-ca.pem"
+"""File in the checkout with the certificate of the entrance's authority."""
+
+BUNDLE = "proxy-ca-bundle.pem"
+"""File with that certificate and those of the public authorities, for clients that read one file only."""
+
+_IN_CONTAINER = "/data/caddy/pki/authorities/local/root.crt"
+
+
+def origin(settings: StackSettings) -> str:
+    """Return scheme and host of the stack's pages, to which each page adds its port."""
+    return f"https://{settings.domain or settings.bind_address}" if settings.has_proxy else f"http://{LOOPBACK}"
+
+
+def variables(settings: StackSettings) -> dict[str, str]:
+    """Return the variables with which the containers print addresses of the entrance; none without it."""
+    return {"PAGES_ORIGIN": origin(settings)} if settings.has_proxy else {}
+
+
+def write_certificates(root: Path, settings: StackSettings) -> str:
+    """Write the authority's certificate and the bundle to the checkout; return its SHA-256 fingerprint.
+
+    Raises:
+        HostError: the entrance does not run.
+    """
+    command = ["docker", "exec", f"{settings.prefix}proxy", "cat", _IN_CONTAINER]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise HostError(f"The TLS entrance does not run ({result.stderr.strip()}): start it with `make up`.")
+    public = Path(certifi.where()).read_text()
+    for name, text in ((CERTIFICATE, result.stdout), (BUNDLE, public + result.stdout)):
+        with atomic.new_file(root / name) as draft:
+            draft.write_text(text)
+            draft.chmod(0o644)
+    return fingerprint(ssl.PEM_cert_to_DER_cert(result.stdout))
+
+
+def trust(root: Path, settings: StackSettings) -> dict[str, str]:
+    """Return the variables with which clients accept the entrance's certificates; none if they do anyway.
+
+    Raises:
+        HostError: there is no copy of the certificate in the checkout.
+    """
+    if not settings.has_proxy or settings.acme_email:
+        return {}
+    bundle = root / BUNDLE
+    if not bundle.is_file():
+        raise HostError(f"There is no {bundle}: run `make status` on the stack's host, and copy it if this is another.")
+    return dict.fromkeys(("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), str(bundle))
+
+
+def trust_lines(root: Path, settings: StackSettings) -> list[str]:
+    """Write the certificates, and return what a person needs in order to trust them."""
+    if not settings.has_proxy or settings.acme_email:
+        return []
+    found = write_certificates(root, settings)
+    copy = "/usr/local/share/ca-certificates/mlplatform.crt && sudo update-ca-certificates"
+    return [
+        f"Certificates are from this stack's own authority, SHA-256 fingerprint {found}.",
+        f"To trust it (Debian): sudo cp {root / CERTIFICATE} {copy}",
+    ]

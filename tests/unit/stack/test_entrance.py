@@ -1,0 +1,113 @@
+"""The TLS entrance: which files name its address, the addresses that it prints, and what clients need."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mlplatform.errors import HostError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import doctor, entrance, sizing
+from mlplatform.stack import env as stack_env
+from mlplatform.stack.host import Host
+from mlplatform.stack.pages import pages
+from mlplatform.stack.services import only_variables
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+def settings(tmp_path: Path, *lines: str) -> StackSettings:
+    (tmp_path / ".env").write_text("\n".join(["MLPLATFORM_VERSION=1", *lines]))
+    return StackSettings.load(tmp_path / ".env")
+
+
+def proxied(tmp_path: Path, *lines: str) -> StackSettings:
+    return settings(tmp_path, "COMPOSE_PROFILES=ray,proxy", "BIND_ADDRESS=127.0.0.2", *lines)
+
+
+def test_only_entrance_reads_bind_address() -> None:
+    files = [*(CHECKOUT / "compose").rglob("*.yaml"), CHECKOUT / "Makefile", *(CHECKOUT / "docker").rglob("*.y*ml")]
+    assert [file.name for file in files if "BIND_ADDRESS" in file.read_text()] == ["proxy.yaml"]
+
+
+def test_services_publish_on_literal_loopback() -> None:
+    for path in (CHECKOUT / "compose").rglob("*.yaml"):
+        for name, service in (yaml.safe_load(path.read_text()).get("services") or {}).items():
+            others = [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")]
+            # The hub speaks WireGuard, which answers to nobody whose key it does not have.
+            assert not others or name in ("hub", "proxy"), (path.name, name, others)
+
+
+def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path) -> None:
+    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
+    published = {re.findall(r"[A-Z_]*_PORT", port)[0] for port in proxy["ports"]}
+    assert published == {page.setting for page in pages(settings(tmp_path))} | {"HTTPS_PORT"}
+    caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
+    inside = {port.rsplit(":", 1)[1] for port in proxy["ports"]} - {"8443"}
+    for host in ("BIND_ADDRESS", "DOMAIN"):
+        assert {port for name, port in re.findall(r"https://\{\$(\w+)\}:(\d+)", caddy) if name == host} == inside
+
+
+def test_entrance_has_no_shared_network_with_jobs_only() -> None:
+    proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
+    assert proxy["networks"] == ["edge"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [([], "https://127.0.0.2"), (["DOMAIN=ml.example.org"], "https://ml.example.org")],
+)
+def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str], expected: str) -> None:
+    assert entrance.origin(proxied(tmp_path, *lines)) == expected
+    assert entrance.variables(proxied(tmp_path, *lines)) == {"PAGES_ORIGIN": expected}
+
+
+def test_without_entrance_addresses_are_on_loopback(tmp_path: Path) -> None:
+    assert entrance.origin(settings(tmp_path)) == "http://127.0.0.1"
+    assert entrance.variables(settings(tmp_path)) == {}
+    assert entrance.trust(tmp_path, settings(tmp_path)) == {}
+
+
+@pytest.mark.parametrize("half", ["tracking", "ray"])
+def test_each_half_of_stack_has_entrance(tmp_path: Path, half: str) -> None:
+    assert "proxy" in only_variables(proxied(tmp_path), half)["COMPOSE_PROFILES"].split(",")
+
+
+def test_clients_get_bundle_with_authority(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"no .*proxy-ca-bundle.pem: run `make status`"):
+        entrance.trust(tmp_path, proxied(tmp_path))
+    (tmp_path / entrance.BUNDLE).touch()
+    assert set(entrance.trust(tmp_path, proxied(tmp_path))) == {"AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}
+    public = proxied(tmp_path, "DOMAIN=ml.example.org", "ACME_EMAIL=ops@example.org")
+    assert entrance.trust(tmp_path, public) == {}
+
+
+def test_client_addresses_use_given_origin(tmp_path: Path) -> None:
+    shutil.copy(CHECKOUT / ".env.example", tmp_path)
+    (tmp_path / "platform").mkdir()
+    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "platform")
+    stack_env.write_env(tmp_path, Host(memory=24 * sizing.GIB, cpus=8))
+    client = stack_env.client_settings(tmp_path, "https://ml.example.org")
+    assert client.ray_address == "https://ml.example.org:8265"
+    assert client.tracking_uri == "https://ml.example.org:8000"
+    assert client.s3_endpoint == "https://ml.example.org:9000"
+
+
+def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
+    elsewhere = settings(tmp_path, "COMPOSE_PROFILES=proxy", "BIND_ADDRESS=192.0.2.1")
+    (problem,) = doctor._entrance_problems(elsewhere)
+    assert f"BIND_ADDRESS=192.0.2.1 cannot be used ({os.strerror(errno.EADDRNOTAVAIL)})" in problem
+
+
+def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+        problems = list(doctor._entrance_problems(proxied(tmp_path, f"MLFLOW_PORT={port}")))
+    assert any(f"Port {port} of 127.0.0.2" in problem and "MLFLOW_PORT" in problem for problem in problems)
