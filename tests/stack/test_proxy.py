@@ -1,0 +1,233 @@
+"""The TLS entrance in front of the running stack: clients, pages, protection and limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from boto3.s3.transfer import TransferConfig
+from host import CHECKOUT, Stack, run, wait_for
+from test_security import CLOSED
+from websockets.sync.client import connect
+
+from mlplatform.credentials import read_mlflow_account, read_s3_account
+from mlplatform.stack import entrance
+
+ADDRESS = "127.0.0.2"
+
+DOMAIN = "ml.test"
+
+HTTPS_PORT = 18443
+
+PORTS = {"gateway": "ray", "mlflow": "mlflow", "minio": "minio", "notebook": "notebook", "prometheus": "prometheus"}
+
+NAMES = {"gateway": "ray", "mlflow": "mlflow", "minio": "s3", "notebook": "notebook", "prometheus": "prometheus"}
+
+
+@pytest.fixture(scope="module")
+def proxied(running: Stack) -> Iterator[Stack]:
+    """The running stack with the entrance started beside it; nothing else is touched."""
+    profiles = running.settings.profiles
+    running.set_env(
+        BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=f"{profiles},proxy", DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)
+    )
+    try:
+        running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
+        entrance.write_certificates(running.root, running.settings)
+        yield running
+    finally:
+        running.compose("rm", "--stop", "--force", "proxy")
+        running.set_env(BIND_ADDRESS="127.0.0.1", COMPOSE_PROFILES=profiles, DOMAIN="", HTTPS_PORT="443")
+
+
+def authority(stack: Stack) -> ssl.SSLContext:
+    """Trust in the entrance's authority and in no other."""
+    return ssl.create_default_context(cafile=str(stack.root / entrance.CERTIFICATE))
+
+
+def address(stack: Stack, service: str) -> str:
+    return f"https://{ADDRESS}:{getattr(stack.settings, f'{PORTS[service]}_port')}"
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """The variables that `mlplatform env` exports, with the address in place of a name that no DNS has."""
+    exported = run(str(CHECKOUT / ".venv/bin/mlplatform"), "env", cwd=stack.root).stdout
+    found = dict(re.findall(r"^export (\w+)=(.*)$", exported, re.M))
+    values = {
+        name: value.strip("'").replace(f"https://{DOMAIN}:", f"https://{ADDRESS}:") for name, value in found.items()
+    }
+    assert values["RAY_ADDRESS"] == address(stack, "gateway")
+    assert {"AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"} <= set(values)
+    return {**os.environ, **values}
+
+
+def s3(stack: Stack) -> Any:
+    key, secret = read_s3_account(stack.root / "secrets" / "minio_person")
+    account = {"aws_access_key_id": key, "aws_secret_access_key": secret, "region_name": "us-east-1"}
+    return boto3.client(
+        "s3", endpoint_url=address(stack, "minio"), verify=str(stack.root / entrance.CERTIFICATE), **account
+    )
+
+
+@pytest.mark.parametrize("by", ["port", "name"])
+@pytest.mark.parametrize("service", CLOSED)
+def test_entrance_passes_no_request_without_credentials(proxied: Stack, service: str, by: str) -> None:
+    url = address(proxied, service) if by == "port" else f"https://{ADDRESS}:{HTTPS_PORT}"
+    name = f"{NAMES[service]}.{DOMAIN}"
+    extra: dict[str, Any] = {"extensions": {"sni_hostname": name}} if by == "name" else {}
+    headers = {"Host": f"{name}:{HTTPS_PORT}"} if by == "name" else {}
+    served = {}
+    with httpx.Client(base_url=url, headers=headers, verify=authority(proxied), timeout=20) as client:
+        for method, path in CLOSED[service]:
+            answer = client.request(method, path, **extra)
+            to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
+            if answer.status_code not in (401, 403) and not to_login:
+                served[f"{method} {path}"] = answer.status_code
+    assert not served
+
+
+def test_certificate_is_of_own_authority_only(proxied: Stack) -> None:
+    url = address(proxied, "gateway") + "/platform/health"
+    assert httpx.get(url, verify=authority(proxied)).status_code == httpx.codes.OK
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(url)
+    plain = httpx.get(url.replace("https", "http"))
+    assert plain.status_code == httpx.codes.BAD_REQUEST
+
+
+def test_ray_job_submit_follows_log_through_tls(proxied: Stack, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("for number in range(3): print('line', number, 'through', 'TLS')")
+    ray = str(CHECKOUT / ".venv/bin/ray")
+    submit = ("job", "submit", "--working-dir", str(tmp_path), "--", "python", "job.py")
+    output = run(ray, *submit, env=environment(proxied)).stdout
+    assert "line 2 through TLS" in output
+    assert "succeeded" in output
+
+
+def test_mlflow_client_logs_artifact_through_tls(proxied: Stack, tmp_path: Path) -> None:
+    script = """
+import mlflow, sys
+mlflow.set_experiment("through-tls")
+with mlflow.start_run() as run:
+    mlflow.log_metric("loss", 0.5)
+    mlflow.log_text("artifact", "note.txt")
+print(mlflow.artifacts.load_text(f"runs:/{run.info.run_id}/note.txt"))
+"""
+    account = read_mlflow_account(proxied.root / "secrets" / "mlflow_person")
+    variables = dict(zip(("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"), account, strict=True))
+    variables |= {"MLFLOW_TRACKING_AUTH": "", "HOME": str(tmp_path)}
+    python = str(CHECKOUT / ".venv/bin/python")
+    assert run(python, "-c", script, env={**environment(proxied), **variables}).stdout.splitlines()[-1] == "artifact"
+
+
+def test_mlflow_accepts_entrances_own_origin_only(proxied: Stack) -> None:
+    url = address(proxied, "mlflow")
+    account = read_mlflow_account(proxied.root / "secrets" / "mlflow_person")
+    with httpx.Client(base_url=url, auth=account, verify=authority(proxied), timeout=30) as client:
+        search = ("/ajax-api/2.0/mlflow/experiments/search",)
+        own = client.post(*search, json={"max_results": 1}, headers={"Origin": url})
+        assert own.status_code == httpx.codes.OK, own.text
+        other = client.post(*search, json={"max_results": 1}, headers={"Origin": "https://evil.test"})
+        assert other.status_code == httpx.codes.FORBIDDEN
+
+
+def upload(stack: Stack, megabytes: int, tmp_path: Path) -> None:
+    """Upload a file in parts, read its size and last bytes, and delete it."""
+    file = tmp_path / "large"
+    with file.open("wb") as out:
+        out.truncate((megabytes << 20) - 4)
+        out.seek(0, os.SEEK_END)
+        out.write(b"last")
+    key = f"through-tls/{uuid.uuid4().hex}"
+    client = s3(stack)
+    client.upload_file(str(file), "ray", key, Config=TransferConfig(multipart_chunksize=64 << 20))
+    try:
+        assert client.head_object(Bucket="ray", Key=key)["ContentLength"] == megabytes << 20
+        assert client.get_object(Bucket="ray", Key=key, Range="bytes=-4")["Body"].read() == b"last"
+    finally:
+        client.delete_object(Bucket="ray", Key=key)
+
+
+def test_large_upload_passes_in_parts(proxied: Stack, tmp_path: Path) -> None:
+    upload(proxied, 200, tmp_path)
+
+
+@pytest.mark.soak
+def test_upload_of_five_gigabytes_passes(proxied: Stack, tmp_path: Path) -> None:
+    upload(proxied, 5 << 10, tmp_path)
+
+
+def test_presigned_url_works_through_tls(proxied: Stack) -> None:
+    client, key = s3(proxied), f"through-tls/{uuid.uuid4().hex}"
+    client.put_object(Bucket="ray", Key=key, Body=b"signed")
+    try:
+        url = client.generate_presigned_url("get_object", Params={"Bucket": "ray", "Key": key}, ExpiresIn=60)
+        assert url.startswith(address(proxied, "minio"))
+        assert httpx.get(url, verify=authority(proxied)).content == b"signed"
+    finally:
+        client.delete_object(Bucket="ray", Key=key)
+
+
+def test_notebook_kernel_answers_through_tls(proxied: Stack) -> None:
+    url = address(proxied, "notebook")
+    headers = {"Authorization": f"token {proxied.secret('notebook_token')}"}
+    with httpx.Client(base_url=url, headers=headers, verify=authority(proxied), timeout=60) as client:
+        kernel = client.post("/api/kernels", json={}).raise_for_status().json()["id"]
+        try:
+            socket_url = f"{url.replace('https', 'wss')}/api/kernels/{kernel}/channels"
+            with connect(
+                socket_url, additional_headers=headers, origin=url, ssl=authority(proxied), proxy=None
+            ) as channel:
+                content = {"code": "print(6 * 7)", "silent": False}
+                header = {
+                    "msg_id": "1",
+                    "msg_type": "execute_request",
+                    "session": "s",
+                    "username": "",
+                    "version": "5.3",
+                }
+                message = {"header": header, "parent_header": {}, "metadata": {}, "channel": "shell"}
+                channel.send(json.dumps({**message, "content": content}))
+                wait_for(lambda: "42\\n" in str(channel.recv(timeout=60)), "the kernel's output")
+        finally:
+            client.delete(f"/api/kernels/{kernel}")
+
+
+def test_prometheus_answers_through_tls(proxied: Stack) -> None:
+    account = ("prometheus", proxied.secret("prometheus_password"))
+    url = address(proxied, "prometheus") + "/api/v1/query?query=up"
+    assert httpx.get(url, auth=account, verify=authority(proxied)).json()["status"] == "success"
+
+
+def test_session_cookie_is_for_tls_only(proxied: Stack) -> None:
+    url = address(proxied, "gateway") + "/platform/login"
+    answer = httpx.post(url, data={"token": proxied.secret("ray_token")}, verify=authority(proxied))
+    assert answer.status_code == httpx.codes.SEE_OTHER
+    assert "secure" in answer.headers["Set-Cookie"].lower()
+
+
+def test_half_sent_headers_are_cut(proxied: Stack) -> None:
+    raw = socket.create_connection((ADDRESS, proxied.settings.ray_port), timeout=30)
+    started = time.monotonic()
+    with authority(proxied).wrap_socket(raw, server_hostname=ADDRESS) as opened:
+        opened.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.2\r\nX-Slow: ")
+        while opened.recv(4096):
+            pass
+    assert time.monotonic() - started < 20
+
+
+def test_oversized_headers_are_rejected(proxied: Stack) -> None:
+    headers = {"X-Large": "a" * (64 << 10)}
+    answer = httpx.get(address(proxied, "gateway") + "/platform/health", headers=headers, verify=authority(proxied))
+    assert answer.status_code == httpx.codes.REQUEST_HEADER_FIELDS_TOO_LARGE
