@@ -55,7 +55,6 @@ def services(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 
 
 def test_containers_but_those_of_jobs_are_read_only(services: dict[str, dict[str, Any]]) -> None:
-    # MLflow's is left to the files that describe it.
     writable = {name for name, service in services.items() if not service.get("read_only")}
     assert writable == WRITABLE & services.keys()
 

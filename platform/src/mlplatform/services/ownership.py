@@ -32,6 +32,7 @@ OWNERS: dict[str, Ids] = {
     "postgres-exporter": (27007, 27007),
     # Its image opens files to the root group, for any user id.
     "grafana": (27008, 0),
+    "proxy": (27009, 27009),
 }
 """Ids of each group of services. A test compares them with the images and the compose files."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 
+from mlplatform.settings.stack import LOOPBACK
 from mlplatform.stack.checks.finding import Finding, Place
 
 _DAYS = 7
@@ -27,7 +28,7 @@ def forecast(place: Place) -> Iterator[Finding]:
     if not password.is_file():
         return
     with httpx.Client(
-        base_url=f"http://{settings.bind_address}:{settings.prometheus_port}",
+        base_url=f"http://{LOOPBACK}:{settings.prometheus_port}",
         auth=("prometheus", password.read_text()),
         timeout=10,
     ) as prometheus:
