@@ -40,7 +40,7 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, TEAM),
     "register files elsewhere": (
         *("POST", f"{API}/model-versions/create"),
-        *({"name": "{name}", "source": "s3://jobs/x"}, ()),
+        *({"name": "{name}", "source": "s3://jobs/x", "run_id": "{run}"}, ()),
     ),
     "move alias": (
         *("POST", f"{API}/registered-models/alias"),
@@ -114,7 +114,7 @@ def mlflow(running: Stack) -> Iterator[Mlflow]:
             answer = client.put(f"{ARTIFACTS}/{path}/{file}", content=text.encode(), auth=logins["admin"])
             answer.raise_for_status()
         found.send("admin", "POST", f"{API}/registered-models/create", {"name": name}).raise_for_status()
-        version = {"name": name, "source": f"mlflow-artifacts:/{path}"}
+        version = {"name": name, "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"]}
         found.send("admin", "POST", f"{API}/model-versions/create", version).raise_for_status()
         yield found
         found.send("admin", "DELETE", f"{API}/registered-models/delete", {"name": name})
