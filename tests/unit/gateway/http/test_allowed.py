@@ -56,3 +56,9 @@ def test_only_websocket_of_logs_is_passed_on(gateway: httpx.Client) -> None:
         talking(str(gateway.base_url).rstrip("/"), "/talk", additional_headers=AUTHORIZED)
     assert refused.value.response.status_code == 403
     assert httpx.get(f"{gateway.base_url}/talk", verify=NO_TLS, timeout=BOUND_S).status_code == 401
+
+
+def test_unknown_paths_of_gateway_do_not_exist(gateway: httpx.Client) -> None:
+    for path in ("/platform/jobs/a%2fb", "/platform/unknown"):
+        answer = gateway.get(path)
+        assert (answer.status_code, "The gateway has no" in answer.text) == (404, True), answer.text

@@ -59,6 +59,8 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
 class AllowedRequests:
     """ASGI application that passes the requests of a list on, and answers all others with 403.
 
+    Paths below `/platform/` are the gateway's own: one that it does not have gets 404.
+
     Args:
         app: the reverse proxy.
         allowed: methods and patterns of whole decoded paths.
@@ -72,5 +74,9 @@ class AllowedRequests:
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
         if any(method in methods and path.fullmatch(scope["path"]) for methods, path in self._allowed):
             return await self._app(scope, receive, send)
-        text = f"The gateway does not pass {method} {scope['path'][:200]!r} on to Ray; use a job or the command line."
+        shown = f"{method} {scope['path'][:200]!r}"
+        if scope["path"].startswith("/platform/"):
+            unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.yaml.", 404)
+            return await unknown(scope, receive, send)
+        text = f"The gateway does not pass {shown} on to Ray; use a job or the command line."
         await PlainTextResponse(text, 403)(scope, receive, send)
