@@ -70,6 +70,12 @@ leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
 owners: env  ## Before a return to an earlier version: give the volumes of the stopped stack to its users (TO=0.3.0)
 	$(COMPOSE) run --rm ownership --to "$(TO)"
 
+backup: .venv/cli  ## Save the stack while it runs (TO=folder, s3:https://server/bucket or - for a tar; SECRETS=1 adds secrets/)
+	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder, TO=s3:https://server/bucket/folder or TO=-))" $(if $(SECRETS),--secrets)
+
+restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or a tar; SNAPSHOT=id; FORCE=1 if there is data)
+	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -140,4 +146,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status doctor logs data cache smoke ci host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

@@ -105,6 +105,14 @@ def comet_config(path: Path) -> None:
     )
 
 
+def backup_s3(path: Path) -> None:
+    """Write an AWS credentials file for an operator to fill in, for backups to another S3 server."""
+    path.write_text(
+        "# Remove the '#' of the next three lines, and fill in the account for backups to S3.\n"
+        "# [default]\n# aws_access_key_id = KEY\n# aws_secret_access_key = SECRET\n"
+    )
+
+
 def to_fill_in(what: str, path: Path) -> None:
     """Write a file for an operator to fill in, of which `what` will be the whole content."""
     path.write_text(f"# Replace this line by {what}.\n")

@@ -111,6 +111,33 @@ def status(root: Root = Path()) -> None:
     console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
 
 
+@app.command()
+def backup(
+    target: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder, rest:URL, or - for a tar.")],
+    secrets: Annotated[bool, typer.Option(help="Also save secrets/.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Save databases, objects, settings and the notebook's files while the stack runs."""
+    from mlplatform.stack import backup as stack_backup
+
+    stack_backup.backup(root.absolute(), target, with_secrets=secrets)
+
+
+@app.command()
+def restore(
+    source: Annotated[str, typer.Argument(help="Folder, s3:..., rest:..., or a file that `make backup TO=-` printed.")],
+    snapshot: Annotated[str, typer.Option(help="Id of a backup of the folder or server.")] = "latest",
+    force: Annotated[bool, typer.Option(help="Replace existing data.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Verify a backup completely, then replace the stack's data by it and start the stack."""
+    from mlplatform.stack import backup as stack_backup
+
+    for line in stack_backup.restore(root.absolute(), source, snapshot, force=force):
+        print(line)
+    status(root)
+
+
 @app.command("host-token")
 def host_token(
     address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",

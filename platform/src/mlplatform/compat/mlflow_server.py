@@ -163,6 +163,17 @@ def with_script(page: str, path: str) -> str:
     return page.replace(_OWN_SCRIPT, f'<script defer="defer" src="{path}"></script>{_OWN_SCRIPT}')
 
 
+def migrations() -> dict[str, Path]:
+    """Return the folder with the migrations of each of MLflow's databases.
+
+    `mlflow.store.db_migrations` and `mlflow.server.auth.db.migrations`: MLflow has no public list of revisions.
+    """
+    import mlflow
+
+    package = Path(mlflow.__file__).parent
+    return {"mlflow": package / "store" / "db_migrations", "mlflow_auth": package / "server/auth/db/migrations"}
+
+
 def _disable_direct_transfers() -> None:
     """Make clients download and upload artifacts through the server only.
 

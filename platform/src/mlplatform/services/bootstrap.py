@@ -20,6 +20,7 @@ from mlplatform.errors import SettingsError
 from mlplatform.settings.job import Settings
 
 if TYPE_CHECKING:
+    from minio import Minio
     from minio.minioadmin import MinioAdmin
 
 
@@ -28,6 +29,14 @@ SECRETS = Path("/run/secrets")
 BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
 
 _READ = ("s3:GetObject",)
+
+# A backup lets a bucket keep former versions while it reads them; it can neither write nor delete.
+_READ_VERSIONS = (
+    "s3:GetObject",
+    "s3:GetObjectVersion",
+    "s3:GetObjectTagging",
+    "s3:GetObjectVersionTagging",
+)
 
 _WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
@@ -38,7 +47,11 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gateway": {"jobs": _WRITE, "ray/*/attempt": _WRITE},
     "job": {"ray": _WRITE, "datasets": _READ},
     "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
+    "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
 }
+
+KEPT_DAYS = 1
+"""Time after which the buckets remove a former version of an object, which they keep while a backup runs."""
 
 
 def storage() -> None:
@@ -51,10 +64,9 @@ def make_databases() -> None:
     """Create the databases of MLflow (runs, accounts) and of the gateway (jobs), and a role that reads statistics."""
     from psycopg2 import sql
 
-    owners = dict(read_postgres_service(SECRETS / f"postgres_{name}") for name in ("mlflow", "gateway"))
-    roles = {**owners, "exporter": (SECRETS / "postgres_exporter_password").read_text()}
-    superuser = (SECRETS / "postgres_password").read_text()
-    with closing(_connect("postgres_password", host="postgres", user="postgres", password=superuser)) as connection:
+    roles = dict(postgres_account(name) for name in ("mlflow", "gateway", "backup"))
+    roles["exporter"] = (SECRETS / "postgres_exporter_password").read_text()
+    with closing(connect_as_superuser()) as connection:
         connection.autocommit = True  # CREATE DATABASE cannot run in a transaction
         cursor = connection.cursor()
         for role, role_password in roles.items():
@@ -64,6 +76,7 @@ def make_databases() -> None:
                 sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), sql.Literal(role_password))
             )
         cursor.execute("GRANT pg_monitor TO exporter")
+        cursor.execute("GRANT pg_read_all_data TO backup")
         for database, owner in (("mlflow", "mlflow"), ("mlflow_auth", "mlflow"), ("gateway", "gateway")):
             cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
             if not cursor.fetchone():
@@ -72,7 +85,23 @@ def make_databases() -> None:
                 )
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
+            cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO backup").format(sql.Identifier(database)))
     print("Postgres: roles and databases are as declared.")
+
+
+def postgres_account(name: str) -> tuple[str, str]:
+    """Return user and password of a service's account in Postgres."""
+    return read_postgres_service(SECRETS / f"postgres_{name}")
+
+
+def connect_as_superuser() -> Any:
+    """Connect to Postgres as its superuser.
+
+    Raises:
+        SettingsError: the volume was created with passwords of another checkout.
+    """
+    password = (SECRETS / "postgres_password").read_text()
+    return _connect("postgres_password", host="postgres", user="postgres", password=password)
 
 
 def _connect(secret: str, **account: Any) -> Any:
@@ -108,15 +137,35 @@ def make_buckets() -> None:
     for bucket in BUCKETS:
         if not client.bucket_exists(bucket_name=bucket):
             client.make_bucket(bucket_name=bucket)
+        _limit_versions(client, bucket)
     for account, rights in RIGHTS.items():
         _grant(admin, account, [statement for bucket in rights for statement in _statements(bucket, rights[bucket])])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
     print("MinIO: buckets, accounts and policies are as declared.")
 
 
+def _limit_versions(client: Minio, bucket: str) -> None:
+    """Let a bucket without permanent versions remove those that a backup made it keep."""
+    from minio.commonconfig import ENABLED, Filter
+    from minio.lifecycleconfig import Expiration, LifecycleConfig, NoncurrentVersionExpiration, Rule
+
+    if client.get_bucket_lifecycle(bucket_name=bucket):
+        return
+    rule = Rule(
+        status=ENABLED,
+        rule_filter=Filter(prefix=""),
+        rule_id="after-backup",
+        expiration=Expiration(expired_object_delete_marker=True),
+        noncurrent_version_expiration=NoncurrentVersionExpiration(noncurrent_days=KEPT_DAYS),
+    )
+    client.set_bucket_lifecycle(bucket_name=bucket, config=LifecycleConfig([rule]))
+
+
 def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object]]:
     bucket, _, some = objects.partition("/")
     about_bucket = ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"]
+    if actions is _READ_VERSIONS:
+        about_bucket += ["s3:ListBucketVersions", "s3:GetBucketVersioning", "s3:PutBucketVersioning"]
     return [
         {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
         {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/{some or '*'}"]},

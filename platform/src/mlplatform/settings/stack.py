@@ -110,6 +110,15 @@ class StackSettings(BaseSettings):
     disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
     """Free space on Docker's disk, in GB, below which the stack is not started."""
 
+    backup_keep_daily: int = Field(7, ge=0, validation_alias="BACKUP_KEEP_DAILY")
+    """Days of which `make backup` keeps the last backup."""
+
+    backup_keep_weekly: int = Field(4, ge=0, validation_alias="BACKUP_KEEP_WEEKLY")
+    """Weeks of which it keeps the last one."""
+
+    backup_keep_monthly: int = Field(6, ge=0, validation_alias="BACKUP_KEEP_MONTHLY")
+    """Months of which it keeps the last one."""
+
     alert_receivers: str = Field("", validation_alias="ALERT_RECEIVERS")
     """Kinds of receivers of alerts, comma-separated; empty for none."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlplatform.credentials import (
+    backup_s3,
     comet_config,
     fernet_key,
     minio_metrics_token,
@@ -42,6 +43,7 @@ FILES: dict[str, _Write] = {
     "postgres_password": _plain,
     "postgres_mlflow": lambda path: postgres_service("mlflow", path),
     "postgres_gateway": lambda path: postgres_service("gateway", path),
+    "postgres_backup": lambda path: postgres_service("backup", path),
     "postgres_exporter_password": _plain,
     "minio_root_user": _root_user,
     "minio_root_password": _plain,
@@ -49,6 +51,7 @@ FILES: dict[str, _Write] = {
     "minio_gateway": lambda path: s3_account("gateway", path),
     "minio_job": lambda path: s3_account("job", path),
     "minio_person": lambda path: s3_account("person", path),
+    "minio_backup": lambda path: s3_account("backup", path),
     "minio_prometheus": lambda path: s3_account("prometheus", path),
     "minio_prometheus_token": lambda path: minio_metrics_token(path.with_name("minio_prometheus"), path),
     "mlflow_admin": lambda path: mlflow_account("admin", path),
@@ -65,6 +68,8 @@ FILES: dict[str, _Write] = {
     "prometheus_password": _plain,
     "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
     "grafana_password": _plain,
+    "backup_password": _plain,
+    "backup_s3": backup_s3,
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
     "alert_smtp_password": lambda path: to_fill_in("the password of ALERT_SMTP_USER", path),
@@ -72,7 +77,7 @@ FILES: dict[str, _Write] = {
     "alert_webhook_url": lambda path: to_fill_in("the address that gets alerts as JSON", path),
 }
 
-TO_FILL_IN = {"wandb_netrc", "comet_config", "alert_smtp_password", "alert_slack_url", "alert_webhook_url"}
+TO_FILL_IN = {"backup_s3", "wandb_netrc", "comet_config", "alert_smtp_password", "alert_slack_url", "alert_webhook_url"}
 """Files for keys and addresses of external services. The operator fills them in; until then they hold comments only."""
 
 

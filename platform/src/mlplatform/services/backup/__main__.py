@@ -1,0 +1,91 @@
+"""Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs.
+
+python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MONTHLY
+python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
+python -m mlplatform.services.backup has-data        # exits with 3 if there is some
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from mlplatform.errors import PlatformError, StorageError
+from mlplatform.services.backup import files, restoring
+from mlplatform.services.backup.repository import Keep, Repository
+from mlplatform.services.backup.saving import save
+
+FOLDER = Path("/target")
+"""Mount point of a folder of the host."""
+
+HAS_DATA = 3
+
+
+def main(verb: str, *arguments: str) -> int:
+    """Run a verb; return its exit status."""
+    if verb == "has-data":
+        return HAS_DATA if restoring.has_data() else 0
+    if verb == "save":
+        _save(*arguments)
+        return 0
+    source = _Source(*arguments)
+    if verb == "verify":
+        source.check()
+        header = restoring.verify(source.open)
+        print(f"The backup of {header.created[:19]} by version {header.version} is complete.", file=sys.stderr)
+    else:
+        restoring.apply(source.open)
+        files.give_to_owner_of(restoring.HANDOVER)
+    return 0
+
+
+def _save(address: str, shown: str = "", *keep: str) -> None:
+    if address == "-":
+        save(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    repository = Repository(address, shown)
+    try:
+        repository.save(save)
+        repository.forget(Keep(*map(int, keep)))
+    finally:
+        if address == str(FOLDER):
+            files.give_to_owner_of(FOLDER)
+
+
+class _Source:
+    """A backup: a file, or one of a repository."""
+
+    def __init__(self, address: str, shown: str, snapshot: str = "") -> None:
+        self._path = Path(address)
+        self._shown = shown
+        self._repository = Repository(address, shown) if snapshot else None
+        self._snapshot = snapshot
+
+    def check(self) -> None:
+        if self._repository:
+            self._repository.check()
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        if self._repository:
+            with self._repository.opened(self._snapshot) as stream:
+                yield stream
+            return
+        try:
+            file = self._path.open("rb")
+        except OSError as error:
+            raise StorageError(f"{self._shown} cannot be read ({error.strerror}); name another file.") from error
+        with file:
+            yield file
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except PlatformError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

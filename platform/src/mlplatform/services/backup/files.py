@@ -1,0 +1,132 @@
+"""Folders of volumes in a backup: files, folders and symbolic links with owner and mode."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
+
+from mlplatform.errors import StorageError
+from mlplatform.files import checksums
+from mlplatform.services.backup.archive import Writer
+
+_CHUNK_BYTES = 1 << 20
+
+GRAFANA = "grafana.db"
+"""Name of Grafana's database in its volume."""
+
+
+def add_folder(writer: Writer, prefix: str, folder: Path) -> None:
+    """Append a folder's files; one that is changed or removed meanwhile is copied as it is found, but never torn.
+
+    Sockets and devices are left out.
+    """
+    writer.add_bytes(f"{prefix}/.", b"", {"kind": "folder", "path": ".", **_owner(folder.lstat())})
+    for parent, folders, names in os.walk(folder):
+        for name in sorted((*folders, *names)):
+            path = Path(parent, name)
+            _add(writer, prefix, path, path.relative_to(folder).as_posix())
+
+
+def _add(writer: Writer, prefix: str, path: Path, relative: str) -> None:
+    try:
+        status = path.lstat()
+        meta: dict[str, Any] = {"path": relative, **_owner(status)}
+        if stat.S_ISLNK(status.st_mode):
+            writer.add_bytes(f"{prefix}/{relative}", b"", {**meta, "kind": "link", "target": str(path.readlink())})
+        elif stat.S_ISDIR(status.st_mode):
+            writer.add_bytes(f"{prefix}/{relative}", b"", {**meta, "kind": "folder"})
+        elif stat.S_ISREG(status.st_mode):
+            # A copy, because its size must be known before its contents, and the notebook may be writing it.
+            with NamedTemporaryFile() as spool, path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    spool.write(chunk)
+                add_file(writer, f"{prefix}/{relative}", spool.file, {**meta, "kind": "file"})
+    except FileNotFoundError:
+        return
+
+
+def add_file(writer: Writer, name: str, file: IO[bytes], meta: dict[str, Any] | None = None) -> None:
+    """Append an open file from its begin."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    writer.add(name, size, file, meta)
+
+
+def add_grafana(writer: Writer, volume: Path) -> None:
+    """Append Grafana's database, if there is one, as of one moment."""
+    path = volume / GRAFANA
+    if not path.is_file():
+        return
+    with _copied(path) as copy:
+        owner = {"folder": _owner(volume.stat()), **_owner(path.stat())}
+        add_file(writer, f"grafana/{GRAFANA}", copy, {"kind": "file", "path": GRAFANA, **owner})
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[IO[bytes]]:
+    with NamedTemporaryFile() as spool:
+        with (
+            closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(spool.name)) as target,
+        ):
+            source.backup(target)
+        with Path(spool.name).open("rb") as copy:
+            yield copy
+
+
+def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> None:
+    """Write a file, folder or link of a backup below a volume's folder.
+
+    Raises:
+        StorageError: its path leads out of the folder.
+    """
+    path = _below(folder, meta["path"])
+    if meta["kind"] == "folder":
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            path.unlink()
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        path.unlink(missing_ok=True)
+        if meta["kind"] == "link":
+            path.symlink_to(meta["target"])
+        else:
+            with path.open("wb") as file:
+                while chunk := content.read(_CHUNK_BYTES):
+                    file.write(chunk)
+    if "folder" in meta:
+        _give(folder, meta["folder"])
+    _give(path, meta)
+
+
+def _below(folder: Path, relative: str) -> Path:
+    if relative != ".":
+        checksums.check_paths([relative])
+    path = folder / relative
+    # A link of the backup, or one that was there before, must not lead a later file out of the volume.
+    if not path.parent.resolve().is_relative_to(folder.resolve()) and relative != ".":
+        raise StorageError(f"The backup's file {relative!r} leads out of its folder; do not use this backup.")
+    return path
+
+
+def _owner(status: os.stat_result) -> dict[str, int]:
+    return {"uid": status.st_uid, "gid": status.st_gid, "mode": stat.S_IMODE(status.st_mode)}
+
+
+def _give(path: Path, owner: dict[str, Any]) -> None:
+    os.chown(path, owner["uid"], owner["gid"], follow_symlinks=False)
+    if not path.is_symlink():
+        path.chmod(owner["mode"])
+
+
+def give_to_owner_of(folder: Path) -> None:
+    """Give everything in a mounted folder of the host to the folder's owner, who otherwise could not move it."""
+    owner = folder.stat()
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            os.chown(Path(parent, name), owner.st_uid, owner.st_gid, follow_symlinks=False)

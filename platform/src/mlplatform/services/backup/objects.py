@@ -1,0 +1,219 @@
+"""Objects of the buckets as they were at one moment, and their restore.
+
+While a backup runs, the buckets keep former versions of their objects. So it reads what existed at its moment, whatever
+jobs overwrite or delete meanwhile, and a checkpoint fits to the state file that names it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import IO, TYPE_CHECKING, Any
+
+from mlplatform.errors import StorageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_KEPT = ("ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl", "Metadata")
+
+_SMALL_BYTES = 1 << 20
+"""Size up to which objects are moved in parallel; many checkpoints and artifacts are files of a few KiB."""
+
+_PARALLEL = 8
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of an object."""
+
+    key: str
+    id: str
+    size: int
+
+
+@contextmanager
+def versions_kept(client: S3Client, buckets: Iterable[str]) -> Iterator[None]:
+    """Keep the former versions of objects; afterwards, buckets that did not keep them before no longer do.
+
+    The lifecycle rule of such a bucket (`services.bootstrap`) removes what was kept.
+    """
+    switched = [name for name in buckets if client.get_bucket_versioning(Bucket=name).get("Status") != "Enabled"]
+    try:
+        for name in switched:
+            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+        yield
+    finally:
+        for name in switched:
+            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+
+
+def versions_at(
+    client: S3Client, bucket: str, since: datetime, until: datetime, *, earliest: bool = False
+) -> Iterator[Version]:
+    """Yield the version of each object of a bucket that existed at `until`, or was deleted after `since`.
+
+    Args:
+        client: of the bucket's server.
+        bucket: its name.
+        since: when the databases began to be read.
+        until: when they had been read.
+        earliest: take what existed at `since`, and from later only what is new. So a checkpoint is never ahead of
+            the metrics in the database, which a job that resumes would not send again.
+    """
+    pages = client.get_paginator("list_object_versions").paginate(Bucket=bucket)
+    for key, group in groupby(_in_order(pages), key=lambda entry: entry["Key"]):
+        entries = list(group)
+        found = _chosen(entries, since) if earliest else None
+        found = found or _chosen(entries, until, since)
+        if found:
+            yield Version(str(key), found["VersionId"], found["Size"])
+
+
+def _chosen(entries: list[dict[str, Any]], moment: datetime, since: datetime | None = None) -> dict[str, Any] | None:
+    """Return the version at a moment, of an object that existed then or was deleted after `since`."""
+    past = [entry for entry in entries if entry["LastModified"] <= moment]
+    deleted = past and "Size" not in past[0]
+    if deleted and (since is None or past[0]["LastModified"] < since):
+        return None
+    return next((entry for entry in past if "Size" in entry), None)
+
+
+def _in_order(pages: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield versions and delete markers by key, newest first; a page may end in the middle of a key."""
+    held: list[dict[str, Any]] = []
+    for page in pages:
+        held += [*page.get("DeleteMarkers", []), *page.get("Versions", [])]
+        # Code points are in the order of UTF-8, which is that of S3.
+        held.sort(key=lambda entry: (entry["LastModified"], entry["IsLatest"]), reverse=True)
+        held.sort(key=lambda entry: entry["Key"])
+        last = held[-1]["Key"] if held else ""
+        yield from (entry for entry in held if entry["Key"] != last)
+        held = [entry for entry in held if entry["Key"] == last]
+    yield from held
+
+
+class Body:
+    """Contents of a version, which continues after an interrupted connection where it stopped."""
+
+    def __init__(self, client: S3Client, bucket: str, version: Version) -> None:
+        self._client, self._bucket, self._version = client, bucket, version
+        self._position, self._failures = 0, 0
+        answer: dict[str, Any] = dict(client.get_object(**self._address()))  # type: ignore[arg-type]
+        self._stream = answer["Body"]
+        self.meta = {name: answer[name] for name in _KEPT if answer.get(name)}
+        if answer.get("TagCount"):
+            self.meta["Tags"] = client.get_object_tagging(**self._address())["TagSet"]  # type: ignore[arg-type]
+
+    def _address(self) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._version.key, "VersionId": self._version.id}
+
+    def read(self, size: int = -1) -> bytes:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        while True:
+            try:
+                chunk: bytes = self._stream.read(size if size >= 0 else None)
+            except (BotoCoreError, OSError):
+                self._failures += 1
+                if self._failures >= _ATTEMPTS:
+                    raise
+                try:
+                    again = self._client.get_object(**self._address(), Range=f"bytes={self._position}-")  # type: ignore[arg-type]
+                except ClientError as error:
+                    raise OSError(str(error)) from error
+                self._stream = again["Body"]
+                continue
+            self._position += len(chunk)
+            return chunk
+
+
+def opened(client: S3Client, bucket: str, versions: Iterable[Version]) -> Iterator[tuple[Version, IO[bytes], Any]]:
+    """Yield each version with its contents and metadata, in order; small ones are fetched in advance, in parallel."""
+
+    def fetch(version: Version) -> tuple[Version, Any, Any]:
+        body = Body(client, bucket, version)
+        return version, io.BytesIO(body.read()) if version.size <= _SMALL_BYTES else body, body.meta
+
+    # Large ones are opened only when it is their turn: the server would end a connection that nobody reads.
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        queue: deque[Version | Future[Any]] = deque()
+
+        def pop() -> tuple[Version, IO[bytes], Any]:
+            first = queue.popleft()
+            found: tuple[Version, IO[bytes], Any] = first.result() if isinstance(first, Future) else fetch(first)
+            return found
+
+        for version in versions:
+            queue.append(pool.submit(fetch, version) if version.size <= _SMALL_BYTES else version)
+            if len(queue) >= 2 * _PARALLEL:
+                yield pop()
+        while queue:
+            yield pop()
+
+
+def empty(client: S3Client, bucket: str) -> None:
+    """Remove every object of a bucket, with all versions."""
+    for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
+        entries = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
+        if entries:
+            doomed = [{"Key": entry["Key"], "VersionId": entry["VersionId"]} for entry in entries]
+            answer = client.delete_objects(Bucket=bucket, Delete={"Objects": doomed, "Quiet": True})  # type: ignore[typeddict-item]
+            if answer.get("Errors"):
+                raise StorageError(f"Objects of the bucket {bucket} cannot be removed: {answer['Errors'][0]}.")
+
+
+class Uploads:
+    """Uploads of restored objects: small ones in parallel, large ones in the order of the backup."""
+
+    def __init__(self, client: S3Client) -> None:
+        self._client = client
+        self._pool = ThreadPoolExecutor(_PARALLEL)
+        self._pending: deque[Future[None]] = deque()
+
+    def add(self, meta: dict[str, Any], size: int, content: IO[bytes], done: Callable[[], None]) -> None:
+        place = {"Bucket": meta["bucket"], "Key": meta["key"]}
+        extra = {name: meta[name] for name in _KEPT if name in meta}
+        if size <= _SMALL_BYTES:
+            body = content.read(size)
+            # S3 cannot tell a missing end of the body from a shorter object.
+            if len(body) != size:
+                raise StorageError(f"{meta['key']} ended after {len(body)} of {size} bytes; restore another backup.")
+            self._pending.append(self._pool.submit(self._put, place, extra, body, meta.get("Tags")))
+            if len(self._pending) > 2 * _PARALLEL:
+                self._pending.popleft().result()
+        else:
+            self._put_large(place, extra, size, content)
+            self._tag(place, meta.get("Tags"))
+        done()
+
+    def _put(self, place: dict[str, str], extra: dict[str, Any], body: bytes, tags: Any) -> None:
+        self._client.put_object(**place, **extra, Body=body)  # type: ignore[arg-type]
+        self._tag(place, tags)
+
+    def _put_large(self, place: dict[str, str], extra: dict[str, Any], size: int, content: IO[bytes]) -> None:
+        from boto3.s3.transfer import TransferConfig
+
+        # S3 accepts 10,000 parts.
+        config = TransferConfig(multipart_chunksize=max(16 << 20, size // 9000), max_concurrency=4)
+        self._client.upload_fileobj(content, **place, ExtraArgs=extra, Config=config)  # type: ignore[arg-type]
+
+    def _tag(self, place: dict[str, str], tags: Any) -> None:
+        if tags:
+            self._client.put_object_tagging(Bucket=place["Bucket"], Key=place["Key"], Tagging={"TagSet": tags})
+
+    def wait(self) -> None:
+        """Wait for all uploads; raises the error of the first that failed."""
+        try:
+            while self._pending:
+                self._pending.popleft().result()
+        finally:
+            self._pool.shutdown(cancel_futures=True)

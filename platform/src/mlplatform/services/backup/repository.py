@@ -1,0 +1,150 @@
+"""Backups in a repository of restic: encrypted, without duplicates, in a folder or on another server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from mlplatform.errors import StorageError
+from mlplatform.services.bootstrap import SECRETS
+from mlplatform.settings.environment import environment
+
+_FILE, _TAG = "stack.tar", "mlplatform"
+
+_NO_REPOSITORY, _WRONG_PASSWORD = 10, 12
+"""Exit codes of restic, since 0.17."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Numbers of daily, weekly and monthly backups to keep; all zero keeps every backup."""
+
+    daily: int = 0
+    weekly: int = 0
+    monthly: int = 0
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of restic.
+
+    Attributes:
+        address: as restic writes it: a folder, `s3:https://server/bucket`, `rest:https://server/`.
+        shown: the address as the operator wrote it.
+    """
+
+    address: str
+    shown: str
+
+    def save(self, write: Callable[[IO[bytes]], None]) -> None:
+        """Add a backup that `write` writes to a stream; none is added if it fails.
+
+        Raises:
+            StorageError: the repository cannot be used.
+        """
+        self._prepare()
+        command = ["restic", "backup", "--quiet", "--stdin", f"--stdin-filename={_FILE}", f"--tag={_TAG}"]
+        with subprocess.Popen(
+            [*command, "--host=stack"], env=self._environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            stdin, stderr = _pipe(process.stdin), _pipe(process.stderr)
+            try:
+                write(stdin)
+                stdin.close()
+            except BrokenPipeError:
+                pass
+            except BaseException:
+                # Killed before its input ends: it would keep an incomplete backup.
+                process.kill()
+                raise
+            errors = stderr.read().decode(errors="replace")
+        if process.returncode:
+            raise self._problem(process.returncode, errors)
+
+    def forget(self, keep: Keep) -> None:
+        """Remove backups beyond the numbers to keep, and their data."""
+        numbers = {"daily": keep.daily, "weekly": keep.weekly, "monthly": keep.monthly}
+        rules = [f"--keep-{name}={number}" for name, number in numbers.items() if number]
+        if rules:
+            self._run("forget", "--quiet", "--prune", f"--tag={_TAG}", "--group-by=tags", *rules)
+
+    def check(self) -> None:
+        """Check the repository's structure; reading a backup verifies its data."""
+        self._run("check", "--quiet", "--no-lock")
+
+    @contextmanager
+    def opened(self, snapshot: str) -> Iterator[IO[bytes]]:
+        """Open the archive of a backup.
+
+        Args:
+            snapshot: its id, or `latest`.
+
+        Raises:
+            StorageError: there is no such backup, or its data are damaged.
+        """
+        command = ["restic", "dump", "--quiet", "--no-lock", f"--tag={_TAG}", snapshot, f"/{_FILE}"]
+        with subprocess.Popen(
+            command, env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            stdout, stderr = _pipe(process.stdout), _pipe(process.stderr)
+            try:
+                if not stdout.peek(1):  # type: ignore[attr-defined]
+                    raise self._problem(process.wait() or 1, stderr.read().decode(errors="replace"))
+                yield stdout
+                while stdout.read(1 << 20):
+                    pass
+                errors = stderr.read().decode(errors="replace")
+                process.wait()
+            finally:
+                process.kill()
+        if process.returncode:
+            raise self._problem(process.returncode, errors)
+
+    def _prepare(self) -> None:
+        found = self._try("cat", "config")
+        if found.returncode == _NO_REPOSITORY:
+            self._run("init", "--quiet")
+        elif found.returncode:
+            raise self._problem(found.returncode, found.stderr)
+        # Locks of backups that were killed; those of running ones stay.
+        self._run("unlock", "--quiet")
+
+    def _run(self, *arguments: str) -> None:
+        result = self._try(*arguments)
+        if result.returncode:
+            raise self._problem(result.returncode, result.stderr)
+
+    def _try(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["restic", *arguments]
+        return subprocess.run(command, env=self._environment(), capture_output=True, text=True, check=False)
+
+    def _environment(self) -> Mapping[str, str]:
+        return {
+            **environment(),
+            "RESTIC_REPOSITORY": self.address,
+            "RESTIC_PASSWORD_FILE": str(SECRETS / "backup_password"),
+            "RESTIC_CACHE_DIR": "/tmp/restic",  # noqa: S108 a volume of its own
+            "RESTIC_PROGRESS_FPS": "0",
+            # restic would otherwise use the account of the stack's own object store.
+            "AWS_SHARED_CREDENTIALS_FILE": str(SECRETS / "backup_s3"),
+        }
+
+    def _problem(self, code: int, errors: str) -> StorageError:
+        if code == _WRONG_PASSWORD:
+            return StorageError(
+                f"secrets/backup_password does not open the backups at {self.shown}: copy that file from where they "
+                "were made, or name another place."
+            )
+        if code == _NO_REPOSITORY:
+            return StorageError(f"There are no backups at {self.shown}; name another place.")
+        lines = errors.strip().splitlines() or ["no reason given"]
+        return StorageError(f"restic failed at {self.shown} ({lines[-1]}); correct that and retry.")
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise RuntimeError("the process was started without this pipe")
+    return pipe

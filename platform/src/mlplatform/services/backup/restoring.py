@@ -1,0 +1,118 @@
+"""Restore of a backup, after all of it was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mlplatform.errors import StorageError
+from mlplatform.services.backup import databases, files, objects
+from mlplatform.services.backup.archive import Header, Member, Reader
+from mlplatform.services.backup.progress import Progress
+from mlplatform.services.bootstrap import BUCKETS, SECRETS
+from mlplatform.settings.job import settings
+from mlplatform.storage.s3 import s3_errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+HANDOVER = Path("/handover")
+"""Folder of the host for the settings and secrets of the backup."""
+
+VOLUMES = Path("/volumes")
+
+_MARK_BUCKET, _MARK = "jobs", ".restore"
+
+Source = Callable[[], AbstractContextManager[IO[bytes]]]
+"""Opens the backup's stream; twice, because it is read completely before anything changes."""
+
+
+def verify(source: Source) -> Header:
+    """Read a backup completely and compare it with its checksums; change nothing.
+
+    Raises:
+        StorageError: it is damaged, not a backup, or of a newer version.
+    """
+    progress = Progress("verified")
+    with source() as stream, Reader(stream, databases.known_revisions()) as reader:
+        for member in reader:
+            progress.add(member.size)
+    progress.print()
+    return reader.header
+
+
+def has_data() -> bool:
+    """Return whether the stack has runs, jobs or objects other than those of an unfinished restore."""
+    client = _owner_client()
+    with s3_errors("s3://"):
+        if _marked(client):
+            return False
+        return databases.has_rows() or any(
+            client.list_objects_v2(Bucket=bucket, MaxKeys=1).get("KeyCount") for bucket in BUCKETS
+        )
+
+
+def apply(source: Source) -> None:
+    """Replace the stack's data by a backup; the services that write must be stopped.
+
+    Until it has finished, a mark in the object store says so, and it can be repeated.
+    """
+    client, progress = _owner_client(), Progress("restored")
+    with s3_errors("s3://"), source() as stream, Reader(stream, databases.known_revisions()) as reader:
+        client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=reader.header.created.encode())
+        for bucket in BUCKETS:
+            if bucket != _MARK_BUCKET:
+                objects.empty(client, bucket)
+        _empty_marked(client)
+        uploads = objects.Uploads(client)
+        for member in reader:
+            _restore(member, uploads, progress)
+        uploads.wait()
+        client.delete_object(Bucket=_MARK_BUCKET, Key=_MARK)
+    progress.print()
+
+
+def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> None:
+    kind, _, name = member.name.partition("/")
+    if kind == "databases" and name in databases.DATABASES:
+        databases.restore(name, member.content)  # type: ignore[arg-type]
+        progress.note(f"restored the database {name}")
+    elif kind == "objects":
+        uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))  # type: ignore[arg-type]
+    elif kind in ("workspace", "grafana"):
+        files.restore_entry(VOLUMES / kind, member.meta, member.content)  # type: ignore[arg-type]
+        progress.add(member.size)
+    elif kind in ("settings", "secrets") and "/" not in name and name not in ("", ".", ".."):
+        target = HANDOVER / kind
+        target.mkdir(mode=0o700, exist_ok=True)
+        (target / name).write_bytes(member.content.read())
+    else:
+        raise StorageError(f"The backup has a member {member.name!r} that this version does not know.")
+
+
+def _owner_client() -> S3Client:
+    import boto3
+    from botocore.config import Config
+
+    key, secret = ((SECRETS / f"minio_root_{part}").read_text() for part in ("user", "password"))
+    patient = Config(read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5}, max_pool_connections=32)
+    session = boto3.session.Session(aws_access_key_id=key, aws_secret_access_key=secret)
+    return session.client("s3", endpoint_url=settings().s3_endpoint, config=patient)
+
+
+def _marked(client: S3Client) -> bool:
+    return _MARK in _first_keys(client)
+
+
+def _first_keys(client: S3Client) -> Iterator[str]:
+    answer = client.list_objects_v2(Bucket=_MARK_BUCKET, Prefix=_MARK, MaxKeys=1)
+    return (entry["Key"] for entry in answer.get("Contents", []))
+
+
+def _empty_marked(client: S3Client) -> None:
+    """Empty the bucket that has the mark, which is written again at once."""
+    body = client.get_object(Bucket=_MARK_BUCKET, Key=_MARK)["Body"].read()
+    objects.empty(client, _MARK_BUCKET)
+    client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=body)

@@ -1,0 +1,170 @@
+"""Backup of the stack while it runs, and restore into a stack on any host, under any prefix."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlplatform.errors import HostError, SettingsError, StorageError
+from mlplatform.files import atomic
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import compose as stack_compose
+from mlplatform.stack import env as stack_env
+from mlplatform.stack.compose_command import compose
+from mlplatform.stack.secrets_folder import FILES
+
+TARGET = "/target"
+"""Mount point, in the containers, of a folder of the host or of the folder of an archive."""
+
+_SERVERS = ("s3:", "rest:")
+
+_HAS_DATA = 3
+
+_STORAGE = ("postgres", "minio")
+
+_OF_THE_HOST = re.compile(
+    "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
+    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BIND_ADDRESS|.*_PORT|.*_IMAGE|PIP_INDEX_URL|"
+    "TORCH_INDEX_URL|GOPROXY"
+)
+"""Settings of a host's hardware, addresses and mirrors, which a restore keeps."""
+
+_OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password"}
+"""Secrets that a restore keeps: the volumes were created with them, or the backups are encrypted with them."""
+
+
+def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
+    """Save the stack: to a folder or server, where later backups add what has changed, or as a tar to stdout.
+
+    Raises:
+        StorageError: it could not be saved; the container has printed the reason.
+    """
+    settings = StackSettings.load(root / ".env")
+    keep = (settings.backup_keep_daily, settings.backup_keep_weekly, settings.backup_keep_monthly)
+    command = compose(root, "run", "--rm", "--no-TTY")
+    if with_secrets:
+        command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
+    address = target
+    if target != "-" and not target.startswith(_SERVERS):
+        folder = Path(target).expanduser().absolute()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command += ["--volume", f"{folder}:{TARGET}"]
+        address = TARGET
+    command += ["backup", "save", address, target, *map(str, keep)]
+    if subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode:
+        raise StorageError(f"No backup was made at {target}: the reason is above.")
+
+
+def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = False) -> Iterator[str]:
+    """Verify a backup completely, then replace the stack's data by it, and start the stack.
+
+    Args:
+        root: folder of the checkout, whose settings and secrets exist.
+        source: what was the target of the backup, or the file that has its archive.
+        snapshot: id of a backup of a folder or server.
+        force: replace data; an unfinished restore can be repeated without.
+
+    Yields:
+        A line per setting of the backup that was adopted, and per kind that was kept.
+
+    Raises:
+        StorageError: the backup is damaged or of a newer version; nothing was changed.
+        HostError: the stack has data, or did not start.
+    """
+    mounts, arguments = _source(source, snapshot)
+    if _in_container(root, mounts, "verify", *arguments):
+        raise StorageError(f"{source} was not restored and nothing was changed: the reason is above.")
+    _start_storage(root)
+    status = _in_container(root, [], "has-data")
+    if status == _HAS_DATA and not force:
+        raise HostError("The stack has runs, jobs or objects: FORCE=1 deletes them and restores the backup.")
+    if status not in (0, _HAS_DATA):
+        raise HostError("The stack's storage does not answer: the reason is above.")
+    _stop_all_but_storage(root)
+    with tempfile.TemporaryDirectory(prefix="mlplatform-restore-") as handover:
+        mounts += ["--volume", f"{handover}:/handover"]
+        if _in_container(root, mounts, "apply", *arguments):
+            raise StorageError("The restore is unfinished: the reason is above. Correct it and repeat the command.")
+        yield from _adopt(root, Path(handover))
+    stack_compose.up(root)
+
+
+def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
+    """Return the mounts and arguments with which a container reads a backup."""
+    if source == "-":
+        raise SettingsError("A backup is read twice, so write it to a file and name that: FROM=stack.tar.")
+    if source.startswith(_SERVERS):
+        return [], [source, source, snapshot]
+    path = Path(source).expanduser().absolute()
+    if not path.exists():
+        raise SettingsError(f"There is no backup at {path}; name its folder or file with FROM=.")
+    if path.is_dir():
+        return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
+    return ["--volume", f"{path.parent}:{TARGET}:ro"], [f"{TARGET}/{path.name}", source]
+
+
+def _in_container(root: Path, mounts: list[str], *arguments: str) -> int:
+    command = compose(root, "run", "--rm", "--no-TTY", "--no-deps", *mounts, "restore", *arguments)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+
+
+def _start_storage(root: Path) -> None:
+    """Start Postgres and MinIO with their databases, buckets and accounts."""
+    for arguments in (("up", "--detach", "--no-build", "--wait", *_STORAGE), ("up", "--no-build", "storage-init")):
+        result = subprocess.run(compose(root, *arguments), capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise HostError(f"Postgres and MinIO did not start: {result.stdout[-500:]}{result.stderr[-500:]}")
+
+
+def _stop_all_but_storage(root: Path) -> None:
+    """Stop what writes, and remove what Ray remembers of other jobs."""
+    everything = compose(root, "--profile", "*")
+    listing = subprocess.run([*everything, "ps", "--all", "--services"], capture_output=True, text=True, check=True)
+    others = sorted(set(listing.stdout.split()) - set(_STORAGE))
+    if others:
+        subprocess.run([*everything, "rm", "--stop", "--force", *others], check=True)
+    prefix = StackSettings.load(root / ".env").prefix
+    listing = subprocess.run(["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True)
+    of_ray = re.compile(re.escape(f"{prefix}mlplatform_ray-") + "[a-z0-9-]+")
+    volumes = [name for name in listing.stdout.split() if of_ray.fullmatch(name)]
+    for volume in volumes:
+        subprocess.run(["docker", "volume", "rm", "--force", volume], stdout=subprocess.DEVNULL, check=True)
+
+
+def _adopt(root: Path, handover: Path) -> Iterator[str]:
+    """Adopt the settings and secrets of a backup that do not belong to its host; yield a line per change."""
+    saved = handover / "settings" / "env"
+    before = (root / ".env").read_text()
+    after = merged(before, saved.read_text() if saved.is_file() else "")
+    if after != before:
+        stack_env.write_file(root / ".env", after)
+        changed = sorted(set(after.splitlines()) - set(before.splitlines()))
+        yield from (f"adopted {line}" for line in changed)
+    yield "kept this host's settings: memory, GPUs, prefix, network, ports, images and mirrors"
+    folder = handover / "secrets"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        if name in FILES and name not in _OF_THE_VOLUMES:
+            target = root / "secrets" / name
+            mode = target.stat().st_mode & 0o777 if target.exists() else 0o444
+            with atomic.new_file(target) as draft:
+                draft.write_bytes((folder / name).read_bytes())
+                draft.chmod(mode)
+    if names:
+        yield "adopted the secrets of the backup, except those of this host's volumes"
+    else:
+        yield "kept this host's secrets; webhooks of MLflow need secrets/mlflow_webhook_key of the former host"
+
+
+def merged(current: str, saved: str) -> str:
+    """Return settings with the values of a backup where they do not belong to the host."""
+    adopted = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", saved, re.M))
+    values = {name: value for name, value in adopted.items() if not _OF_THE_HOST.fullmatch(name)}
+
+    def line(found: re.Match[str]) -> str:
+        return f"{found[1]}={values[found[1]]}" if found[1] in values else found[0]
+
+    return re.sub(r"^([A-Z0-9_]+)=.*$", line, current, flags=re.M)

@@ -1,0 +1,152 @@
+"""Backup of a stack under load, and its restore into a second stack under another prefix."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from failure_training import after_a_checkpoint, nothing_is_lost, starts, step, submit
+from host import Stack, Trained, run, wait_for
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.stack.env import client_settings
+
+MOVED = {
+    "STACK_PREFIX": "moved-",
+    "CLUSTER_NETWORK": "10.213.79",
+    "COMPOSE_PROFILES": "tracking,ray,notebook",
+    "MLFLOW_PORT": "28000",
+    "MINIO_PORT": "29000",
+    "MINIO_CONSOLE_PORT": "29001",
+    "RAY_PORT": "28265",
+    "NOTEBOOK_PORT": "28888",
+    "GRAFANA_PORT": "23000",
+    "PROMETHEUS_PORT": "29090",
+    "HUB_PORT": "25820",
+    "WEBHOOK_SCHEMES": "https",
+}
+"""Another host, as far as the stack can tell: other names, addresses, volumes, secrets and ports."""
+
+STEPS = 90
+
+
+@pytest.fixture
+def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
+    """A second checkout that nobody has started; the first stack is stopped meanwhile and keeps its data."""
+    second = Stack.checked_out(tmp_path / "moved")
+    second.set_env(**MOVED)
+    second.compose("down", "--volumes", "--remove-orphans", check=False)
+    try:
+        yield second
+    finally:
+        second.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
+        stack.up()
+
+
+def share_password(stack: Stack, moved: Stack) -> None:
+    """Copy the password of the backups, as the README asks for."""
+    password = moved.root / "secrets" / "backup_password"
+    password.chmod(0o600)
+    password.write_text(stack.secret("backup_password"))
+
+
+def checksums(stack: Stack, bucket: str, prefix: str) -> dict[str, str]:
+    """Contents of objects as a user reads them."""
+    keys = stack.objects(bucket, prefix)
+    bodies = {key: stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+    return {key: hashlib.sha256(body).hexdigest() for key, body in bodies.items()}
+
+
+def evidence(stack: Stack, job_id: str) -> dict[str, object]:
+    """Run, model, artifacts, checkpoints and log of a job that has ended, as users see them."""
+    (found,) = stack.runs_of(job_id)
+    # MLflow lists metrics, parameters and tags in the order of its tables, which a dump does not keep.
+    data = {kind: sorted(entries, key=lambda entry: entry["key"]) for kind, entries in found["data"].items()}
+    alias = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
+    assert alias.status_code == httpx.codes.OK, alias.text
+    artifacts = checksums(stack, "mlflow-artifacts", "")
+    checkpoints = checksums(stack, "ray", f"{job_id}/")
+    assert artifacts
+    assert checkpoints
+    with Jobs(client_settings(stack.root)) as jobs:
+        log, job = jobs.logs(job_id), jobs.get(job_id)
+    return {
+        "run": {**found, "data": data},
+        "model": alias.json()["model_version"],
+        "artifacts": artifacts,
+        "checkpoints": checkpoints,
+        "log": log,
+        "status": job.status,
+        "command": job.entrypoint,
+    }
+
+
+def test_restored_stack_has_everything_and_resumes_jobs(
+    stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, tmp_path: Path
+) -> None:
+    stack.write("notebook", "/home/jovyan/work/notes/todo.txt", "buy a GPU")
+    writing = submit(jobs, STEPS, 0.5)
+    after_a_checkpoint(jobs, writing, more=6)
+    seen = step(jobs, writing)
+    target = tmp_path / "backups"
+    printed = stack.make("backup", f"TO={target}").stderr
+    assert "saved the database mlflow" in printed
+    assert jobs.get(writing).status == "RUNNING", "the backup outlasted the job that should write during it"
+    before = evidence(stack, trained.id)
+
+    # A second backup, as a bare archive: it has no secret, and an altered copy is rejected before anything changes.
+    plain = tmp_path / "stack.tar"
+    run("bash", "-c", f"make --silent backup TO=- >{plain}", cwd=stack.root)
+    content = plain.read_bytes()
+    secrets = {path.name: path.read_bytes().strip() for path in (stack.root / "secrets").iterdir()}
+    lines = {name: line for name, text in secrets.items() for line in text.splitlines() if not line.startswith(b"#")}
+    found = [name for name, line in lines.items() if len(line) > 20 and line.split(b" = ")[-1] in content]
+    assert not found, f"the backup contains {found}"
+    altered = tmp_path / "altered.tar"
+    altered.write_bytes(content[:-20000] + bytes([content[-20000] ^ 1]) + content[-19999:])
+    stack.make("down")
+    refused = moved.make("restore", f"FROM={altered}", check=False)
+    assert refused.returncode
+    assert "nothing was changed" in refused.stderr, refused.stderr
+    assert not moved.containers(), "a damaged backup started something"
+
+    locked = moved.make("restore", f"FROM={target}", check=False)
+    assert "secrets/backup_password does not open" in locked.stderr, locked.stderr
+    share_password(stack, moved)
+    print(moved.make("restore", f"FROM={target}").stdout)
+    wait_for(moved.whole, "the restored stack", 300)
+    assert evidence(moved, trained.id) == before
+    assert moved.settings.prefix == "moved-"
+    assert "WEBHOOK_SCHEMES=https,http" in (moved.root / ".env").read_text(), "a setting of the backup is missing"
+    assert moved.execute("notebook", "cat", "/home/jovyan/work/notes/todo.txt").stdout == "buy a GPU"
+    with Jobs(client_settings(moved.root)) as restored:
+        wait_for(lambda: len(starts(restored, writing)) > 1, "the job's next attempt", 240)
+        assert starts(restored, writing)[-1] > 0, "the job began again instead of resuming"
+        assert step(restored, writing) >= seen - 3
+        nothing_is_lost(moved, restored, writing, STEPS)
+
+    again = moved.make("restore", f"FROM={target}", check=False)
+    assert again.returncode
+    assert "FORCE=1" in again.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round_", range(20))
+def test_backup_while_twenty_jobs_write_restores_completely(
+    stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
+) -> None:
+    ids = [submit(jobs, 20, 0.2) for _ in range(20)]
+    wait_for(lambda: sum(step(jobs, job_id) >= round_ % 5 for job_id in ids) >= 2, "two jobs that write", 300)
+    target = tmp_path / "backups"
+    stack.make("backup", f"TO={target}")
+    states = {job_id: jobs.get(job_id).status for job_id in ids}
+    stack.make("down")
+    share_password(stack, moved)
+    moved.make("restore", f"FROM={target}")
+    with Jobs(client_settings(moved.root)) as restored:
+        for job_id in ids:
+            nothing_is_lost(moved, restored, job_id, 20)
+    print(f"round {round_}: states at the backup {states}")

@@ -1,0 +1,207 @@
+"""Archives of backups: complete ones are read back, all others are rejected before anything is restored."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform.errors import StorageError
+from mlplatform.services.backup import archive, files, objects
+from mlplatform.services.backup.archive import Header, Reader, Writer
+from mlplatform.services.backup.saving import without_passwords
+from mlplatform.stack.backup import merged
+
+HEADER = Header("0.4.0", "2026-11-25T10:00:00+00:00", {"gateway": "0004"})
+KNOWN = {"gateway": {"0001", "0004"}}
+CONTENTS = {"databases/gateway": b"dump", "objects/ray/a/": b"x" * 3000, "objects/ray/é" + "n" * 200: b""}
+
+
+def written(header: Header = HEADER, contents: dict[str, bytes] | None = None, *, closed: bool = True) -> bytes:
+    output = io.BytesIO()
+    writer = Writer(output, header)
+    for name, content in (CONTENTS if contents is None else contents).items():
+        writer.add_bytes(name, content, {"key": name} if name.startswith("objects") else None)
+    if closed:
+        writer.close()
+    return output.getvalue()
+
+
+def read(content: bytes) -> dict[str, bytes]:
+    with Reader(io.BytesIO(content), KNOWN) as reader:
+        return {member.meta.get("key", member.name): member.content.read() for member in reader}
+
+
+def test_archive_is_read_back_with_names_and_contents() -> None:
+    assert read(written()) == CONTENTS
+    with Reader(io.BytesIO(written()), KNOWN) as reader:
+        assert reader.header == HEADER
+
+
+def test_reader_verifies_what_its_caller_leaves_unread() -> None:
+    damaged = written().replace(b"x" * 3000, b"x" * 2999 + b"y")
+    with Reader(io.BytesIO(damaged), KNOWN) as reader, pytest.raises(StorageError, match=r"objects/ray/a.* altered"):
+        list(reader)
+
+
+def test_archive_cut_at_any_place_is_rejected() -> None:
+    whole = written()
+    end = whole.rindex(b"databases/gateway") + len(b'databases/gateway"\n') + 100
+    for length in [0, 1, 511, *range(512, end, 256)]:
+        with pytest.raises(StorageError, match=r"not a backup|truncated|ended|damaged"):
+            read(whole[:length])
+
+
+def test_unfinished_archive_is_rejected() -> None:
+    with pytest.raises(StorageError, match="truncated"):
+        read(written(contents={"a": b"x" * (3 << 20)}, closed=False))
+
+
+@pytest.mark.parametrize("old", [b"dump", b'"key": "objects/ray/a/"', b'"version": "0.4.0"', b"  4  "])
+def test_archive_with_one_changed_byte_is_rejected(old: bytes) -> None:
+    whole = written()
+    assert old in whole
+    changed = whole.replace(old, old[:-2] + bytes([old[-2] ^ 1]) + old[-1:], 1)
+    with pytest.raises(StorageError, match=r"altered|damaged|not a backup|truncated"):
+        read(changed)
+
+
+def test_archive_without_one_member_is_rejected() -> None:
+    output = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(written())) as source,
+        tarfile.open(mode="w", fileobj=output, format=tarfile.PAX_FORMAT) as target,
+    ):
+        for info in source:
+            if info.name != "databases/gateway":
+                target.addfile(info, source.extractfile(info))
+    with pytest.raises(StorageError, match="missing"):
+        read(output.getvalue())
+
+
+def test_foreign_files_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    foreign = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=foreign) as tar:
+        tar.add(tmp_path / "file", "file")
+    for content in (foreign.getvalue(), b"", b"\0" * 10240, b"no archive at all" * 1000):
+        with pytest.raises(StorageError, match="This is not a backup of the platform"):
+            read(content)
+
+
+def test_newer_format_and_schema_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StorageError, match=r"database gateway has revision 0099 of version 0\.4\.0"):
+        read(written(Header("0.4.0", "", {"gateway": "0099"})))
+    monkeypatch.setattr(archive, "FORMAT", 2)
+    newer = written()
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="format 2 of version"):
+        read(newer)
+
+
+def test_source_that_ends_early_aborts_backup() -> None:
+    writer = Writer(io.BytesIO(), HEADER)
+    with pytest.raises(StorageError, match="part ended after 3 of 5 bytes"):
+        writer.add("part", 5, io.BytesIO(b"abc"))
+
+
+def test_list_of_members_has_their_checksums() -> None:
+    with tarfile.open(fileobj=io.BytesIO(written(contents={"a": b"b"}))) as tar:
+        listing = tar.extractfile(archive.MANIFEST)
+        assert listing
+        last = listing.read().decode().splitlines()[-1]
+    assert last == f"{hashlib.sha256(chr(0).encode() + b'b').hexdigest()}  1  {json.dumps('a')}"
+
+
+def test_folder_is_restored_with_links_and_modes(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "empty").mkdir(parents=True)
+    (source / "deep").mkdir()
+    (source / "deep" / "script").write_bytes(b"#!")
+    (source / "deep" / "script").chmod(0o750)
+    (source / "link").symlink_to("deep/script")
+    output = io.BytesIO()
+    writer = Writer(output, HEADER)
+    files.add_folder(writer, "workspace", source)
+    writer.close()
+    target.mkdir()
+    with Reader(io.BytesIO(output.getvalue()), KNOWN) as reader:
+        for member in reader:
+            files.restore_entry(target, member.meta, member.content)  # type: ignore[arg-type]
+    assert (target / "link").read_bytes() == b"#!"
+    assert (target / "deep" / "script").stat().st_mode & 0o777 == 0o750
+    assert (target / "empty").is_dir()
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/out", "link/out"])
+def test_restored_file_never_leaves_its_folder(tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    with pytest.raises(StorageError):
+        files.restore_entry(folder, {"kind": "file", "path": path, "uid": 0, "gid": 0, "mode": 0o600}, io.BytesIO())
+    assert not (tmp_path / "out").exists()
+
+
+class Listing:
+    """An S3 client with one page per entry, which splits keys over pages."""
+
+    def __init__(self, *entries: tuple[str, int, str]) -> None:
+        moment = datetime(2026, 11, 25, tzinfo=UTC)
+        self._pages: list[dict[str, Any]] = []
+        for key, second, version in entries:
+            entry = {"Key": key, "LastModified": moment + timedelta(seconds=second), "VersionId": version}
+            kind = "DeleteMarkers" if version == "deleted" else "Versions"
+            size = {} if version == "deleted" else {"Size": 1}
+            self._pages.append({kind: [{**entry, "IsLatest": False, **size}]})
+
+    def get_paginator(self, name: str) -> Any:
+        assert name == "list_object_versions"
+        return self
+
+    def paginate(self, **_: str) -> list[dict[str, Any]]:
+        return self._pages
+
+
+@pytest.mark.parametrize(
+    ("history", "earliest", "expected"),
+    [
+        ([("a", 9, "new"), ("a", 1, "old")], False, ["old"]),
+        ([("a", 5, "new"), ("a", 1, "old")], False, ["new"]),
+        ([("a", 5, "new"), ("a", 1, "old")], True, ["old"]),
+        ([("a", 5, "first")], True, ["first"]),
+        ([("a", 5, "deleted"), ("a", 1, "old")], False, ["old"]),
+        ([("a", 9, "deleted"), ("a", 1, "old")], False, ["old"]),
+        ([("a", 2, "deleted"), ("a", 1, "old")], False, []),
+        ([("a", 2, "deleted"), ("a", 1, "old")], True, []),
+        ([("a", 9, "late")], False, []),
+        ([("a", 1, "one"), ("b", 1, "two")], False, ["one", "two"]),
+    ],
+)
+def test_backup_reads_versions_of_one_moment(
+    history: list[tuple[str, int, str]], earliest: bool, expected: list[str]
+) -> None:
+    """Of a backup that read the databases from second 4 to second 6."""
+    start = datetime(2026, 11, 25, tzinfo=UTC)
+    since, until = start + timedelta(seconds=4), start + timedelta(seconds=6)
+    client: Any = Listing(*history)
+    found = objects.versions_at(client, "ray", since, until, earliest=earliest)
+    assert [version.id for version in found] == expected
+
+
+def test_settings_of_host_survive_restore() -> None:
+    current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nALERT_RECEIVERS=\n"
+    saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nALERT_RECEIVERS=email\n"
+    assert merged(current, saved + "UNKNOWN=1\n") == (
+        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nALERT_RECEIVERS=email\n"
+    )
+
+
+def test_settings_are_saved_without_passwords_in_addresses() -> None:
+    assert without_passwords("PIP_INDEX_URL=https://ada:pw@host/simple\n") == "PIP_INDEX_URL=https://host/simple\n"
