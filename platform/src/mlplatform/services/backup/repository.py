@@ -17,6 +17,9 @@ _FILE, _TAG = "stack.tar", "mlplatform"
 _NO_REPOSITORY, _WRONG_PASSWORD = 10, 12
 """Exit codes of restic, since 0.17."""
 
+_ANSWER_SECONDS = 60.0
+"""Time in which a repository must open; restic itself retries for 15 minutes."""
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -73,6 +76,7 @@ class Repository:
 
     def check(self) -> None:
         """Check the repository's structure; reading a backup verifies its data."""
+        self._open()
         self._run("check", "--quiet", "--no-lock")
 
     @contextmanager
@@ -104,22 +108,34 @@ class Repository:
             raise self._problem(process.returncode, errors)
 
     def _prepare(self) -> None:
-        found = self._try("cat", "config")
-        if found.returncode == _NO_REPOSITORY:
-            self._run("init", "--quiet")
-        elif found.returncode:
-            raise self._problem(found.returncode, found.stderr)
+        # First, because on a server without the bucket, which this creates, other commands retry for 15 minutes.
+        made = self._try("init", "--quiet", seconds=_ANSWER_SECONDS)
+        if made.returncode and "already" not in made.stderr:
+            raise self._problem(made.returncode, made.stderr)
+        self._open()
         # Locks of backups that were killed; those of running ones stay.
         self._run("unlock", "--quiet")
 
-    def _run(self, *arguments: str) -> None:
-        result = self._try(*arguments)
+    def _open(self) -> None:
+        """Check that the repository answers and accepts the password."""
+        self._run("cat", "config", "--no-lock", seconds=_ANSWER_SECONDS)
+
+    def _run(self, *arguments: str, seconds: float | None = None) -> None:
+        result = self._try(*arguments, seconds=seconds)
         if result.returncode:
             raise self._problem(result.returncode, result.stderr)
 
-    def _try(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _try(self, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
         command = ["restic", *arguments]
-        return subprocess.run(command, env=self._environment(), capture_output=True, text=True, check=False)
+        try:
+            return subprocess.run(
+                command, env=self._environment(), capture_output=True, text=True, check=False, timeout=seconds
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StorageError(
+                f"{self.shown} does not answer within {seconds:.0f} s: check the address, that the bucket exists, and "
+                "the account in secrets/backup_s3."
+            ) from error
 
     def _environment(self) -> Mapping[str, str]:
         return {
