@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
+from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, foreign_keys
 from mlplatform.settings.job import Settings
 
 if TYPE_CHECKING:
@@ -139,9 +140,13 @@ def make_buckets() -> None:
             client.make_bucket(bucket_name=bucket)
         _limit_versions(client, bucket)
     for account, rights in RIGHTS.items():
-        _grant(admin, account, [statement for bucket in rights for statement in _statements(bucket, rights[bucket])])
+        allowed = [statement for bucket in rights for statement in _statements(bucket, rights[bucket])]
+        # The console opens a session for each person who logs in.
+        _grant(admin, account, allowed if account == "person" else [*allowed, *NO_SESSIONS])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
     print("MinIO: buckets, accounts and policies are as declared.")
+    for key in foreign_keys(admin, (*RIGHTS, "prometheus"), root[0]):
+        print(f"MinIO: the {key} was not made by the platform; if nobody needs it, remove it in the console as root.")
 
 
 def _limit_versions(client: Minio, bucket: str) -> None:
@@ -174,7 +179,7 @@ def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object
 
 def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
     access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
-    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": statements})
+    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": [*statements, *NO_NEW_KEYS]})
     admin.user_add(access_key, secret_key)
     # Not attach_policy, the newer call, which fails if the policy is already attached.
     admin.policy_set(account, user=access_key)

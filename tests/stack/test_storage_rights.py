@@ -1,0 +1,196 @@
+"""Rights of each account of MinIO and Postgres: every action is tried with every account, and compared with a table.
+
+A row names an action and the accounts that may perform it; all others must be refused.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from figures import count
+from host import Stack
+from minio.credentials import StaticProvider
+from minio.error import MinioAdminException
+from minio.minioadmin import MinioAdmin
+
+from mlplatform.credentials import read_s3_account
+from mlplatform.services.access_keys import foreign_keys
+
+ACCOUNTS = ("mlflow", "gateway", "job", "person", "prometheus", "stranger")
+
+REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Clients of one account of MinIO."""
+
+    name: str
+    server: str
+    key: str
+    secret: str
+
+    def client(self, service: str = "s3", key: tuple[str, str, str | None] | None = None) -> Any:
+        access, secret, token = key or (self.key, self.secret, None)
+        return boto3.client(
+            *(service, "us-east-1"),
+            endpoint_url=f"http://{self.server}",
+            aws_access_key_id=access,
+            aws_secret_access_key=secret,
+            aws_session_token=token,
+            config=Config(retries={"max_attempts": 1}),
+        )
+
+    @property
+    def admin(self) -> MinioAdmin:
+        return MinioAdmin(endpoint=self.server, credentials=StaticProvider(self.key, self.secret), secure=False)
+
+    def read_with_session(self) -> None:
+        """Read a bucket that the account may read, with credentials that outlive its password by up to a year."""
+        answer = self.client("sts").assume_role(
+            RoleArn="arn:xxx:xxx:xxx:xxxx", RoleSessionName="rights", DurationSeconds=31536000
+        )["Credentials"]
+        session = (answer["AccessKeyId"], answer["SecretAccessKey"], answer["SessionToken"])
+        self.client(key=session).list_objects_v2(Bucket=OWN_BUCKET[self.name])
+
+
+OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "prometheus": "ray", "stranger": "ray"}
+OWN_BUCKET |= {"job": "ray", "person": "ray"}
+
+# Bucket: the accounts that may list, read, and write and delete in it. The object `given` exists, `new` does not.
+BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
+    "mlflow-artifacts": {"list": ("mlflow", "person"), "read": ("mlflow", "person"), "write": ("mlflow",)},
+    "ray": {"list": ("gateway", "job", "person"), "read": ("job", "person"), "write": ("job", "person")},
+    "datasets": {"list": ("job", "person"), "read": ("job", "person"), "write": ("person",)},
+    "jobs": {"list": ("gateway", "person"), "read": ("gateway", "person"), "write": ("gateway",)},
+}
+
+OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
+    "list": ("list", lambda s3, bucket: s3.list_objects_v2(Bucket=bucket)),
+    "read": ("read", lambda s3, bucket: s3.get_object(Bucket=bucket, Key="rights/given")),
+    "write": ("write", lambda s3, bucket: s3.put_object(Bucket=bucket, Key="rights/new", Body=b"x")),
+    "overwrite": ("write", lambda s3, bucket: s3.put_object(Bucket=bucket, Key="rights/given", Body=b"x")),
+    "copy": (
+        "write",
+        lambda s3, bucket: s3.copy_object(Bucket=bucket, Key="rights/copy", CopySource=f"{bucket}/rights/given"),
+    ),
+    "delete": ("write", lambda s3, bucket: s3.delete_object(Bucket=bucket, Key="rights/other")),
+    "delete bucket": ("", lambda s3, bucket: s3.delete_bucket(Bucket=bucket)),
+    "open to strangers": ("", lambda s3, bucket: s3.put_bucket_policy(Bucket=bucket, Policy="{}")),
+    "end versioning": (
+        "",
+        lambda s3, bucket: s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"}),
+    ),
+    "expire objects": ("", lambda s3, bucket: s3.delete_bucket_lifecycle(Bucket=bucket)),
+    "list versions": ("list", lambda s3, bucket: s3.list_object_versions(Bucket=bucket)),
+}
+"""Action: the column of `BUCKETS` with the accounts that may, none if empty; and its request."""
+
+ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
+    "write a job's fence": (
+        ("gateway", "job", "person"),
+        lambda account: account.client().put_object(Bucket="ray", Key="rights/attempt", Body=b"1"),
+    ),
+    "read a job's fence": (
+        ("gateway", "job", "person"),
+        lambda account: account.client().get_object(Bucket="ray", Key="rights/attempt"),
+    ),
+    "create bucket": ((), lambda account: account.client().create_bucket(Bucket=f"rights-{account.name}")),
+    "make a key": ((), lambda account: account.admin.add_service_account()),
+    "make a key for another": (
+        (),
+        lambda account: account.admin.add_service_account(access_key="rights-key", secret_key=uuid.uuid4().hex),
+    ),
+    "list own keys": (ACCOUNTS[:-1], lambda account: account.admin.list_service_account(account.key)),
+    "change own password": ((), lambda account: account.admin.user_add(account.key, account.secret)),
+    "change another's password": ((), lambda account: account.admin.user_add("rights-other", uuid.uuid4().hex)),
+    "disable another": ((), lambda account: account.admin.user_disable("rights-other")),
+    "list users": ((), lambda account: account.admin.user_list()),
+    "take another's policy": ((), lambda account: account.admin.policy_set("person", user=account.key)),
+    "write a policy": (
+        (),
+        lambda account: account.admin.policy_add(
+            account.name,
+            policy={"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["admin:*"]}]},
+        ),
+    ),
+    "set a quota": ((), lambda account: account.admin.bucket_quota_set("ray", 1)),
+    "read the server's state": ((), lambda account: account.admin.info()),
+    "stop the server": ((), lambda account: account.admin.service_stop()),
+    "read with a session": (("person",), Account.read_with_session),
+}
+"""Action: the accounts that may, and its request."""
+
+
+def root_account(stack: Stack) -> Account:
+    server = f"127.0.0.1:{stack.settings.minio_port}"
+    return Account("root", server, stack.secret("minio_root_user"), stack.secret("minio_root_password"))
+
+
+@pytest.fixture(scope="module")
+def accounts(running: Stack) -> Iterator[dict[str, Account]]:
+    """The accounts, and in each bucket the objects that the actions read and delete."""
+    server = f"127.0.0.1:{running.settings.minio_port}"
+    pairs = {name: read_s3_account(running.root / "secrets" / f"minio_{name}") for name in ACCOUNTS[:-1]}
+    found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
+    found["stranger"] = Account("stranger", server, "stranger", "0" * 32)
+    root = root_account(running)
+    keys = ("given", "other", "attempt")
+    for bucket in BUCKETS:
+        for key in keys:
+            root.client().put_object(Bucket=bucket, Key=f"rights/{key}", Body=b"weights")
+    yield found
+    for bucket in BUCKETS:
+        for key in (*keys, "new", "copy"):
+            root.client().delete_object(Bucket=bucket, Key=f"rights/{key}")
+
+
+def performed(action: Callable[[], object]) -> bool:
+    """Return whether an action was performed; raises if it failed for another reason than missing rights."""
+    count("actions tried with accounts")
+    try:
+        action()
+    except ClientError as error:
+        if error.response["Error"]["Code"] in REFUSED:
+            return False
+        raise
+    except MinioAdminException as error:
+        if any(code in str(error) for code in REFUSED):
+            return False
+        raise
+    return True
+
+
+@pytest.mark.parametrize("action", OBJECT)
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_minio_accounts_use_buckets_as_table_says(accounts: dict[str, Account], bucket: str, action: str) -> None:
+    column, request = OBJECT[action]
+    may = {name for name, account in accounts.items() if performed(lambda a=account: request(a.client(), bucket))}
+    assert may == set(BUCKETS[bucket].get(column, ()))
+
+
+@pytest.mark.parametrize("action", ADMIN)
+def test_minio_accounts_administer_as_table_says(accounts: dict[str, Account], action: str) -> None:
+    allowed, request = ADMIN[action]
+    assert {name for name, account in accounts.items() if performed(lambda a=account: request(a))} == set(allowed)
+
+
+def test_keys_not_made_by_platform_are_listed(running: Stack) -> None:
+    root = root_account(running)
+    root.admin.user_add("rights-other", uuid.uuid4().hex)
+    key = json.loads(root.admin.add_service_account())["credentials"]["accessKey"]
+    try:
+        found = list(foreign_keys(root.admin, ACCOUNTS, root.key))
+        assert found == ["user rights-other", f"key {key} of {root.key}"]
+    finally:
+        root.admin.delete_service_account(key)
+        root.admin.user_remove("rights-other")
+    assert list(foreign_keys(root.admin, ACCOUNTS, root.key)) == []
