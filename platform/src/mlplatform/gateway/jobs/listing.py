@@ -26,6 +26,8 @@ _OF_ATTEMPTS = (
     AttemptRow.node_id,
 )
 
+_NOT_DELETED = select(JobRow.sequence).where(JobRow.deleted.is_(None))
+
 _NAMED = 500
 """Jobs that a statement names; beyond that, reading all jobs is faster, and SQLite limits the number of parameters."""
 
@@ -71,7 +73,7 @@ class JobList:
 
         Loading whole objects of thousands of jobs takes several times as long.
         """
-        sequences = session.scalars(select(JobRow.sequence).order_by(JobRow.sequence)).all()
+        sequences = session.scalars(_NOT_DELETED.order_by(JobRow.sequence)).all()
         unknown = [sequence for sequence in sequences if sequence not in known]
         select_jobs, select_attempts = select(*_OF_JOBS), select(*_OF_ATTEMPTS).order_by(AttemptRow.number)
         if len(unknown) <= _NAMED:

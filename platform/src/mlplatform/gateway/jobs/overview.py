@@ -83,7 +83,8 @@ class JobOverview:
         has_attempt = (State.STARTING, State.RUNNING)
         running = session.scalars(is_open.where(JobRow.state.in_(has_attempt))).unique().all()
         waiting = session.scalars(is_open.where(JobRow.state == State.WAITING)).unique().all()
-        latest = jobs.where(JobRow.ended.is_not(None)).order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
+        kept = jobs.where(JobRow.ended.is_not(None), JobRow.deleted.is_(None))
+        latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
         ended = session.scalars(latest).unique().all()
         states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
         return ShownJobs(

@@ -51,6 +51,9 @@ class JobRow(Base):
     """Earliest time of the next start."""
 
     ended: Mapped[datetime | None]
+    deleted: Mapped[datetime | None]
+    """Time of deletion: the row remains, hidden and under another id, for those who look into the database."""
+
     exit_code: Mapped[int | None]
     error_type: Mapped[str | None]
     runs_closed: Mapped[bool] = mapped_column(default=False)

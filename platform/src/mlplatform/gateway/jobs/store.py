@@ -8,18 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
+from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform.gateway.jobs.details import redacted
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transition, Verdict, next_state
 from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
+
+_AUDITED_CHARACTERS = 1000
+"""Characters of an entry point that the audit log keeps."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class JobStore:
     # --- Requests ---
 
     @transaction
-    def add(self, session: Session, job: JobRow) -> None:
+    def add(self, session: Session, job: JobRow, actor: Actor = PLATFORM) -> None:
         """Store a new job.
 
         Raises:
@@ -69,6 +74,7 @@ class JobStore:
             raise JobExistsError(
                 f"Job with submission_id {job.id} already exists. Please use a different submission_id."
             ) from error
+        record(session, actor, "submit", f"job {job.id}", after=_facts(job))
 
     @transaction
     def get(self, session: Session, job_id: str) -> JobRow:
@@ -80,7 +86,7 @@ class JobStore:
         return _find(session, job_id)
 
     @transaction
-    def request_stop(self, session: Session, job_id: str) -> tuple[bool, JobRow]:
+    def request_stop(self, session: Session, job_id: str, actor: Actor = PLATFORM) -> tuple[bool, JobRow]:
         """Record the request to stop a job; a job without an open attempt has then stopped.
 
         Returns:
@@ -92,14 +98,17 @@ class JobStore:
         job = _find(session, job_id, lock=True)
         if State(job.state).final:
             return False, job
+        first, before = not job.stop_requested, _progress(job)
         job.stop_requested = True
         if job.open_attempt is None:
             _end(job, Transition(State.STOPPED, "Job was intentionally stopped."))
+        if first:
+            record(session, actor, "stop", f"job {job.id}", before, _progress(job))
         return True, job
 
     @transaction
-    def delete(self, session: Session, job_id: str) -> JobRow:
-        """Delete an ended job and its attempts; return the job as it was.
+    def delete(self, session: Session, job_id: str, actor: Actor = PLATFORM) -> JobRow:
+        """Delete the attempts of an ended job and hide its row, which frees its id; return the job as it was.
 
         Raises:
             JobIsOpenError: it has not ended.
@@ -108,7 +117,9 @@ class JobStore:
         job = _find(session, job_id, lock=True)
         if not State(job.state).final:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
-        session.delete(job)
+        before = {**_facts(job), "state": job.state, "attempts": len(job.attempts)}
+        _hide(session, job)
+        record(session, actor, "delete", f"job {job.id}", before)
         return job
 
     # --- Steps of the reconciler ---
@@ -214,12 +225,14 @@ class JobStore:
         """Return the sequence numbers of ended jobs, and of jobs with ended attempts, whose runs are still open."""
         lost = JobRow.attempts.any(and_(AttemptRow.ended.is_not(None), AttemptRow.runs_closed.is_(False)))
         ended = and_(JobRow.ended.is_not(None), JobRow.runs_closed.is_(False))
-        return session.scalars(select(JobRow.sequence).where(or_(ended, lost)).order_by(JobRow.sequence)).all()
+        kept = select(JobRow.sequence).where(JobRow.deleted.is_(None), or_(ended, lost))
+        return session.scalars(kept.order_by(JobRow.sequence)).all()
 
     @transaction
     def by_sequence(self, session: Session, sequence: int) -> JobRow | None:
         """Return a job by its sequence number, which no other job ever gets; None if it was deleted."""
-        return session.get(JobRow, sequence)
+        job = session.get(JobRow, sequence)
+        return job if job is None or job.deleted is None else None
 
     @transaction
     def runs_closed(self, session: Session, sequence: int, attempts: Iterable[int], job_too: bool) -> None:
@@ -249,7 +262,7 @@ class JobStore:
     @transaction
     def packages(self, session: Session) -> set[str]:
         """Return the names of the packages that jobs were submitted with."""
-        environments = session.scalars(select(JobRow.runtime_env))
+        environments = session.scalars(select(JobRow.runtime_env).where(JobRow.deleted.is_(None)))
         return {name for environment in environments for name in package_names(environment)}
 
     @transaction
@@ -281,7 +294,7 @@ def _find(session: Session, job_id: str, lock: bool = False) -> JobRow:
     """Return a job by its submission id, or by the id that Ray gave one of its drivers."""
     if "\0" in job_id:  # Postgres' driver would raise an error that names neither job nor cause
         raise NoSuchJobError(f"Job {job_id!r} does not exist")
-    query = select(JobRow).where(JobRow.id == job_id)
+    query = select(JobRow).where(JobRow.id == job_id, JobRow.deleted.is_(None))
     job = session.scalars(query.with_for_update() if lock else query).one_or_none()
     if job is None:
         drivers = select(AttemptRow.job_id).where(AttemptRow.ray_job_id == job_id)
@@ -303,6 +316,29 @@ def _end_attempt(attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | No
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
     return replace(verdict, reason=reason)
+
+
+def _facts(job: JobRow) -> dict[str, Any]:
+    """Return what the audit log has of a job; its row has the rest."""
+    return {"sequence": job.sequence, "user": job.user, "entrypoint": job.entrypoint[:_AUDITED_CHARACTERS]}
+
+
+def _progress(job: JobRow) -> dict[str, Any]:
+    return {"state": job.state, "stop_requested": job.stop_requested}
+
+
+def _hide(session: Session, job: JobRow) -> None:
+    """Delete the attempts of a job and keep its row, under an id that no submission can have.
+
+    Ray accepts the id of a deleted job again. Variables may be secrets, so their values are not kept.
+    """
+    for attempt in job.attempts:
+        session.delete(attempt)
+    session.flush()  # on Postgres, attempts refer to the id
+    hidden = {"id": f"{job.id}~{job.sequence}", "deleted": now(), "runtime_env": redacted(job.runtime_env)}
+    # A statement, so that the object remains as it was.
+    statement = update(JobRow).where(JobRow.sequence == job.sequence).values(hidden)
+    session.execute(statement, execution_options={"synchronize_session": False})
 
 
 def _end(job: JobRow, transition: Transition) -> None:

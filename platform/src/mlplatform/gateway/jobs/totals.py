@@ -60,7 +60,8 @@ class TotalsReader:
     @transaction
     def read(self, session: Session) -> Totals:
         """Return the numbers as they are now; raises UnreachableError while the database is unavailable."""
-        jobs = select(JobRow.state, JobRow.user, func.count()).group_by(JobRow.state, JobRow.user)
+        kept = select(JobRow.state, JobRow.user, func.count()).where(JobRow.deleted.is_(None))
+        jobs = kept.group_by(JobRow.state, JobRow.user)
         ended = select(AttemptRow.outcome, func.count().label("number")).where(AttemptRow.ended.is_not(None))
         outcomes = {row.outcome: row.number for row in session.execute(ended.group_by(AttemptRow.outcome))}
         waiting: dict[str, float] = defaultdict(float)

@@ -1,0 +1,1 @@
+"""Audit log of the gateway: who did what, from where, in rows that are only added."""

@@ -1,0 +1,94 @@
+"""The audit log: rows stay as they were written, and are read in parts."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.exc import DatabaseError
+
+from mlplatform.gateway.audit.log import Actor, AuditLog
+from mlplatform.gateway.audit.schema import AuditRow
+from mlplatform.gateway.database.engine import connect
+from mlplatform.gateway.migrations.upgrade import upgrade
+
+ADA = Actor("ada", "token", "10.0.0.7")
+
+T = TypeVar("T")
+
+
+def do(call: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(call)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[AuditLog]:
+    engine = connect(f"sqlite:///{tmp_path / 'gateway.db'}")
+    do(upgrade(engine))
+    yield AuditLog(engine)
+    engine.dispose()
+
+
+def objects(rows: list[AuditRow]) -> list[str]:
+    return [row.object for row in rows]
+
+
+def test_row_has_actor_action_and_change(log: AuditLog) -> None:
+    begun = datetime.now(UTC)
+    do(log.add(ADA, "stop", "job a", {"state": "RUNNING"}, {"state": "STOPPED"}))
+    (row,) = do(log.read(10))
+    assert (row.principal, row.kind, row.address, row.verb, row.object) == ("ada", "token", "10.0.0.7", "stop", "job a")
+    assert (row.before, row.after) == ('{"state":"RUNNING"}', '{"state":"STOPPED"}')
+    assert begun <= row.time <= datetime.now(UTC)
+
+
+def test_missing_state_is_null(log: AuditLog) -> None:
+    do(log.add(ADA, "log-out", "session 0a1b2c3d"))
+    (row,) = do(log.read(10))
+    assert (row.before, row.after) == (None, None)
+
+
+def test_long_and_nul_texts_are_stored_in_part(log: AuditLog) -> None:
+    do(log.add(ADA, "stop", "job " + "a" * 1000 + "\0"))
+    do(log.add(ADA, "stop", "job \0"))
+    long, nul = do(log.read(10))
+    assert len(long.object) == 300
+    assert nul.object == "job ?"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit SET principal = 'bob'",
+        "DELETE FROM audit",
+        "REPLACE INTO audit SELECT sequence, time, 'bob', kind, address, verb, object, before, after FROM audit",
+    ],
+)
+def test_rows_can_be_neither_changed_nor_deleted(log: AuditLog, statement: str) -> None:
+    do(log.add(ADA, "stop", "job a"))
+    with pytest.raises(DatabaseError, match="append-only"), log.engine.begin() as connection:
+        connection.execute(text(statement))
+    assert [row.principal for row in do(log.read(10))] == ["ada"]
+
+
+def test_statement_that_matches_no_row_changes_nothing(log: AuditLog) -> None:
+    with log.engine.begin() as connection:
+        assert connection.execute(update(AuditRow).values(principal="bob")).rowcount == 0
+
+
+def test_latest_rows_are_read_oldest_first(log: AuditLog) -> None:
+    for number in range(5):
+        do(log.add(ADA, "submit", f"job {number}"))
+    assert objects(do(log.read(2))) == ["job 3", "job 4"]
+    assert objects(do(log.read(2, before=do(log.read(2))[0].sequence))) == ["job 1", "job 2"]
+
+
+def test_rows_are_read_since_a_time(log: AuditLog) -> None:
+    do(log.add(ADA, "submit", "job old"))
+    (old,) = do(log.read(10))
+    do(log.add(ADA, "submit", "job new"))
+    assert objects(do(log.read(10, since=old.time + timedelta(microseconds=1)))) == ["job new"]
+    assert do(log.read(10, since=datetime.max.replace(tzinfo=UTC))) == []
