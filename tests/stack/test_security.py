@@ -26,6 +26,7 @@ CLOSED = {
     "gateway": [
         ("GET", "/platform/openapi.yaml"),
         ("POST", "/platform/capacity"),
+        ("GET", "/platform/audit"),
         ("GET", "/platform/"),
         ("GET", "/platform/live"),
         ("GET", "/platform/jobs/x/run"),

@@ -14,8 +14,10 @@ from starlette.routing import Mount, Route
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
+from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
@@ -72,7 +74,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head)
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)
     published = _published(metrics, config)
-    check = TokenCheck(token.read)
+    audit = AuditLog(store.engine)
+    check = TokenCheck(token.read, audit)
     sessions = Sessions(store.engine, token.read)
     overview = JobOverview(store.engine)
     utilisation = http_utilisation.UtilisationSource(head)
@@ -109,7 +112,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     return Starlette(
         routes=[
             *jobs.routes(),
-            *http_packages.routes(packages),
+            *http_packages.routes(packages, audit=audit),
+            *http_audit.routes(audit),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),

@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from gateway_parts import BOUND_S, Gateway, is_true, ray
 from starlette.applications import Starlette
+from starlette.requests import Request
 from websockets.asyncio.client import connect
 
 from mlplatform.errors import UnreachableError
@@ -341,7 +342,7 @@ def test_reused_job_id_starts_at_attempt_1(gateway: Gateway) -> None:
     """The job is deleted as soon as its end is visible, while the gateway is still processing the end."""
 
     async def scenario() -> None:
-        request: Any = None
+        request = Request({"type": "http"})
         async with gateway.at_work():
             await gateway.submit(metadata={"max_restarts_on_loss": "0"})
             await gateway.until_state(State.RUNNING)

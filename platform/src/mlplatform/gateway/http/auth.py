@@ -7,6 +7,7 @@ Order of the checks, texts and open paths are those of `ray/_private/authenticat
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from collections.abc import Callable, Collection
 from urllib.parse import unquote
@@ -17,10 +18,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.audit.log import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.people.sessions import Sessions
-from mlplatform.throttle import LoginThrottle, throttled_text
+from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
 
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
@@ -57,6 +59,14 @@ _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 """Paths to which a browser may post: log-in and log-out, which change only its own session."""
 
+RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
+"""Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
+
+_KIND = "mlplatform.kind"
+"""Key of a request's scope: the credential that it came with, if that is not the token."""
+
+_warn = ThrottledWarning(logging.getLogger(__name__))
+
 # Two servers may read these differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
 
@@ -66,26 +76,39 @@ class TokenCheck:
 
     Args:
         token: returns the current token.
+        audit: where failed log-ins are recorded, those that get 429 excepted; None to record none.
     """
 
-    def __init__(self, token: Callable[[], str]) -> None:
+    def __init__(self, token: Callable[[], str], audit: AuditLog | None = None) -> None:
         self.token = token
+        self._audit = audit
         self._throttle = LoginThrottle()
+        self._recorded = LoginThrottle(RECORDED_FAILURES, _RECORDED_SECONDS)
 
-    def refusal(self, given: str, address: str) -> PlainTextResponse | None:
+    async def refusal(self, given: str, scope: Scope, kind: str = "token") -> PlainTextResponse | None:
         """Return 401 for an empty credential, 403 for a wrong one or 429 for too many; None for `Bearer <token>`.
 
         Args:
             given: the credential.
-            address: of the client; only its wrong credentials are throttled, never the token.
+            scope: the request; only wrong credentials of its client's address are throttled, never the token.
+            kind: of the credential, for the audit log.
         """
         if not given:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
         if hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self.token()}".encode()):
             return None
-        if seconds := self._throttle.fail(address):
+        if seconds := self._throttle.fail(client_address(scope)):
             return PlainTextResponse(throttled_text(seconds), 429, {"Retry-After": str(seconds)})
+        await self._record(Actor(UNKNOWN, kind, client_address(scope)), f"{scope.get('method', 'GET')} {scope['path']}")
         return PlainTextResponse("Forbidden: Invalid authentication token", 403)
+
+    async def _record(self, actor: Actor, target: str) -> None:
+        if self._audit is None or self._recorded.fail(""):
+            return
+        try:
+            await self._audit.add(actor, "failed log-in", target)
+        except UnreachableError as error:
+            _warn("A failed log-in from %s is not recorded: %s", actor.address, error)
 
 
 class TokenAuth:
@@ -141,15 +164,14 @@ class TokenAuth:
         session_id = _session_in(headers)
         # The first credential decides, as on Ray's head: a client's header, a proxy's, the dashboard's cookie.
         given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
-        address = client_address(scope)
         if given or not session_id or self._sessions is None:
-            return self._check.refusal(given, address), scope
+            return await self._check.refusal(given, scope), scope
         try:
             if await self._sessions.is_open(session_id):
                 return None, _with_token(scope, self._check.token())
         except UnreachableError as error:
             return error_response(error), scope
-        return self._check.refusal("an ended session", address), scope
+        return await self._check.refusal("an ended session", scope, "session"), scope
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -203,6 +225,11 @@ def client_address(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
+def actor_of(scope: Scope) -> Actor:
+    """Return the one who sends a request that was authenticated, for the audit log."""
+    return Actor(SHARED_TOKEN, scope.get(_KIND, "token"), client_address(scope))
+
+
 def _shows_pages(scope: Scope) -> bool:
     """Return whether a person opens a page of ours in a browser, to whom a form says more than a status."""
     opens = scope["type"] == "http" and scope["method"] == "GET"
@@ -215,4 +242,5 @@ def _session_in(headers: Headers) -> str | None:
 
 def _with_token(scope: Scope, token: str) -> Scope:
     """Return the request with the token in place of the session, which Ray's head does not know."""
-    return {**scope, "headers": [*Headers(scope=scope).raw, (b"authorization", f"Bearer {token}".encode())]}
+    headers = [*Headers(scope=scope).raw, (b"authorization", f"Bearer {token}".encode())]
+    return {**scope, "headers": headers, _KIND: "session"}

@@ -19,9 +19,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.auth import actor_of
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.jobs.details import job_details
 from mlplatform.gateway.jobs.listing import JobList
@@ -63,6 +65,7 @@ class JobRoutes:
     ) -> None:
         self._store = store
         self._jobs, self._redacted_jobs = JobList(store.engine, redact=False), JobList(store.engine, redact=True)
+        self._audit = AuditLog(store.engine)
         self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
@@ -81,8 +84,8 @@ class JobRoutes:
             Route("/api/jobs/", self._list, methods=["GET"]),
             Route("/api/jobs/", self._submit, methods=["POST"]),
             Route("/api/jobs/{job_id}", self._own_or_proxied(self._info), methods=["GET"]),
-            Route("/api/jobs/{job_id}", self._own_or_proxied(self._delete), methods=["DELETE"]),
-            Route("/api/jobs/{job_id}/stop", self._own_or_proxied(self._stop), methods=["POST"]),
+            Route("/api/jobs/{job_id}", self._own_or_proxied(self._delete, "delete"), methods=["DELETE"]),
+            Route("/api/jobs/{job_id}/stop", self._own_or_proxied(self._stop, "stop"), methods=["POST"]),
             Route("/api/jobs/{job_id}/logs", self._own_or_proxied(self._get_logs), methods=["GET"]),
             WebSocketRoute("/api/jobs/{job_id}/logs/tail", self._tail),
             Route("/api/v0/logs/file", self._log_file, methods=["GET"]),
@@ -101,7 +104,7 @@ class JobRoutes:
         ):
             free.check(request_of(job))
         with self._reconciler.bursts.submission():
-            await self._store.add(job)
+            await self._store.add(job, actor_of(request.scope))
         self._reconciler.wake()
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
@@ -127,7 +130,7 @@ class JobRoutes:
         return JSONResponse(job_details(job, is_browser(request.headers)))
 
     async def _stop(self, request: Request, job: JobRow) -> Response:
-        stopped, job = await self._store.request_stop(job.id)
+        stopped, job = await self._store.request_stop(job.id, actor_of(request.scope))
         if stopped:
             with suppress(UnreachableError):  # the request is stored, and repeated once the head is back
                 await self._reconciler.stop(job)
@@ -141,7 +144,7 @@ class JobRoutes:
         await self._logs.delete(job.id)
         # The next job of this id begins with attempt 1.
         await anyio.to_thread.run_sync(fence.remove, job.id)
-        deleted = await self._store.delete(job.id)
+        deleted = await self._store.delete(job.id, actor_of(request.scope))
         self._logs.forget(job.id)
         for attempt in deleted.attempts:
             if attempt.in_ray:
@@ -263,13 +266,21 @@ class JobRoutes:
         await self._store.ping()
         return JSONResponse({"status": "ok"})
 
-    def _own_or_proxied(self, endpoint: Callable[[Request, JobRow], Awaitable[Response]]) -> _Endpoint:
-        """Return an endpoint for the gateway's jobs that proxies requests for other jobs to the head."""
+    def _own_or_proxied(
+        self, endpoint: Callable[[Request, JobRow], Awaitable[Response]], verb: str | None = None
+    ) -> _Endpoint:
+        """Return an endpoint for the gateway's jobs that proxies requests for other jobs to the head.
+
+        Args:
+            verb: action on another job, which is recorded before the head gets it; None for reads.
+        """
 
         async def answer(request: Request) -> ASGIApp:
             try:
                 job = await self._store.get(request.path_params["job_id"])
             except NoSuchJobError:
+                if verb is not None:
+                    await self._audit.add(actor_of(request.scope), verb, f"job {request.path_params['job_id']}")
                 return self._proxy
             return await endpoint(request, job)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
 from starlette.requests import Request
@@ -11,7 +11,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import PlatformError
+from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.errors import NoSuchPackageError, RequestError
+from mlplatform.gateway.http.auth import actor_of
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
 from mlplatform.gateway.jobs.packages import Packages, check_name, missing_package
@@ -22,7 +24,7 @@ PATH = "/api/packages/{protocol}/{package_name:path}"
 _LINGER_SECONDS = 10.0
 
 
-def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[Route]:
+def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS, audit: AuditLog | None = None) -> list[Route]:
     """Return the routes: GET checks a name and never finds a package, PUT uploads one.
 
     Clients skip the upload of a package that GET finds. A name says nothing about content, so a job would run what
@@ -30,6 +32,7 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[R
 
     Args:
         silent_seconds: idle timeout of an upload.
+        audit: where the first upload of each package is recorded, before it is stored; None to record none.
     """
 
     async def get(request: Request) -> Response:
@@ -45,7 +48,7 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[R
         try:
             name = _name(request)
             packages.check_size(name, int(request.headers.get("content-length", 0)))
-            await packages.put(name, body)
+            await packages.put(name, body, _recorder(audit, request, name))
         except RequestError as error:
             return error_response(error)
         except (PlatformError, OSError) as error:
@@ -53,6 +56,18 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS) -> list[R
         return Response()
 
     return [Route(PATH, get, methods=["GET"]), Route(PATH, put, methods=["PUT"])]
+
+
+def _recorder(audit: AuditLog | None, request: Request, name: str) -> Callable[[int, str], Awaitable[None]] | None:
+    """Return the function that records an upload, given size and digest; None without an audit log."""
+    if audit is None:
+        return None
+    log, actor = audit, actor_of(request.scope)
+
+    async def record(size: int, digest: str) -> None:
+        await log.add(actor, "upload", f"package {name}", after={"bytes": size, "sha256": digest})
+
+    return record
 
 
 class _EarlyResponse(Response):

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, client_address
+from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, actor_of
 from mlplatform.gateway.people.sessions import LIFETIME, Sessions
 
 
@@ -19,16 +21,16 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
 
     async def log_in(request: Request) -> Response:
         """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
-        if refusal := check.refusal(request.headers.get("authorization", ""), client_address(request.scope)):
+        if refusal := await check.refusal(request.headers.get("authorization", ""), request.scope):
             return refusal
         response = JSONResponse({"status": "authenticated", "message": "Token is valid"})
-        set_session(response, request, await sessions.open())
+        set_session(response, request, await sessions.open(actor_of(request.scope)))
         return response
 
     async def log_out(request: Request) -> Response:
         """End the session of the cookie, delete the cookie, and go to the login page."""
         if session_id := request.cookies.get(COOKIE):
-            await sessions.close(session_id)
+            await sessions.close(session_id, replace(actor_of(request.scope), kind="session"))
         response = RedirectResponse(LOGIN_PAGE, 303)
         response.delete_cookie(COOKIE)
         return response

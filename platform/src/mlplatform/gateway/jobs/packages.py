@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -75,8 +75,18 @@ class Packages:
         self._asked_for[name] = time.monotonic()
         return await to_thread.run_sync(self._has, key)
 
-    async def put(self, name: str, stream: AsyncIterator[bytes]) -> None:
+    async def put(
+        self,
+        name: str,
+        stream: AsyncIterator[bytes],
+        before_storing: Callable[[int, str], Awaitable[None]] | None = None,
+    ) -> None:
         """Store the content of `stream`, whole or not at all; a package that exists is never replaced.
+
+        Args:
+            name: of the package.
+            stream: its content.
+            before_storing: called with size in bytes and digest of a package that does not exist yet.
 
         Raises:
             PackageTooLargeError: it is larger than `limit_bytes`, or unpacks to more than `unpacked_bytes`.
@@ -96,6 +106,8 @@ class Packages:
             lock = self._locks.setdefault(key, anyio.Lock())
             async with lock:
                 if not await to_thread.run_sync(self._has, key):
+                    if before_storing is not None:
+                        await before_storing(draft.tell(), digest)
                     await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
                     self._digests[name] = digest
                 elif digest != await self._digest(name):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session
 
+from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.people.schema import SessionRow
 
@@ -31,16 +32,20 @@ class Sessions:
         self._token = token
         self._known: dict[str, tuple[str, datetime]] = {}
 
-    async def open(self) -> str:
+    async def open(self, actor: Actor = PLATFORM) -> str:
         """Store a session of somebody who has shown the current token, and return its id."""
         session_id = secrets.token_urlsafe(32)
-        await self._add(_digest(session_id))
+        await self._add(_digest(session_id), actor)
         return session_id
 
-    async def close(self, session_id: str) -> None:
-        """End a session; do nothing if it has ended."""
+    async def close(self, session_id: str, actor: Actor | None = None) -> None:
+        """End a session; do nothing if it has ended.
+
+        Args:
+            actor: the person who logs out; None if the session has expired.
+        """
         self._known.pop(_digest(session_id), None)
-        await self._remove(_digest(session_id))
+        await self._remove(_digest(session_id), actor)
 
     async def is_open(self, session_id: str) -> bool:
         """Return whether a session exists, has not expired, and was opened with the current token."""
@@ -57,10 +62,11 @@ class Sessions:
         return False
 
     @transaction
-    def _add(self, session: Session, digest: str) -> None:
+    def _add(self, session: Session, digest: str, actor: Actor) -> None:
         session.execute(delete(SessionRow).where(SessionRow.expires < datetime.now(UTC)))
         token_digest, expires = _digest(self._token()), datetime.now(UTC) + LIFETIME
         session.add(SessionRow(digest=digest, token_digest=token_digest, expires=expires))
+        record(session, actor, "log-in", _named(digest), after={"expires": expires.isoformat(timespec="seconds")})
 
     @transaction
     def _find(self, session: Session, digest: str) -> tuple[str, datetime] | None:
@@ -68,8 +74,16 @@ class Sessions:
         return (row.token_digest, row.expires) if row else None
 
     @transaction
-    def _remove(self, session: Session, digest: str) -> None:
-        session.execute(delete(SessionRow).where(SessionRow.digest == digest))
+    def _remove(self, session: Session, digest: str, actor: Actor | None) -> None:
+        if row := session.get(SessionRow, digest):
+            session.delete(row)
+            if actor is not None:
+                record(session, actor, "log-out", _named(digest))
+
+
+def _named(digest: str) -> str:
+    """Return the name of a session in the audit log; it tells nothing about the session's id."""
+    return f"session {digest[:8]}"
 
 
 def _digest(secret: str) -> str:

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE, STATIC, TokenCheck, client_address
+from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE, STATIC, TokenCheck, actor_of
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.sessions import set_session
 from mlplatform.gateway.people.sessions import Sessions
@@ -103,14 +103,14 @@ class FrontPageRoutes:
         """Open a session for the form's token and go to the page; the form with 403 or 429 for a wrong token."""
         body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-        if refusal := self._check.refusal(f"Bearer {token}", client_address(request.scope)):
+        if refusal := await self._check.refusal(f"Bearer {token}", request.scope):
             throttled = refusal.status_code == 429
             problem = bytes(refusal.body).decode() if throttled else "This token is wrong; copy it without spaces."
             response = _html("login.html", refusal.status_code, problem=problem)
             response.headers.update({name: refusal.headers[name] for name in ["retry-after"] if throttled})
             return response
         response = RedirectResponse(FRONT_PAGE, 303)
-        set_session(response, request, await self._sessions.open())
+        set_session(response, request, await self._sessions.open(actor_of(request.scope)))
         return response
 
     async def _run(self, request: Request) -> Response:
