@@ -44,3 +44,15 @@ def test_upgrade_preserves_every_job_of_0_1_0(stack: Stack, old_database: str) -
     assert upgraded(stack, old_database) == expected
     assert upgraded(stack, old_database) == expected, "a second upgrade changed something"
     assert schema(stack, old_database) == schema(stack, "gateway")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit SET principal = 'x'", "DELETE FROM audit", "TRUNCATE audit"])
+def test_audit_log_of_postgres_is_append_only(stack: Stack, old_database: str, statement: str) -> None:
+    upgraded(stack, old_database)
+    row = (
+        "INSERT INTO audit (time, principal, kind, address, verb, object) VALUES (now(), 'a', 'token', '', 'stop', 'b')"
+    )
+    stack.execute("postgres", *PSQL, f"--dbname={old_database}", f"--command={row}")
+    refused = stack.execute("postgres", *PSQL, f"--dbname={old_database}", f"--command={statement}", check=False)
+    assert refused.returncode != 0
+    assert "append-only" in refused.stderr

@@ -63,3 +63,6 @@ TAG_SIGNATURE = "mlplatform.signature"
 
 CHECKSUMS = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
+
+AUDIT_ENTRIES = 1000
+"""Entries of the audit log in one answer of the gateway at most."""

@@ -143,7 +143,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 @pytest.mark.parametrize(
-    "words", [["jobs"], ["jobs", "train-000"], ["logs", "train-000"], ["top"], ["wait", "train-000"]]
+    "words", [["jobs"], ["jobs", "train-000"], ["logs", "train-000"], ["top"], ["wait", "train-000"], ["audit"]]
 )
 def test_values_of_jobs_cannot_control_the_terminal(
     words: list[str], serve: Callable[..., str], tmp_path: Path
@@ -159,11 +159,14 @@ def test_values_of_jobs_cannot_control_the_terminal(
     }
     use = {"nodes": [], "gpus": [], "running": 1}
     use["jobs"] = [{"id": "a", "user": HOSTILE, "command": HOSTILE, "cpus": None, "memory": None, "gpus": []}]
+    entry = dict.fromkeys(("principal", "kind", "address", "verb", "object"), HOSTILE)
+    entry |= {"time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
     answers = {
         "/platform/jobs/train-000": {**job, "attempts": [{**attempt, "ended": None, "starts": []}]},
         "/api/jobs/train-000": job,
         "/api/jobs/train-000/logs": {"logs": HOSTILE},
         "/platform/utilisation": use,
+        "/platform/audit": {"entries": [entry]},
     }
 
     def answer(method: str, path: str) -> tuple[int, str]:

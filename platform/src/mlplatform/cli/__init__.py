@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from mlplatform.cli import data, jobs, local, models, output, stack, submit, top
+from mlplatform.cli import audit, data, jobs, local, models, output, stack, submit, top
 from mlplatform.errors import PlatformError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.add_typer(jobs.app, name="jobs")
 for verb in (jobs.logs, jobs.wait, jobs.stop):
     app.command(verb.__name__)(verb)
 app.command("top")(top.top)
+app.command("audit")(audit.audit)
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.command("env")(stack.shell_env)

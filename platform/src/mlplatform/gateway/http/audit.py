@@ -10,13 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mlplatform.contract import AUDIT_ENTRIES
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.audit.schema import AuditRow
 from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http.logs import number_in
-
-MOST = 1000
-"""Entries of one answer at most."""
 
 _LIMIT = 100
 
@@ -30,8 +28,10 @@ def routes(audit: AuditLog) -> list[Route]:
     async def get(request: Request) -> Response:
         """Respond with the latest entries, the oldest of them first."""
         limit = _number(request, "limit")
-        if limit is not None and not 1 <= limit <= MOST:
-            raise RequestError(f"Invalid limit {limit}: pass a number from 1 to {MOST}; `before` leads further back.")
+        if limit is not None and not 1 <= limit <= AUDIT_ENTRIES:
+            raise RequestError(
+                f"Invalid limit {limit}: pass a number from 1 to {AUDIT_ENTRIES}; `before` leads further back."
+            )
         since = _number(request, "since")
         moment = None if since is None else datetime.fromtimestamp(min(since, _LAST_SECOND), UTC)
         rows = await audit.read(limit or _LIMIT, moment, _number(request, "before"))

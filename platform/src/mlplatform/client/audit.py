@@ -1,0 +1,65 @@
+"""The gateway's audit log, as its clients read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlplatform.client.connection import Connection
+from mlplatform.contract import AUDIT_ENTRIES
+from mlplatform.errors import SettingsError
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+
+
+def read(link: Connection, limit: int, since: int | None = None) -> Sequence[Mapping[str, Any]]:
+    """Return the latest entries, the oldest of them first.
+
+    Args:
+        link: connection to the gateway.
+        limit: number of entries at most.
+        since: only entries from this Unix time on, in seconds.
+
+    Raises:
+        UnreachableError: nothing answers at the address.
+        AccessError: the token is missing or rejected.
+        JobError: the gateway is older than the log, or the address is not a gateway's.
+    """
+    found: list[Mapping[str, Any]] = []
+    while (left := limit - len(found)) > 0:
+        window = {"limit": min(left, AUDIT_ENTRIES)}
+        if since is not None:
+            window["since"] = since
+        if found:
+            window["before"] = found[0]["sequence"]
+        entries = link.call("GET", "/platform/audit", params=window).json()["entries"]
+        found[:0] = entries
+        if len(entries) < window["limit"]:
+            break
+    return found
+
+
+def seconds_in(span: str) -> int:
+    """Return the seconds of a time span such as `7d`.
+
+    Raises:
+        SettingsError: it is not a number and a unit.
+    """
+    match = _SPAN.fullmatch(span)
+    if match is None:
+        raise SettingsError(
+            f"Invalid --since {span!r}: use a number of at most 6 digits and s, m, h, d or w, as in 7d."
+        )
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def describe(entry: Mapping[str, Any]) -> str:
+    """Return what an action has changed, such as `state RUNNING -> STOPPED`; all values if it has added or deleted."""
+    before, after = entry["before"], entry["after"]
+    if before is None or after is None:
+        return ", ".join(f"{name} {value}" for name, value in (before or after or {}).items())
+    changed = (name for name in {**before, **after} if before.get(name) != after.get(name))
+    return ", ".join(f"{name} {before.get(name)} -> {after.get(name)}" for name in changed)

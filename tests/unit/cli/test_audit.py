@@ -1,0 +1,101 @@
+"""`mlplatform audit`: the part of the log that is asked for, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+
+
+def audit(*words: str, address: str, columns: str = "300") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "RAY_ADDRESS": address, "COLUMNS": columns, "TZ": "UTC"}
+    command = [sys.executable, "-m", "mlplatform", "audit", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def entry(sequence: int) -> dict[str, object]:
+    return {
+        "sequence": sequence,
+        "time": "2026-11-25T10:00:00.123456+00:00",
+        "principal": "shared token",
+        "kind": "session",
+        "address": "10.0.0.7",
+        "verb": "stop",
+        "object": f"job train-{sequence:04}",
+        "before": {"state": "RUNNING", "user": "ada"},
+        "after": {"state": "STOPPED", "user": "ada"},
+    }
+
+
+class Log:
+    """A gateway with `count` entries, which serves at most 1,000 each time; it keeps the queries."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.queries: list[dict[str, list[str]]] = []
+
+    def __call__(self, method: str, path: str) -> tuple[int, str]:
+        query = parse_qs(urlsplit(path).query)
+        self.queries.append(query)
+        limit, end = int(query["limit"][0]), int(query.get("before", [str(self.count)])[0])
+        assert limit <= 1000
+        return 200, json.dumps({"entries": [entry(number) for number in range(max(0, end - limit), end)]})
+
+
+def test_latest_entries_are_shown_newest_last(serve: Serve) -> None:
+    done = audit("--limit", "2", address=serve(Log(5)))
+    assert [line.split()[-5:] for line in done.stdout.splitlines()[1:]] == [
+        *(["train-0003", "state", "RUNNING", "->", "STOPPED"], ["train-0004", "state", "RUNNING", "->", "STOPPED"])
+    ]
+    assert "2026-11-25 10:00:00  shared token  session  10.0.0.7  stop job train-0003" in done.stdout
+    assert done.stderr == "The latest 2 entries; --limit shows more.\n"
+
+
+def test_json_has_one_entry_per_line(serve: Serve) -> None:
+    done = audit("--json", address=serve(Log(2)))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [entry(0), entry(1)]
+    assert done.stderr == ""
+
+
+def test_more_entries_than_one_answer_has_are_read_in_turn(serve: Serve) -> None:
+    log = Log(3000)
+    done = audit("--json", "--limit", "2500", address=serve(log))
+    assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == list(range(500, 3000))
+    assert len(log.queries) == 3
+
+
+@pytest.mark.parametrize(
+    ("since", "seconds"), [("90s", 90), ("5m", 300), ("12h", 43200), ("7d", 604800), ("2w", 1209600)]
+)
+def test_since_is_a_time_span(since: str, seconds: int, serve: Serve) -> None:
+    log = Log(1)
+    begun = int(time.time())
+    assert audit("--since", since, address=serve(log)).returncode == 0
+    assert 0 <= int(log.queries[0]["since"][0]) - (begun - seconds) < 60
+
+
+@pytest.mark.parametrize("since", ["yesterday", "7", "-7d", "7 d", "9" * 30 + "w"])
+def test_invalid_since_is_named(since: str, closed_port: int) -> None:
+    done = audit(f"--since={since}", address=f"http://127.0.0.1:{closed_port}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Invalid --since {since!r}: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_empty_log_is_reported(serve: Serve) -> None:
+    done = audit("--since", "7d", address=serve(Log(0)))
+    assert (done.returncode, done.stdout) == (0, "No entry.\n")
+
+
+def test_older_gateway_is_named(serve: Serve) -> None:
+    done = audit(address=serve(lambda method, path: (404, "Not Found")))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
