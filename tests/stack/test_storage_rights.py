@@ -23,6 +23,8 @@ from minio.minioadmin import MinioAdmin
 
 from mlplatform.credentials import read_s3_account
 from mlplatform.services.access_keys import foreign_keys
+from mlplatform.services.buckets import set_quotas
+from mlplatform.settings.storage import bucket_quotas
 
 ACCOUNTS = ("mlflow", "gateway", "job", "person", "prometheus", "stranger")
 
@@ -91,6 +93,10 @@ OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
     ),
     "expire objects": ("", lambda s3, bucket: s3.delete_bucket_lifecycle(Bucket=bucket)),
     "list versions": ("list", lambda s3, bucket: s3.list_object_versions(Bucket=bucket)),
+    "delete version": (
+        "",
+        lambda s3, bucket: s3.delete_object(Bucket=bucket, Key="rights/other", VersionId=str(uuid.uuid4())),
+    ),
 }
 """Action: the column of `BUCKETS` with the accounts that may, none if empty; and its request."""
 
@@ -194,3 +200,43 @@ def test_keys_not_made_by_platform_are_listed(running: Stack) -> None:
         root.admin.delete_service_account(key)
         root.admin.user_remove("rights-other")
     assert list(foreign_keys(root.admin, ACCOUNTS, root.key)) == []
+
+
+def test_replaced_and_deleted_artifacts_are_kept_for_days(running: Stack, accounts: dict[str, Account]) -> None:
+    mlflow, root = accounts["mlflow"].client(), root_account(running).client()
+    place = {"Bucket": "mlflow-artifacts", "Key": f"rights/{uuid.uuid4().hex}"}
+    mlflow.put_object(**place, Body=b"weights")
+    mlflow.put_object(**place, Body=b"POISON")
+    mlflow.delete_object(**place)
+    found = root.list_object_versions(Bucket=place["Bucket"], Prefix=place["Key"])
+    assert found["DeleteMarkers"]
+    texts = [root.get_object(**place, VersionId=version["VersionId"])["Body"].read() for version in found["Versions"]]
+    assert texts == [b"POISON", b"weights"]
+
+    (rule,) = root.get_bucket_lifecycle_configuration(Bucket=place["Bucket"])["Rules"]
+    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": running.settings.version_days}
+    assert rule["Status"] == "Enabled"
+
+
+def test_rewritten_logs_of_jobs_have_no_versions(running: Stack, accounts: dict[str, Account]) -> None:
+    gateway, root = accounts["gateway"].client(), root_account(running).client()
+    for folder, versions in (("logs", 1), ("packages", 2)):
+        place = {"Bucket": "jobs", "Key": f"{folder}/rights-{uuid.uuid4().hex}/00000001.log"}
+        for text in (b"first", b"second"):
+            gateway.put_object(**place, Body=text)
+        found = root.list_object_versions(Bucket="jobs", Prefix=place["Key"])
+        assert len(found["Versions"]) == versions
+        gateway.delete_object(**place)
+
+
+def test_upload_beyond_quota_of_bucket_is_refused(running: Stack, accounts: dict[str, Account]) -> None:
+    person, root = accounts["person"].client(), root_account(running)
+    place = {"Bucket": "datasets", "Key": f"rights/{uuid.uuid4().hex}"}
+    set_quotas(root.admin, {"datasets": 1000})
+    try:
+        with pytest.raises(ClientError, match="quota"):
+            person.put_object(**place, Body=bytes(2000))
+    finally:
+        set_quotas(root.admin, bucket_quotas(running.settings.bucket_quotas))
+    person.put_object(**place, Body=bytes(2000))
+    person.delete_object(**place)

@@ -16,6 +16,7 @@ from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.settings.job import Settings
 from mlplatform.settings.node import NodeSettings
 from mlplatform.settings.stack import StackSettings
+from mlplatform.settings.storage import StorageSettings
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -24,6 +25,10 @@ DEFAULT = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
 
 ONLY_OF_COMPOSE = {"COMPOSE_PROFILES"}
 """The example starts every service; without this variable, Compose starts only services without a profile."""
+
+
+MODELS = (Settings, GatewaySettings, NodeSettings, StorageSettings)
+"""Settings that containers read."""
 
 
 def example() -> dict[str, str]:
@@ -81,12 +86,12 @@ def test_stack_settings_defaults_equal_env_example() -> None:
 
 
 def test_each_container_variable_has_settings_field() -> None:
-    fields = [field for model in (Settings, GatewaySettings, NodeSettings) for field in model.model_fields.values()]
+    fields = [field for model in MODELS for field in model.model_fields.values()]
     read = {str(field.validation_alias) for field in fields}
     assert {name for name, _ in environments() if name.startswith("MLPLATFORM_")} <= read
 
 
-@pytest.mark.parametrize("model", [Settings, GatewaySettings])
+@pytest.mark.parametrize("model", [Settings, GatewaySettings, StorageSettings])
 def test_container_defaults_equal_code_defaults(model: type[BaseSettings]) -> None:
     ours = {name: value for name, value in defaults(model).items() if name.startswith("MLPLATFORM_")}
     found = {name: value for name, value in environments() if name in ours and name != "MLPLATFORM_HOME"}

@@ -179,6 +179,8 @@ def test_every_setting_is_documented_in_env_example() -> None:
         ("COMPOSE_PROFILES=proxy\nBIND_ADDRESS=gpu-host", "BIND_ADDRESS='gpu-host'.*one IPv4 address of this host"),
         ("DOMAIN=https://ml.example.org", "DOMAIN='https://ml.example.org'"),
         ("ACME_EMAIL=ops@example.org", "ACME_EMAIL='ops@example.org'.*set DOMAIN"),
+        ("BUCKET_QUOTAS=rays=5g", "BUCKET_QUOTAS='rays=5g'.*'rays=5g' is not a quota.*mlflow-artifacts, ray"),
+        ("BUCKET_QUOTAS=ray=lots", "write BUCKET=SIZE, as in ray=500g"),
         ("MLFLOW_PORT=70000", "MLFLOW_PORT='70000'.*65535"),
         ("STACK_PREFIX=Ä", "STACK_PREFIX='Ä'"),
     ],

@@ -18,7 +18,8 @@ from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
 from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, foreign_keys
-from mlplatform.settings.job import Settings
+from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
+from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
 
 if TYPE_CHECKING:
     from minio import Minio
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 
 SECRETS = Path("/run/secrets")
-
-BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
 
 _READ = ("s3:GetObject",)
 
@@ -130,7 +129,8 @@ def make_buckets() -> None:
     from minio.credentials import StaticProvider
     from minio.minioadmin import MinioAdmin
 
-    endpoint = (Settings.load().s3_endpoint or "").removeprefix("http://")
+    settings = StorageSettings.load()
+    endpoint = settings.endpoint.removeprefix("http://")
     root = ((SECRETS / "minio_root_user").read_text(), (SECRETS / "minio_root_password").read_text())
     client = Minio(endpoint=endpoint, access_key=root[0], secret_key=root[1], secure=False)
     admin = MinioAdmin(endpoint=endpoint, credentials=StaticProvider(*root), secure=False)
@@ -138,7 +138,10 @@ def make_buckets() -> None:
     for bucket in BUCKETS:
         if not client.bucket_exists(bucket_name=bucket):
             client.make_bucket(bucket_name=bucket)
-        _limit_versions(client, bucket)
+        if bucket not in VERSIONED:
+            _limit_versions(client, bucket)
+    set_versions(client, settings.version_days)
+    set_quotas(admin, bucket_quotas(settings.quotas))
     for account, rights in RIGHTS.items():
         allowed = [statement for bucket in rights for statement in _statements(bucket, rights[bucket])]
         # The console opens a session for each person who logs in.
@@ -179,7 +182,9 @@ def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object
 
 def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
     access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
-    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": [*statements, *NO_NEW_KEYS]})
+    admin.policy_add(
+        account, policy={"Version": "2012-10-17", "Statement": [*statements, *NO_NEW_KEYS, *KEEP_VERSIONS]}
+    )
     admin.user_add(access_key, secret_key)
     # Not attach_policy, the newer call, which fails if the policy is already attached.
     admin.policy_set(account, user=access_key)

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import load_settings
+from mlplatform.settings.storage import bucket_quotas
 
 LOOPBACK = "127.0.0.1"
 
@@ -119,6 +120,12 @@ class StackSettings(BaseSettings):
     backup_keep_monthly: int = Field(6, ge=0, validation_alias="BACKUP_KEEP_MONTHLY")
     """Months of which it keeps the last one."""
 
+    bucket_quotas: str = Field("", validation_alias="BUCKET_QUOTAS")
+    """Limits of buckets; empty for none."""
+
+    version_days: int = Field(7, ge=1, validation_alias="VERSION_DAYS")
+    """Days for which replaced and deleted objects of versioned buckets are kept."""
+
     alert_receivers: str = Field("", validation_alias="ALERT_RECEIVERS")
     """Kinds of receivers of alerts, comma-separated; empty for none."""
 
@@ -188,6 +195,12 @@ class StackSettings(BaseSettings):
     def _domain_for_acme(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("domain"):
             raise ValueError("certificates by ACME are for names; set DOMAIN to this host's")
+        return value
+
+    @field_validator("bucket_quotas")
+    @classmethod
+    def _readable_quotas(cls, value: str) -> str:
+        bucket_quotas(value)
         return value
 
     @field_validator("alert_receivers")

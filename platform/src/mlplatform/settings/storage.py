@@ -1,0 +1,53 @@
+"""Settings of the one-shot service that prepares databases and buckets."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from mlplatform.settings.load import EnvironmentSettings
+
+BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
+
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def bucket_quotas(text: object) -> dict[str, int]:
+    """Convert "ray=500g,datasets=2t" to bytes by bucket.
+
+    Raises:
+        ValueError: a part has another form, or names no bucket.
+    """
+    quotas = {}
+    for part in filter(None, str(text).split(",")):
+        found = re.fullmatch(r"([a-z-]+)=(\d+)([kmgt])b?", part.strip().lower())
+        if not found or found[1] not in BUCKETS:
+            raise ValueError(
+                f"'{part}' is not a quota: write BUCKET=SIZE, as in ray=500g; buckets: {', '.join(BUCKETS)}"
+            )
+        quotas[found[1]] = int(found[2]) * _UNITS[found[3]]
+    return quotas
+
+
+class StorageSettings(EnvironmentSettings):
+    """Settings of service `storage-init`."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True)
+
+    endpoint: str = Field("http://minio:9000", validation_alias="AWS_ENDPOINT_URL")
+    """Address of the object store."""
+
+    # A string for the environment, which pydantic-settings would otherwise read as JSON.
+    quotas: str = Field("", validation_alias="MLPLATFORM_BUCKET_QUOTAS")
+    """Limits of buckets, as `bucket_quotas` reads them; empty for none."""
+
+    version_days: int = Field(7, ge=1, validation_alias="MLPLATFORM_VERSION_DAYS")
+    """Days for which replaced and deleted objects of versioned buckets are kept."""
+
+    @field_validator("quotas")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        bucket_quotas(value)
+        return value
