@@ -138,6 +138,37 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
     assert not served, f"{service} answered {served} to a caller with credentials: {credentials}"
 
 
+# Not published, but every user of the host and every container on their networks reaches them by address.
+INTERNAL = {
+    "alertmanager": (
+        9093,
+        [
+            *(("GET", "/"), ("GET", "/metrics"), ("GET", "/-/healthy"), ("GET", "/api/v2/status")),
+            *(("GET", "/api/v2/alerts"), ("POST", "/api/v2/alerts"), ("POST", "/api/v2/silences")),
+        ],
+    ),
+    "postgres-exporter": (9187, [("GET", "/"), ("GET", "/metrics"), ("GET", "/probe?target=postgres:5432")]),
+}
+
+
+@pytest.mark.parametrize("service", INTERNAL)
+@pytest.mark.parametrize("auth", [None, ("prometheus", "wrong")])
+def test_services_without_published_port_require_password(
+    stack: Stack, service: str, auth: tuple[str, str] | None
+) -> None:
+    port, paths = INTERNAL[service]
+    (found,) = (entry for entry in stack.containers() if entry["Name"] == f"/{stack.container(service)}")
+    addresses = {network["IPAddress"] for network in found["NetworkSettings"]["Networks"].values()}
+    assert addresses
+    for address in addresses:
+        for method, path in paths:
+            answer = httpx.request(method, f"http://{address}:{port}{path}", auth=auth, timeout=20)
+            count("requests without valid credentials")
+            assert answer.status_code == httpx.codes.UNAUTHORIZED, path
+    accepted = httpx.get(f"http://{address}:{port}/metrics", auth=("prometheus", stack.secret("metrics_password")))
+    assert accepted.status_code == httpx.codes.OK
+
+
 @pytest.mark.parametrize("service", OPEN)
 def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:

@@ -19,7 +19,8 @@ def load(path: str) -> dict[str, Any]:
 SERVICES: dict[str, dict[str, Any]] = {}
 for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
     SERVICES |= yaml.safe_load(file.read_text()).get("services") or {}
-JOBS = load("docker/prometheus/prometheus.yml")["scrape_configs"]
+CONFIG = load("docker/prometheus/prometheus.yml")
+JOBS = CONFIG["scrape_configs"]
 RULES = [
     rule
     for file in sorted((CHECKOUT / "docker/prometheus/rules").iterdir())
@@ -55,6 +56,18 @@ def test_prometheus_has_secrets_of_each_target(job: dict[str, Any]) -> None:
     files = {part.get("authorization", {}).get("credentials_file") for part in parts}
     files |= {part.get("basic_auth", {}).get("password_file") for part in parts}
     assert {Path(file).name for file in files - {None}} <= set(SERVICES["prometheus"]["secrets"])
+
+
+@pytest.mark.parametrize("service", ["alertmanager", "postgres-exporter"])
+def test_service_without_login_of_its_own_requires_password(service: str) -> None:
+    assert "--web.config.file=/run/secrets/metrics_web" in SERVICES[service]["command"]
+    assert "metrics_web" in SERVICES[service]["secrets"]
+    assert "metrics_password" not in SERVICES[service]["secrets"], "only Prometheus has the password"
+
+
+def test_prometheus_has_password_of_alertmanager() -> None:
+    (manager,) = CONFIG["alerting"]["alertmanagers"]
+    assert Path(manager["basic_auth"]["password_file"]).name in SERVICES["prometheus"]["secrets"]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])

@@ -78,7 +78,10 @@ def minio_metrics_token(account: Path, path: Path) -> None:
 
 
 def prometheus_web(password_file: Path, path: Path) -> None:
-    """Write Prometheus' web configuration: one user, with the bcrypt hash of the password in `password_file`."""
+    """Write the web configuration of Prometheus, Alertmanager or an exporter.
+
+    It has one user, `prometheus`, with the bcrypt hash of the password in `password_file`.
+    """
     import bcrypt
 
     hashed = bcrypt.hashpw(password_file.read_bytes(), bcrypt.gensalt(10)).decode()

@@ -107,7 +107,8 @@ def test_alertmanager_reads_the_written_file() -> None:
     alertmanager = compose["services"]["alertmanager"]
     assert f"../{alerting.FILE.parent}:/etc/alertmanager:ro" in alertmanager["volumes"]
     assert f"--config.file=/etc/alertmanager/{alerting.FILE.name}" in alertmanager["command"]
-    assert {"alert_smtp_password", "alert_slack_url", "alert_webhook_url"} == set(alertmanager["secrets"])
+    receivers = {"alert_smtp_password", "alert_slack_url", "alert_webhook_url"}
+    assert receivers | {"metrics_web"} == set(alertmanager["secrets"])
     # Compose restarts it if one of these changes.
     alerts = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
     named = {name for name in alerts if name.startswith("ALERT_")}

@@ -67,6 +67,8 @@ FILES: dict[str, _Write] = {
     "notebook_token": _plain,
     "prometheus_password": _plain,
     "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),
+    "metrics_password": _plain,
+    "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
     "backup_s3": backup_s3,
