@@ -69,6 +69,8 @@ def make_databases() -> None:
     with closing(connect_as_superuser()) as connection:
         connection.autocommit = True  # CREATE DATABASE cannot run in a transaction
         cursor = connection.cursor()
+        # Postgres logs changes of roles, with their passwords, also those that fail.
+        cursor.execute("SET log_statement = 'none'; SET log_min_error_statement = 'panic'")
         for role, role_password in roles.items():
             cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
             verb = sql.SQL("ALTER" if cursor.fetchone() else "CREATE")
@@ -86,6 +88,9 @@ def make_databases() -> None:
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
             cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO backup").format(sql.Identifier(database)))
+        # Nobody but the superuser and the exporter, which reads the statistics of all databases from there.
+        cursor.execute("REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC")
+        cursor.execute("GRANT CONNECT ON DATABASE postgres TO exporter")
     print("Postgres: roles and databases are as declared.")
 
 
