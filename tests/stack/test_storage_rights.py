@@ -26,7 +26,7 @@ from mlplatform.services.access_keys import foreign_keys
 from mlplatform.services.buckets import set_quotas
 from mlplatform.settings.storage import bucket_quotas
 
-ACCOUNTS = ("mlflow", "gateway", "job", "person", "prometheus", "stranger")
+ACCOUNTS = ("mlflow", "gateway", "job", "person", "backup", "prometheus", "stranger")
 
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
@@ -65,14 +65,33 @@ class Account:
 
 
 OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "prometheus": "ray", "stranger": "ray"}
-OWN_BUCKET |= {"job": "ray", "person": "ray"}
+OWN_BUCKET |= {"job": "ray", "person": "ray", "backup": "ray"}
 
-# Bucket: the accounts that may list, read, and write and delete in it. The object `given` exists, `new` does not.
+# Bucket: the accounts that may list, read, and write and delete in it. The object `given` exists, `new` does not. While
+# a backup runs, it lets the buckets without versions keep them.
 BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
-    "mlflow-artifacts": {"list": ("mlflow", "person"), "read": ("mlflow", "person"), "write": ("mlflow",)},
-    "ray": {"list": ("gateway", "job", "person"), "read": ("job", "person"), "write": ("job", "person")},
-    "datasets": {"list": ("job", "person"), "read": ("job", "person"), "write": ("person",)},
-    "jobs": {"list": ("gateway", "person"), "read": ("gateway", "person"), "write": ("gateway",)},
+    "mlflow-artifacts": {
+        "list": ("mlflow", "person", "backup"),
+        "read": ("mlflow", "person", "backup"),
+        "write": ("mlflow",),
+    },
+    "ray": {
+        "list": ("gateway", "job", "person", "backup"),
+        "read": ("job", "person", "backup"),
+        "write": ("job", "person"),
+        "versions": ("backup",),
+    },
+    "datasets": {
+        "list": ("job", "person", "backup"),
+        "read": ("job", "person", "backup"),
+        "write": ("person",),
+        "versions": ("backup",),
+    },
+    "jobs": {
+        "list": ("gateway", "person", "backup"),
+        "read": ("gateway", "person", "backup"),
+        "write": ("gateway",),
+    },
 }
 
 OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
@@ -88,7 +107,7 @@ OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
     "delete bucket": ("", lambda s3, bucket: s3.delete_bucket(Bucket=bucket)),
     "open to strangers": ("", lambda s3, bucket: s3.put_bucket_policy(Bucket=bucket, Policy="{}")),
     "end versioning": (
-        "",
+        "versions",
         lambda s3, bucket: s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"}),
     ),
     "expire objects": ("", lambda s3, bucket: s3.delete_bucket_lifecycle(Bucket=bucket)),
@@ -106,7 +125,7 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
         lambda account: account.client().put_object(Bucket="ray", Key="rights/attempt", Body=b"1"),
     ),
     "read a job's fence": (
-        ("gateway", "job", "person"),
+        ("gateway", "job", "person", "backup"),
         lambda account: account.client().get_object(Bucket="ray", Key="rights/attempt"),
     ),
     "create bucket": ((), lambda account: account.client().create_bucket(Bucket=f"rights-{account.name}")),

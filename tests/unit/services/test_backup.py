@@ -181,6 +181,8 @@ class Listing:
         ([("a", 2, "deleted"), ("a", 1, "old")], False, []),
         ([("a", 2, "deleted"), ("a", 1, "old")], True, []),
         ([("a", 9, "late")], False, []),
+        # A log, whose folder keeps no versions.
+        ([("a", 9, "null")], False, ["null"]),
         ([("a", 1, "one"), ("b", 1, "two")], False, ["one", "two"]),
     ],
 )

@@ -30,7 +30,7 @@ SECRETS = Path("/run/secrets")
 
 _READ = ("s3:GetObject",)
 
-# A backup lets a bucket keep former versions while it reads them; it can neither write nor delete.
+# A backup lets a bucket that keeps no former versions keep them while it reads; it can neither write nor delete.
 _READ_VERSIONS = (
     "s3:GetObject",
     "s3:GetObjectVersion",
@@ -178,7 +178,8 @@ def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object
     bucket, _, some = objects.partition("/")
     about_bucket = ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"]
     if actions is _READ_VERSIONS:
-        about_bucket += ["s3:ListBucketVersions", "s3:GetBucketVersioning", "s3:PutBucketVersioning"]
+        about_bucket += ["s3:ListBucketVersions", "s3:GetBucketVersioning"]
+        about_bucket += [] if bucket in VERSIONED else ["s3:PutBucketVersioning"]
     return [
         {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
         {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/{some or '*'}"]},

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +29,9 @@ _SMALL_BYTES = 1 << 20
 _PARALLEL = 8
 
 _ATTEMPTS = 5
+
+_NO_VERSION = "null"
+"""Id of the one version of an object that is written while its bucket, or its folder, keeps none."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def versions_at(
     for key, group in groupby(_in_order(pages), key=lambda entry: entry["Key"]):
         entries = list(group)
         found = _chosen(entries, since) if earliest else None
-        found = found or _chosen(entries, until, since)
+        found = found or _chosen(entries, until, since) or _unversioned(entries)
         if found:
             yield Version(str(key), found["VersionId"], found["Size"])
 
@@ -85,6 +88,12 @@ def _chosen(entries: list[dict[str, Any]], moment: datetime, since: datetime | N
     if deleted and (since is None or past[0]["LastModified"] < since):
         return None
     return next((entry for entry in past if "Size" in entry), None)
+
+
+def _unversioned(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return an object in a folder without versions, such as a log to which a job appends: as it is now."""
+    newest = entries[0]
+    return newest if newest["VersionId"] == _NO_VERSION and "Size" in newest else None
 
 
 def _in_order(pages: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -108,7 +117,8 @@ class Body:
         self._client, self._bucket, self._version = client, bucket, version
         self._position, self._failures = 0, 0
         answer: dict[str, Any] = dict(client.get_object(**self._address()))  # type: ignore[arg-type]
-        self._stream = answer["Body"]
+        self._stream, self._tag = answer["Body"], answer["ETag"]
+        self.size: int = answer["ContentLength"]
         self.meta = {name: answer[name] for name in _KEPT if answer.get(name)}
         if answer.get("TagCount"):
             self.meta["Tags"] = client.get_object_tagging(**self._address())["TagSet"]  # type: ignore[arg-type]
@@ -127,7 +137,8 @@ class Body:
                 if self._failures >= _ATTEMPTS:
                     raise
                 try:
-                    again = self._client.get_object(**self._address(), Range=f"bytes={self._position}-")  # type: ignore[arg-type]
+                    rest = {**self._address(), "IfMatch": self._tag, "Range": f"bytes={self._position}-"}
+                    again = self._client.get_object(**rest)
                 except ClientError as error:
                     raise OSError(str(error)) from error
                 self._stream = again["Body"]
@@ -139,25 +150,39 @@ class Body:
 def opened(client: S3Client, bucket: str, versions: Iterable[Version]) -> Iterator[tuple[Version, IO[bytes], Any]]:
     """Yield each version with its contents and metadata, in order; small ones are fetched in advance, in parallel."""
 
-    def fetch(version: Version) -> tuple[Version, Any, Any]:
-        body = Body(client, bucket, version)
-        return version, io.BytesIO(body.read()) if version.size <= _SMALL_BYTES else body, body.meta
+    def fetch(version: Version) -> tuple[Version, Any, Any] | None:
+        return _fetched(client, bucket, version)
 
     # Large ones are opened only when it is their turn: the server would end a connection that nobody reads.
     with ThreadPoolExecutor(_PARALLEL) as pool:
         queue: deque[Version | Future[Any]] = deque()
 
-        def pop() -> tuple[Version, IO[bytes], Any]:
+        def pop() -> Iterator[tuple[Version, IO[bytes], Any]]:
             first = queue.popleft()
-            found: tuple[Version, IO[bytes], Any] = first.result() if isinstance(first, Future) else fetch(first)
-            return found
+            found = first.result() if isinstance(first, Future) else fetch(first)
+            if found:
+                yield found
 
         for version in versions:
             queue.append(pool.submit(fetch, version) if version.size <= _SMALL_BYTES else version)
             if len(queue) >= 2 * _PARALLEL:
-                yield pop()
+                yield from pop()
         while queue:
-            yield pop()
+            yield from pop()
+
+
+def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, Any, Any] | None:
+    """Return a version with its size as it is now; None if it has no versions and was deleted meanwhile."""
+    from botocore.exceptions import ClientError
+
+    try:
+        body = Body(client, bucket, version)
+    except ClientError as error:
+        if version.id == _NO_VERSION and error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion"):
+            return None
+        raise
+    content = io.BytesIO(body.read()) if body.size <= _SMALL_BYTES else body
+    return replace(version, size=body.size), content, body.meta
 
 
 def empty(client: S3Client, bucket: str) -> None:

@@ -11,8 +11,9 @@ from mlplatform.errors import StorageError
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Member, Reader
 from mlplatform.services.backup.progress import Progress
-from mlplatform.services.bootstrap import BUCKETS, SECRETS
+from mlplatform.services.bootstrap import SECRETS
 from mlplatform.settings.job import settings
+from mlplatform.settings.storage import BUCKETS
 from mlplatform.storage.s3 import s3_errors
 
 if TYPE_CHECKING:

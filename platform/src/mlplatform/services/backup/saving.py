@@ -12,7 +12,7 @@ from mlplatform.errors import StorageError
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Writer
 from mlplatform.services.backup.progress import Progress
-from mlplatform.services.bootstrap import BUCKETS
+from mlplatform.settings.storage import BUCKETS
 from mlplatform.storage.s3 import s3_client, s3_errors
 
 ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
