@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 import stand_in
 from browser import Page
 from cold_share import submit_cold
-from host import CHECKOUT, Stack, Trained, run
+from host import CHECKOUT, Stack, Trained, run, train
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -121,9 +120,7 @@ def food11(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def trained(running: Stack) -> Trained:
     """The main job, submitted from the notebook by `make smoke`."""
-    output = running.make("smoke").stdout
-    assert "succeeded" in output, output[-3000:]
-    return Trained(re.findall(r"raysubmit_\w+", output)[0], output)
+    return train(running)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

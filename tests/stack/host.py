@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -264,3 +265,10 @@ class Stack:
     def remove(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
         run("docker", "volume", "rm", "--force", ENV["FOOD11_VOLUME"], check=False)
+
+
+def train(stack: Stack) -> Trained:
+    """Train the main job, submitted from the notebook by `make smoke`."""
+    output = stack.make("smoke").stdout
+    assert "succeeded" in output, output[-3000:]
+    return Trained(re.findall(r"raysubmit_\w+", output)[0], output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from browser import BOUND_S, Page
 from gpu_jobs import holding_gpu
-from host import Stack, Trained, wait_for
+from host import Stack, Trained, train, wait_for
 
 from mlplatform.client.jobs import Jobs
 
@@ -46,6 +46,12 @@ def test_jobs_appear_wait_and_end_on_open_page(jobs: Jobs, front_page: Page) -> 
         assert front_page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
         front_page.picture("front-page-phone")
     wait_for(lambda: front_page.text().count("stopped") >= 3, "the jobs among the ended ones", BOUND_S)
+
+
+@pytest.fixture
+def trained(stack: Stack) -> Trained:
+    """The main job, just ended: the page lists the latest jobs only."""
+    return train(stack)
 
 
 def test_links_lead_to_log_run_and_model(stack: Stack, trained: Trained, front_page: Page) -> None:

@@ -135,6 +135,7 @@ missing = f"{tag}-missing"
 do("no package: submit", client.submit_job, submission_id=missing, entrypoint="true",
    runtime_env={"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"})
 states_to_the_end("no package: states", missing)
+seen["no package: states"] = seen["no package: states"][-1:]  # it may fail before the first call
 calls_on("no package", missing, tailed=False)
 do("no package: delete", client.delete_job, missing)
 print(json.dumps(seen, default=str))

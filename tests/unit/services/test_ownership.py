@@ -90,6 +90,15 @@ def test_rollback_restores_former_owners(volume: Path) -> None:
 
 
 @as_root
+def test_rollback_leaves_volumes_of_later_services(volume: Path) -> None:
+    later = volume.parents[1] / "proxy" / "proxy"
+    later.mkdir(parents=True)
+    give_all(volume.parents[1])
+    give_all(volume.parents[1], "0.3.0")
+    assert owned_by(later) == OWNERS["proxy"]
+
+
+@as_root
 def test_targets_of_links_keep_their_owner(volume: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -98,7 +98,8 @@ def give_all(root: Path, version: str | None = None) -> None:
     chosen = owners(version)
     for volume in sorted(root.glob("*/*")):
         user = volume.parent.name
-        ids = chosen[user]
+        if not (ids := chosen.get(user)):
+            continue  # that version has no such services
         try:
             changed = give(volume, ids)
         except OSError as error:
