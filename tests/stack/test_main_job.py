@@ -46,7 +46,15 @@ def test_each_epoch_logs_one_point(stack: Stack, job_run: dict) -> None:
 
 def test_run_is_stored_in_postgres(stack: Stack, job_run: dict) -> None:
     query = f"SELECT status FROM runs WHERE run_uuid = '{job_run['info']['run_id']}'"
-    found = stack.execute("postgres", "psql", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
+    found = stack.execute(
+        "postgres",
+        "psql",
+        "--username=postgres",
+        "--dbname=mlflow",
+        "--tuples-only",
+        "--no-align",
+        f"--command={query}",
+    )
     assert found.stdout.strip() == "FINISHED"
 
 
