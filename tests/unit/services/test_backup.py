@@ -200,8 +200,10 @@ def test_backup_reads_versions_of_one_moment(
 def test_settings_of_host_survive_restore() -> None:
     current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nALERT_RECEIVERS=\n"
     saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nALERT_RECEIVERS=email\n"
-    assert merged(current, saved + "UNKNOWN=1\n") == (
-        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nALERT_RECEIVERS=email\n"
+    entrance = "DOMAIN=\nACME_EMAIL=\nHTTPS_PORT=443\n"
+    of_another = "DOMAIN=ml.example.org\nACME_EMAIL=ops@example.org\nHTTPS_PORT=8443\n"
+    assert merged(current + entrance, saved + of_another + "UNKNOWN=1\n") == (
+        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nALERT_RECEIVERS=email\n" + entrance
     )
 
 

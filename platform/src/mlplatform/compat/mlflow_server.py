@@ -71,7 +71,7 @@ def _refuse_password() -> bool:
 def _check_unknown_users_too() -> None:
     """Let a log-in as an unknown user take as long as a wrong password does, so that names cannot be guessed.
 
-    `mlflow.server.auth.store.authenticate_user`, which answers without computing a hash if there is no such user.
+    `mlflow.server.auth.store.authenticate_user`, which computes no hash for an unknown user.
     """
     from mlflow.server.auth import store
     from werkzeug.security import check_password_hash, generate_password_hash

@@ -23,7 +23,7 @@ def open_beneath(folder: Path, path: Path) -> BinaryIO:
         path: the file's path, which begins with the folder's.
 
     Raises:
-        FileNotFoundError: there is no such file, or it is not a regular file of the folder's file system.
+        FileNotFoundError: the file is missing, or not a regular file of the folder's file system.
         NotADirectoryError: a folder on the way is missing or a link.
         PermissionError: the file cannot be read.
     """

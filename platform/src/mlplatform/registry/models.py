@@ -166,8 +166,9 @@ def _digest(version: ModelVersion) -> str | None:
         found = rest.call("GET", "mlplatform/digest", {"name": version.name, "version": str(version.version)})
     if not found["signed"]:
         raise RegistryError(
-            f"The signature of {what} is not the server's, so its files may have been replaced; log the model again "
-            "and register it."
+            f"The signature of {what} is not the server's: its files may have been replaced, or the server was "
+            "restored without its secrets/mlflow_signing_key. Copy that key to it, or log the model again and "
+            "register it."
         )
     return str(found["digest"])
 

@@ -27,8 +27,8 @@ _STORAGE = ("postgres", "minio")
 
 _OF_THE_HOST = re.compile(
     "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
-    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BIND_ADDRESS|.*_PORT|.*_IMAGE|PIP_INDEX_URL|"
-    "TORCH_INDEX_URL|GOPROXY"
+    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
+    "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY"
 )
 """Settings of a host's hardware, addresses and mirrors, which a restore keeps."""
 
@@ -100,7 +100,7 @@ def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
         return [], [source, source, snapshot]
     path = Path(source).expanduser().absolute()
     if not path.exists():
-        raise SettingsError(f"There is no backup at {path}; name its folder or file with FROM=.")
+        raise SettingsError(f"No backup was found at {path}; name its folder or file with FROM=.")
     if path.is_dir():
         return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
     return ["--volume", f"{path.parent}:{TARGET}:ro"], [f"{TARGET}/{path.name}", source]
@@ -156,7 +156,10 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     if names:
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:
-        yield "kept this host's secrets; webhooks of MLflow need secrets/mlflow_webhook_key of the former host"
+        yield (
+            "kept this host's secrets: webhooks of MLflow need secrets/mlflow_webhook_key of the former host, and "
+            "downloads of registered models its secrets/mlflow_signing_key (copy them and run `make up`)"
+        )
 
 
 def merged(current: str, saved: str) -> str:

@@ -54,7 +54,7 @@ def trust(root: Path, settings: StackSettings) -> dict[str, str]:
     """Return the variables with which clients accept the entrance's certificates; none if they do anyway.
 
     Raises:
-        HostError: there is no copy of the certificate in the checkout.
+        HostError: the checkout has no copy of the certificate.
     """
     if not settings.has_proxy or settings.acme_email:
         return {}

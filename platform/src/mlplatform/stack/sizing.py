@@ -19,7 +19,7 @@ _TWO_WORKERS = 6 * GIB
 
 _SHARE_OF_NOTEBOOK = 0.5
 """Part of the jobs' memory that the notebook may use beside the workers, which may use all of it together. Rarely are
-all busy. Workers that exceeded it together, with three quarters each, made a host of 24 GB unusable for 40 minutes
+all busy. Workers that exceeded it together, with three quarters each, made a host of 24 GB unusable for 50 minutes
 instead: without swap, the kernel discards the programs' pages before it ends a process."""
 
 _CPUS_OF_TUTORIALS = 8

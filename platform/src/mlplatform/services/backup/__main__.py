@@ -57,7 +57,7 @@ def _save(address: str, shown: str = "", *keep: str) -> None:
 
 
 class _Source:
-    """A backup: a file, or one of a repository."""
+    """A backup in a file or in a repository."""
 
     def __init__(self, address: str, shown: str, snapshot: str = "") -> None:
         self._path = Path(address)

@@ -52,7 +52,7 @@ def _add(writer: Writer, prefix: str, path: Path, relative: str) -> None:
 
 
 def add_file(writer: Writer, name: str, file: IO[bytes], meta: dict[str, Any] | None = None) -> None:
-    """Append an open file from its begin."""
+    """Append an open file from its beginning."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     writer.add(name, size, file, meta)

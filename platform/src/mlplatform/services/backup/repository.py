@@ -87,7 +87,7 @@ class Repository:
             snapshot: its id, or `latest`.
 
         Raises:
-            StorageError: there is no such backup, or its data are damaged.
+            StorageError: the backup is missing or damaged.
         """
         command = ["restic", "dump", "--quiet", "--no-lock", f"--tag={_TAG}", snapshot, f"/{_FILE}"]
         with subprocess.Popen(
@@ -155,7 +155,7 @@ class Repository:
                 "were made, or name another place."
             )
         if code == _NO_REPOSITORY:
-            return StorageError(f"There are no backups at {self.shown}; name another place.")
+            return StorageError(f"No backups were found at {self.shown}; name another place.")
         lines = errors.strip().splitlines() or ["no reason given"]
         return StorageError(f"restic failed at {self.shown} ({lines[-1]}); correct that and retry.")
 
