@@ -27,6 +27,10 @@ def install() -> None:
         run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium")
 
 
+class NavigationError(AssertionError):
+    """The page navigated away before it answered."""
+
+
 class Page:
     """A page of the browser.
 
@@ -59,7 +63,11 @@ class Page:
         return answer["result"].get("value")
 
     def text(self) -> str:
-        return str(self.evaluate("document.body ? document.body.innerText : ''"))
+        """The text that the page shows; empty while it navigates."""
+        try:
+            return str(self.evaluate("document.body ? document.body.innerText : ''"))
+        except NavigationError:
+            return ""
 
     def status(self, path: str, method: str = "GET", token: str = "") -> int:
         """Status of a request that the page itself makes."""
@@ -143,5 +151,7 @@ class Page:
         self._socket.send(json.dumps({"id": self._calls, "method": method, "params": params, **session}))
         while (message := json.loads(self._socket.recv(BOUND_S))).get("id") != self._calls:
             pass  # an event
+        if "navigated" in message.get("error", {}).get("message", ""):
+            raise NavigationError(message)
         assert "error" not in message, message
         return dict(message["result"])
