@@ -43,7 +43,7 @@ data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archiv
 	$(COMPOSE) build --quiet storage-init
 	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
 
-cache: .venv/cli  ## Copy downloaded models to the jobs' cache (FROM=~/.cache, of a machine that reaches the hubs)
+cache: .venv/cli  ## Copy downloaded models to the caches of jobs and notebook (FROM=~/.cache, of a machine that reaches the hubs)
 	@$(CLI) stack cache "$(FROM)"
 
 smoke:  ## Train the main job on the running stack, submitted from the notebook

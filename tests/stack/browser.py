@@ -28,7 +28,7 @@ def install() -> None:
 
 
 class NavigationError(AssertionError):
-    """The page navigated away before it answered."""
+    """The page changed to another before it answered."""
 
 
 class Page:

@@ -29,6 +29,7 @@ CLOSED = {
         ("GET", "/platform/audit"),
         ("GET", "/platform/"),
         ("GET", "/platform/live"),
+        ("GET", "/platform/disks"),
         ("GET", "/platform/jobs/x/run"),
         ("GET", "/platform/jobs/x/model"),
         ("GET", "/platform/jobs/x"),

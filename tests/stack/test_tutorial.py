@@ -51,6 +51,14 @@ def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
     running.make("cache", f"FROM={cache}")
 
 
+@pytest.mark.usefixtures("weights")
+def test_models_are_copied_to_caches_of_jobs_and_notebook(running: Stack) -> None:
+    find = ("sh", "-c", "find $TORCH_HOME/hub/checkpoints -name 'mobilenet*' -printf '%f %s'")
+    found = {service: running.execute(service, *find).stdout for service in ("ray-worker-0", "notebook")}
+    assert found["notebook"]
+    assert found["notebook"] == found["ray-worker-0"]
+
+
 def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
     """Run `make tutorial`'s program of this checkout on the stack under test."""
     command = [sys.executable, str(TUTORIAL / "tutorial.py"), str(source), "--root", str(stack.root)]

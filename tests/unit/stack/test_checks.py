@@ -88,6 +88,18 @@ def test_disks_that_will_be_full_are_found(
     assert len(list(disks.forecast(place))) == count
 
 
+@pytest.mark.parametrize(("problem", "count"), [("New jobs are rejected: 1 GB free. Delete data.", 1), ("", 0)])
+def test_full_disk_is_found(
+    place: Place, serve: Callable[..., str], problem: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"disks": [], "reserve": 0, "problem": problem})
+    monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, answer))))
+    found = list(disks.full(place))
+    assert [(finding.problem, finding.fix) for finding in found] == [
+        ("New jobs are rejected: 1 GB free.", "Delete data.")
+    ] * count
+
+
 def test_forecast_needs_no_running_prometheus(place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_PORT", str(closed_port))
     assert list(disks.forecast(place)) == []

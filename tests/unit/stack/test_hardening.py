@@ -94,3 +94,16 @@ def test_volumes_have_owner_before_services_start(services: dict[str, dict[str, 
     }
     assert len(writing) >= 2
     assert not [name for name in writing if not follows(name)]
+
+
+def test_notebook_loads_models_from_volume_that_no_job_has() -> None:
+    notebook = services_of("notebook.yaml")["notebook"]
+    folders = {Path(notebook["environment"][name]) for name in ("HF_HUB_CACHE", "TORCH_HOME")}
+    mounts = {Path(target): name for name, target, *_ in (volume.split(":") for volume in notebook["volumes"])}
+    volumes = {next(mounts[parent] for parent in folder.parents if parent in mounts) for folder in folders}
+    users = {
+        name
+        for name, service in services_of("**/*.yaml").items()
+        if volumes & {volume.split(":")[0] for volume in service.get("volumes", [])}
+    }
+    assert users - {"ownership"} == {"notebook"}, "another service could write what the notebook loads"

@@ -10,7 +10,7 @@ import httpx
 
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
-from mlplatform.errors import AccessError, CapacityError, JobError, UnreachableError
+from mlplatform.errors import AccessError, CapacityError, JobError, StorageError, UnreachableError
 from mlplatform.settings.job import Settings
 
 POLL_SECONDS = 1.0
@@ -113,6 +113,8 @@ class Connection:
         last_line = (response.text.strip().splitlines() or [""])[-1]
         if response.status_code == 422:
             raise CapacityError(last_line)
+        if response.status_code == 507:
+            raise StorageError(last_line)
         if response.status_code == 503:
             raise UnavailableError(f"Ray at {address} cannot answer now: {last_line}")
         if response.status_code == 404 and response.url.path.startswith("/platform/"):

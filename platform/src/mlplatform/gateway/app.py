@@ -15,10 +15,12 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
+from mlplatform.gateway.http import disks as http_disks
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
@@ -71,15 +73,16 @@ def create_app(config: GatewaySettings) -> Starlette:
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
-    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head)
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes)
+    disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
+    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, disks)
+    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
     check = TokenCheck(token.read, audit)
     sessions = Sessions(store.engine, token.read)
     overview = JobOverview(store.engine)
     utilisation = http_utilisation.UtilisationSource(head)
-    page = FrontPage(overview, reconciler, head, utilisation, config.tools)
+    page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -112,7 +115,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     return Starlette(
         routes=[
             *jobs.routes(),
-            *http_packages.routes(packages, audit=audit),
+            *http_packages.routes(packages, audit=audit, disks=disks),
+            *http_disks.routes(disks),
             *http_audit.routes(audit),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),

@@ -11,6 +11,7 @@ PlatformError
 │       ├── NoSuchPackageError
 │       ├── PackageExistsError
 │       └── PackageTooLargeError
+├── DiskFullError             a disk has too little room for new jobs
 ├── UnknownJobError           no job is known for a log file, at least not yet
 ├── JobGoneError              the job of a log file was deleted
 ├── LogsBusyError             the log store is unavailable and the buffer is full
@@ -58,6 +59,10 @@ class PackageExistsError(PackageError):
 
 class PackageTooLargeError(PackageError):
     """A package exceeds the size limit."""
+
+
+class DiskFullError(PlatformError):
+    """A disk has too little room for new jobs."""
 
 
 class UnknownJobError(PlatformError):

@@ -86,6 +86,12 @@ class GatewaySettings(EnvironmentSettings):
     start_seconds: float = Field(1200, gt=0, validation_alias="MLPLATFORM_GATEWAY_START_SECONDS")
     """Time in which Ray must start an attempt, in seconds; then it has failed. Ray itself gives up after 900 s."""
 
+    disks: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_DISKS")
+    """Folder with one folder per disk that jobs write to through services; None: only that of the gateway's files."""
+
+    disk_reserve: float = Field(2, ge=0, validation_alias="MLPLATFORM_GATEWAY_DISK_RESERVE")
+    """Free space on each of these disks, in GB, below which new jobs are rejected."""
+
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 
@@ -112,6 +118,12 @@ class GatewaySettings(EnvironmentSettings):
     def driver_labels(self) -> dict[str, str]:
         """The driver label as a label selector, as in `Settings.driver_labels`."""
         return label_selector(self.driver_label)
+
+    def disk_folders(self) -> dict[str, Path]:
+        """Return a folder on each disk that jobs write to through services, by what the disk stores."""
+        if self.disks is not None:
+            return {folder.name.replace("-", " "): folder for folder in sorted(self.disks.iterdir())}
+        return {} if "://" in self.files else {"platform": Path(self.files)}
 
     def servers(self) -> dict[str, str]:
         """Return the addresses of the services that jobs depend on besides Ray, by the names used in messages."""

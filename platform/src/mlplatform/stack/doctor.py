@@ -14,7 +14,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import images, networks, services, sizing
+from mlplatform.stack import firewall, images, networks, services, sizing
 from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
 
@@ -34,7 +34,8 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
         only: half of the stack to start; empty for all of it.
 
     Returns:
-        One sentence per setting that no longer fits this host but does not prevent a start.
+        One sentence per setting that no longer fits this host, or rule that its firewall lacks, without which the stack
+        can start.
 
     Raises:
         HostError: it cannot start; one line per problem, each with its fix.
@@ -54,7 +55,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
         ]
     if problems:
         raise HostError("\n".join(problems))
-    return list(sizing.misfits(settings, this_host()))
+    return [*sizing.misfits(settings, this_host()), *firewall.notes()]
 
 
 def _docker_problems() -> Iterator[str]:

@@ -36,6 +36,7 @@ class StartedGateway:
     folder: Path
     head: str
     metrics_token: bool = True
+    disk_reserve: float = 0
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -54,6 +55,7 @@ class StartedGateway:
             metrics_token_path=self.folder / "metrics_token" if self.metrics_token else None,
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
+            disk_reserve=self.disk_reserve,
         )
         with (
             served(create_app(config)) as address,

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from mlplatform.errors import AccessError, CapacityError, JobError, PlatformError, StorageError, UnreachableError
 from mlplatform.gateway.errors import (
     BodyTooLargeError,
+    DiskFullError,
     JobExistsError,
     JobGoneError,
     JobIsOpenError,
@@ -41,6 +42,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (RequestError, 400),
     (PackageError, 400),
     (JobError, 400),
+    (DiskFullError, 507),
     (LogsBusyError, 503),
     (UnreachableError, 503),
     (AccessError, 503),

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
@@ -62,6 +63,7 @@ class JobRoutes:
         logs: JobLogs,
         head: RayHead,
         proxy: ASGIApp,
+        disks: Disks | None = None,
     ) -> None:
         self._store = store
         self._jobs, self._redacted_jobs = JobList(store.engine, redact=False), JobList(store.engine, redact=True)
@@ -71,6 +73,7 @@ class JobRoutes:
         self._logs = logs
         self._head = head
         self._proxy = proxy
+        self._disks = disks or Disks({}, 0)
         self._version: dict[str, Any] = {}
 
     def routes(self) -> list[Route | WebSocketRoute]:
@@ -97,6 +100,7 @@ class JobRoutes:
     async def _submit(self, request: Request) -> Response:
         body = await request_body.whole(request.receive, _BODY_BYTES, "upload files as a package")
         job = Submission.parse(body).job()
+        await self._disks.check()
         if (
             not job.wait_for_capacity
             and self._reconciler.needs_check(job)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mlplatform.gateway.control.disks import Disk, Disks
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.starts import WARM, Start
 from mlplatform.gateway.jobs.totals import Totals, TotalsReader
@@ -27,11 +28,13 @@ class Metrics:
     Args:
         totals: reads the numbers of jobs.
         log_bytes: returns the bytes of the jobs' logs that nodes have sent since the start of this process.
+        disks: the disks without which no job is accepted.
     """
 
-    def __init__(self, totals: TotalsReader, log_bytes: Callable[[], int]) -> None:
+    def __init__(self, totals: TotalsReader, log_bytes: Callable[[], int], disks: Disks) -> None:
         self._totals = totals
         self._sent_bytes = log_bytes
+        self._disks = disks
         self._registry = CollectorRegistry()
         self._starts = Counter(
             "mlplatform_starts",
@@ -58,6 +61,7 @@ class Metrics:
         async def get(_: Request) -> Response:
             numbers = CollectorRegistry()
             numbers.register(_Numbers(await self._totals.read(), self._sent_bytes()))
+            numbers.register(_Space(await self._disks.read(), self._disks.reserve))
             text = generate_latest(self._registry) + generate_latest(numbers)
             return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -85,6 +89,20 @@ class _Numbers:
         yield _gauge("running_attempts", "1 per running attempt of a job.", labels, running)
         text = "Bytes of the jobs' logs that nodes have sent."
         yield CounterMetricFamily("mlplatform_log_bytes", text, self._log_bytes)
+
+
+class _Space:
+    """Collector of the space of the disks at one moment."""
+
+    def __init__(self, disks: Sequence[Disk], reserve: int) -> None:
+        self._disks = disks
+        self._reserve = reserve
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its samples."""
+        yield _gauge("disk_free_bytes", "Free space.", ("disk",), [((disk.name,), disk.free) for disk in self._disks])
+        yield _gauge("disk_size_bytes", "All space.", ("disk",), [((disk.name,), disk.size) for disk in self._disks])
+        yield _gauge("disk_reserve_bytes", "Free space below which new jobs are rejected.", (), [((), self._reserve)])
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.errors import NoSuchPackageError, RequestError
 from mlplatform.gateway.http.auth import actor_of
 from mlplatform.gateway.http.errors import error_response
@@ -24,7 +25,12 @@ PATH = "/api/packages/{protocol}/{package_name:path}"
 _LINGER_SECONDS = 10.0
 
 
-def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS, audit: AuditLog | None = None) -> list[Route]:
+def routes(
+    packages: Packages,
+    silent_seconds: float = SILENT_SECONDS,
+    audit: AuditLog | None = None,
+    disks: Disks | None = None,
+) -> list[Route]:
     """Return the routes: GET checks a name and never finds a package, PUT uploads one.
 
     Clients skip the upload of a package that GET finds. A name says nothing about content, so a job would run what
@@ -32,6 +38,7 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS, audit: Au
 
     Args:
         silent_seconds: idle timeout of an upload.
+        disks: reject uploads while one of them is full; None if there are none.
         audit: where the first upload of each package is recorded, before it is stored; None to record none.
     """
 
@@ -47,6 +54,8 @@ def routes(packages: Packages, silent_seconds: float = SILENT_SECONDS, audit: Au
         body = incoming(request.receive, silent_seconds)
         try:
             name = _name(request)
+            if disks is not None:
+                await disks.check()
             packages.check_size(name, int(request.headers.get("content-length", 0)))
             await packages.put(name, body, _recorder(audit, request, name))
         except RequestError as error:

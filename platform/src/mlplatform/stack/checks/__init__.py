@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import clocks, disks, health, kernel, runs, secrets, start
+from mlplatform.stack.checks import clocks, disks, firewall, health, kernel, runs, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -20,8 +20,10 @@ CHECKS: tuple[Check, ...] = (
     start.misfits,
     kernel.limits,
     secrets.files,
+    firewall.metadata_address,
     clocks.skew,
     health.unhealthy,
+    disks.full,
     disks.forecast,
     runs.hanging,
 )

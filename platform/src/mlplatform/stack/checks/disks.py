@@ -1,4 +1,4 @@
-"""Disks that Prometheus expects to be full within seven days."""
+"""Disks that are full, or that Prometheus expects to be full within seven days."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import httpx
 
+from mlplatform.client.connection import Connection
+from mlplatform.errors import UnreachableError
 from mlplatform.settings.stack import LOOPBACK
+from mlplatform.stack import env
 from mlplatform.stack.checks.finding import Finding, Place
 
 _DAYS = 7
@@ -19,6 +22,24 @@ _DISKS = {
     "A Ray node's disk": ("ray_node_disk_free", "docker image prune"),
 }
 """Metric of the free bytes, and the command or step that frees some."""
+
+
+def full(place: Place) -> Iterator[Finding]:
+    """Yield the disk for lack of which new jobs are rejected; none while the gateway does not run."""
+    if not (place.root / "secrets" / "ray_token").is_file():
+        return
+    connection = Connection(env.client_settings(place.root))
+    try:
+        problem = connection.call("GET", "/platform/disks").json()["problem"]
+    except UnreachableError:
+        return  # `health` reports a service of ours that failed
+    finally:
+        connection.close()
+    if problem:
+        rejected, _, fix = problem.partition(". ")
+        yield Finding(
+            f"{rejected}.", "Uploads of checkpoints fail on a full disk, and jobs with them.", fix, blocks=True
+        )
 
 
 def forecast(place: Place) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http.utilisation import UtilisationSource
@@ -76,12 +77,14 @@ class View:
         nodes: nodes of the cluster; empty if Ray's head does not answer.
         problem: the reason why there are no nodes; empty if there are.
         tools: the stack's pages.
+        disk_problem: the reason why new jobs are rejected; empty if they are not.
     """
 
     jobs: ShownJobs
     nodes: Sequence[NodeView]
     problem: str
     tools: Sequence[ToolView]
+    disk_problem: str = ""
 
 
 class FrontPage:
@@ -93,6 +96,7 @@ class FrontPage:
         head: Ray's head.
         utilisation: source of the GPUs' load.
         tools: the stack's pages.
+        disks: the disks without which no job is accepted.
     """
 
     def __init__(
@@ -102,12 +106,14 @@ class FrontPage:
         head: RayHead,
         utilisation: UtilisationSource,
         tools: Sequence[Tool],
+        disks: Disks,
     ) -> None:
         self._jobs = jobs
         self._reconciler = reconciler
         self._head = head
         self._utilisation = utilisation
         self._tools = tools
+        self._disks = disks
         self._outages = Outages({tool.title: tool.health for tool in tools})
         self._checked = float("-inf")
         self._lock = asyncio.Lock()
@@ -122,8 +128,10 @@ class FrontPage:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        jobs, (nodes, problem), tools = await asyncio.gather(self._jobs.read(), self._nodes(), self._health())
-        return View(jobs, _with_users(nodes, jobs), problem, tools)
+        jobs, (nodes, problem), tools, full = await asyncio.gather(
+            self._jobs.read(), self._nodes(), self._health(), self._disks.problem()
+        )
+        return View(jobs, _with_users(nodes, jobs), problem, tools, full)
 
     async def _nodes(self) -> tuple[list[NodeView], str]:
         try:

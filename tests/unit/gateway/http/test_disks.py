@@ -1,0 +1,70 @@
+"""Full disks: new jobs are rejected with one sentence, and accepted again once there is room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from ray_head import BOUND_S, NO_TLS, TOKEN
+from started_gateway import METRICS_TOKEN, StartedGateway
+
+from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform.settings.gateway import GatewaySettings
+
+GB = 10**9
+PACKAGE = "/api/packages/gcs/_ray_pkg_0123456789abcdef.zip"
+SENTENCE = "New jobs are rejected: the disk of the platform has 1.5 GB free, less than DISK_RESERVE_GB=2."
+
+
+@pytest.fixture
+def full(started: StartedGateway, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A disk of 100 GB with 1.5 GB free, for a gateway that keeps 2 GB."""
+    started.disk_reserve = 2
+    space = SimpleNamespace(f_bavail=3 * GB // 2, f_frsize=1, f_blocks=100 * GB)
+    monkeypatch.setattr(os, "statvfs", lambda folder: space)
+    return space
+
+
+def submit(client: httpx.Client) -> httpx.Response:
+    return client.post("/api/jobs/", json={"entrypoint": "true", "submission_id": "new"})
+
+
+def test_jobs_are_rejected_until_disk_has_room(started: StartedGateway, full: SimpleNamespace) -> None:
+    with started.running() as client:
+        for rejected in (submit(client), client.put(PACKAGE, content=b"PK")):
+            assert rejected.status_code == 507
+            assert rejected.text.startswith(SENTENCE)
+        assert client.get("/platform/health").is_success, "a full disk restarts the gateway"
+        assert client.get("/api/jobs/mine").is_success
+        full.f_bavail = 2 * GB
+        assert submit(client).is_success
+
+
+def test_front_page_reports_full_disk(started: StartedGateway, full: SimpleNamespace) -> None:
+    with started.running() as client, httpx.Client(base_url=client.base_url, timeout=BOUND_S, verify=NO_TLS) as browser:
+        browser.post(LOGIN_PAGE, data={"token": TOKEN})
+        assert SENTENCE in browser.get(FRONT_PAGE).text
+        full.f_bavail = 2 * GB
+        assert "New jobs are rejected" not in browser.get(FRONT_PAGE).text
+
+
+def test_space_of_disks_is_published(started: StartedGateway, full: SimpleNamespace) -> None:
+    with started.running() as client:
+        found = client.get("/platform/disks").json()
+        metrics = client.get("/platform/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
+    assert found["disks"] == [{"name": "platform", "free": 3 * GB // 2, "size": 100 * GB}]
+    assert found["problem"].startswith(SENTENCE)
+    assert 'mlplatform_disk_free_bytes{disk="platform"} 1.5e+09' in metrics
+    assert 'mlplatform_disk_size_bytes{disk="platform"} 1e+11' in metrics
+    assert "mlplatform_disk_reserve_bytes 2e+09" in metrics
+
+
+def test_each_folder_of_disks_is_a_disk(tmp_path: Path) -> None:
+    for name in ("object-store", "databases"):
+        (tmp_path / name).mkdir()
+    found = GatewaySettings.load(disks=tmp_path).disk_folders()
+    assert found == {"databases": tmp_path / "databases", "object store": tmp_path / "object-store"}
+    assert GatewaySettings.load(files="s3://jobs").disk_folders() == {}
