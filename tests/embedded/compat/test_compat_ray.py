@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_setup_worker
 from mlplatform.compat import ray_checkpoints as layout
-from mlplatform.compat import ray_commands, ray_core, ray_setup_worker
 
 
 def parameters(function: Any) -> list[str]:
@@ -310,3 +310,33 @@ def test_raylet_gets_port_of_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     source = inspect.getsource(services.start_raylet)
     for option in ("--metrics-agent-port=", "--metrics_export_port=", "--runtime_env_agent_port="):
         assert source.count(option) >= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator._AutoscalingCoordinatorActor",
+        "ray.data._internal.execution.node_trackers.actor_location.ActorLocationTracker",
+        "ray.data._internal.memory_tracing._MemActor",
+        "ray.data._internal.stats._StatsActor",
+        "ray.data._internal.stats_summary_actor._StatsSummaryActor",
+        "ray.data._internal.usage.actor._UsageCollectionActor",
+        "ray.train.v2._internal.state.state_actor.TrainStateActor",
+        "ray.train.v2._internal.execution.controller.placement_group_cleaner.PlacementGroupCleaner",
+    ],
+)
+def test_detached_actors_of_libraries_are_known(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert kind in ray_actors.SHARED | {ray_actors.CLEANER}
+    assert hasattr(import_module(module), kind)
+
+
+def test_head_ends_actors_by_id() -> None:
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+    from ray.core.generated import gcs_service_pb2
+
+    fields = gcs_service_pb2.KillActorViaGcsRequest.DESCRIPTOR.fields_by_name
+    assert set(fields) == {"actor_id", "force_kill", "no_restart"}
+    assert parameters(init_grpc_channel)[0] == "address"
+    assert parameters(canonicalize_bootstrap_address_or_die)[0] == "addr"

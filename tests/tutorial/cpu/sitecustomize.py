@@ -28,8 +28,51 @@ def gloo_for_nccl(distributed: ModuleType) -> None:
     distributed.init_process_group = init_process_group
 
 
+class HalfPrecision:
+    """Hooks that save activations for the backward pass as bfloat16.
+
+    They are in a GPU's memory otherwise. MobileNetV2 saves 4.7 GiB for a batch of 64, which with the data loaders is
+    more than the 8 GiB of a worker on a host with 24 GB.
+    """
+
+    LARGE = 2**20
+    """Numbers in a tensor: no weight of MobileNetV2 has as many."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._last: tuple[Any, Any] | None = None
+
+    def pack(self, tensor: Any) -> Any:
+        """Convert a large tensor; one that is saved twice in a row, by two layers, is converted once."""
+        if tensor.dtype is not self._torch.float32 or tensor.numel() < self.LARGE:
+            return tensor
+        if self._last is None or not _same(self._last[0], tensor):
+            self._last = tensor.detach(), (tensor.bfloat16(),)
+        return self._last[1]
+
+    def unpack(self, saved: Any) -> Any:
+        """Convert back what `pack` converted."""
+        return saved[0].float() if isinstance(saved, tuple) else saved
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two tensors, of which the first still exists, have the same memory in the same state."""
+    return bool(
+        first.data_ptr() == second.data_ptr() and first._version == second._version and first.shape == second.shape
+    )
+
+
 def cpu_for_gpu(trainer: ModuleType) -> None:
     """Make Lightning's `Trainer(accelerator="gpu")` train on the CPU."""
+    fit = trainer.Trainer.fit
+
+    @functools.wraps(fit)
+    def in_half_precision(self: Any, *arguments: Any, **options: Any) -> None:
+        hooks = HalfPrecision(trainer.torch)
+        with trainer.torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
+            fit(self, *arguments, **options)
+
+    trainer.Trainer.fit = in_half_precision
     init = trainer.Trainer.__init__
 
     @functools.wraps(init)

@@ -6,6 +6,7 @@ import logging
 
 import uvicorn
 
+from mlplatform.compat.uvicorn_h11 import BoundedHeaders
 from mlplatform.gateway.app import create_app
 from mlplatform.settings.gateway import GatewaySettings
 
@@ -19,6 +20,7 @@ if __name__ == "__main__":
         create_app(config),
         host=config.listen,
         port=config.port,
+        http=BoundedHeaders,
         access_log=False,
         server_header=False,
         # Otherwise a client on 127.0.0.1 could choose the address that the head logs.

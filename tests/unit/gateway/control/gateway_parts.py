@@ -42,6 +42,9 @@ class StandInHead:
             raise self.refusal
         self.jobs[request["submission_id"]] = ray(self.status)
 
+    async def living_actors(self) -> list[dict[str, Any]]:
+        return []
+
     async def pending_shapes(self) -> list[list[dict[str, float]]]:
         return [self.wanted] if self.wanted else []
 

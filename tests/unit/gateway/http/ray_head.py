@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -165,11 +166,11 @@ class Head:
 
 
 @contextmanager
-def served(app: ASGIApp) -> Iterator[str]:
-    """Serve an ASGI application on a local port."""
+def served(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """Serve an ASGI application on a local port; the options are uvicorn's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1)
+            uvicorn.Config(app, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1, **options)
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

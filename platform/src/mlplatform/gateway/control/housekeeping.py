@@ -1,4 +1,4 @@
-"""Housekeeping after jobs: the end of their MLflow runs, Ray's old records, packages that no job needs."""
+"""Housekeeping after jobs: the end of their MLflow runs and actors, Ray's old records, packages that no job needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
@@ -51,17 +52,21 @@ class Housekeeping:
         packages: Packages,
         tracking: AsyncMlflowRest | None,
         errors: JobErrors,
+        leftovers: LeftoverActors,
     ) -> None:
         self._store = store
         self._head = head
         self._packages = packages
         self._tracking = tracking
         self._errors = errors
+        self.end_leftovers = leftovers.look
+        self._leftovers = leftovers
         self._some_ended = asyncio.Event()
 
     def notice_end(self) -> None:
-        """Start the next pass of `close_runs` now, because an attempt or a job has ended."""
+        """Start the next passes of `close_runs` and `end_leftovers` now, because an attempt or a job has ended."""
         self._some_ended.set()
+        self._leftovers.notice_end()
 
     async def close_runs(self) -> None:
         """End the MLflow runs of ended attempts and jobs, then wait for the next end and a second more.

@@ -20,6 +20,7 @@ from mlplatform.gateway.control.ending import Finisher
 from mlplatform.gateway.control.hanging import HangingStarts
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.infeasible import InfeasibleRequests
+from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.control.outages import HEAD, Outages
 from mlplatform.gateway.control.starting import Starter
 from mlplatform.gateway.errors import PackageError, RefusedError
@@ -87,7 +88,8 @@ class Reconciler:
         self._outages = outages
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
-        self._housekeeping = Housekeeping(store, head, packages, tracking, self._errors)
+        leftovers = LeftoverActors(head, driver_labels)
+        self._housekeeping = Housekeeping(store, head, packages, tracking, self._errors, leftovers)
         self._starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
@@ -114,6 +116,7 @@ class Reconciler:
             group.create_task(self._forever(self._step_and_wait))
             group.create_task(self._forever(self._find_infeasible))
             group.create_task(self._forever(self._housekeeping.close_runs))
+            group.create_task(self._forever(self._housekeeping.end_leftovers))
             group.create_task(self._forever(self._housekeeping.clean_ray))
             group.create_task(self._forever(self._housekeeping.clean_packages))
             group.create_task(self._outages.watch(self._some_open))
