@@ -92,7 +92,12 @@ def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_por
 @pytest.mark.usefixtures("s3_key")
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
-    [(403, "InvalidAccessKeyId", AccessError), (404, "NoSuchBucket", StorageError), (400, "Odd", StorageError)],
+    [
+        (403, "InvalidAccessKeyId", AccessError),
+        (404, "NoSuchBucket", StorageError),
+        (400, "Odd", StorageError),
+        (507, "XMinioStorageFull", UnreachableError),
+    ],
 )
 def test_server_rejection_gives_one_sentence_error(
     status: int, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
@@ -102,6 +107,7 @@ def test_server_rejection_gives_one_sentence_error(
         objects.check_writable("s3://ray/x")
     assert "s3://ray/x" in str(error.value)
     assert "\n" not in str(error.value)
+    assert (status == 507) == ("the disk of the storage" in str(error.value))
 
 
 def test_missing_credentials_differ_from_wrong_ones(

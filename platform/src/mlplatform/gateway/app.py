@@ -29,7 +29,7 @@ from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
-from mlplatform.gateway.http.errors import handle_error
+from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
@@ -136,7 +136,7 @@ def create_app(config: GatewaySettings) -> Starlette:
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
             ),
         ],
-        exception_handlers={PlatformError: handle_error},
+        exception_handlers={PlatformError: error_handler(disks.full)},
         lifespan=lifespan,
     )
 

@@ -33,6 +33,9 @@ PARTS_PER_FILE = 4
 FINAL_CODES = ("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 """S3 error codes that retrying does not fix."""
 
+_FULL = "XMinioStorageFull"
+"""MinIO's code for a full disk (`cmd/api-errors.go`), with status 507."""
+
 _making = threading.Lock()
 
 
@@ -117,6 +120,11 @@ def _rejection(uri: str, server: str, response: Any) -> Exception:
     if code == "NoSuchBucket":
         return StorageError(
             f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE or MLPLATFORM_DATASETS."
+        )
+    if code == _FULL:
+        return UnreachableError(
+            f"{uri} cannot be written, because the disk of the storage at {server} is full: delete data there, or give "
+            "it a larger disk."
         )
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,11 @@ import pytest
 from ray_head import BOUND_S, NO_TLS, TOKEN
 from started_gateway import METRICS_TOKEN, StartedGateway
 
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.disks import Disk
 from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE
+from mlplatform.gateway.jobs.overview import JobOverview
+from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.settings.gateway import GatewaySettings
 
 GB = 10**9
@@ -51,6 +56,28 @@ def test_front_page_reports_full_disk(started: StartedGateway, full: SimpleNames
         assert "New jobs are rejected" not in browser.get(FRONT_PAGE).text
 
 
+def test_full_disk_is_named_as_reason_of_outage(
+    started: StartedGateway, full: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ping(_: JobStore) -> None:
+        raise UnreachableError("The gateway's database does not answer.")
+
+    with started.running() as client, httpx.Client(base_url=client.base_url, timeout=BOUND_S, verify=NO_TLS) as browser:
+        browser.post(LOGIN_PAGE, data={"token": TOKEN})
+        monkeypatch.setattr(JobStore, "ping", ping)
+        monkeypatch.setattr(JobOverview, "read", ping)
+        for f_bavail, named in ((12 * 10**6, True), (3 * GB // 2, False)):
+            full.f_bavail = f_bavail
+            answers = [client.get("/platform/health"), browser.get(FRONT_PAGE)]
+            assert answers[0].status_code == 503
+            for answer in answers:
+                assert html.unescape(answer.text).count("The gateway's database does not answer.") == 1
+                assert ("the disk of the platform is full (12 MB free)" in answer.text) == named
+        full.f_bavail = 12 * 10**6
+        assert submit(client).status_code == 507
+        assert "is full (12 MB free)" in submit(client).text
+
+
 def test_space_of_disks_is_published(started: StartedGateway, full: SimpleNamespace) -> None:
     with started.running() as client:
         found = client.get("/platform/disks").json()
@@ -60,6 +87,13 @@ def test_space_of_disks_is_published(started: StartedGateway, full: SimpleNamesp
     assert 'mlplatform_disk_free_bytes{disk="platform"} 1.5e+09' in metrics
     assert 'mlplatform_disk_size_bytes{disk="platform"} 1e+11' in metrics
     assert "mlplatform_disk_reserve_bytes 2e+09" in metrics
+
+
+def test_object_store_is_full_with_one_percent_left() -> None:
+    free = {"object store": (9 * GB, 11 * GB), "databases": (31 * 10**6, 9 * GB)}
+    assert {name: [Disk(name, size, 1000 * GB).is_full for size in sizes] for name, sizes in free.items()} == {
+        name: [True, False] for name in free
+    }
 
 
 def test_each_folder_of_disks_is_a_disk(tmp_path: Path) -> None:

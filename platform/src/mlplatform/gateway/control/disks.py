@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.gateway.errors import DiskFullError
 
 _GB = 10**9
+
+_FULL = 32 << 20
+"""Free bytes below which a disk is full: Postgres needs 16 MiB for the next segment of its log."""
+
+_OBJECT_STORE = "object store"
+"""Its disk is full with one percent left, for which MinIO stores nothing more (`cmd/erasure-server-pool.go`)."""
+
+_ADVICE = "Delete data (`make prune` lists what nobody needs any more), or give it a larger disk; jobs that run "
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,11 @@ class Disk:
     name: str
     free: int
     size: int
+
+    @property
+    def is_full(self) -> bool:
+        """True if its service can store nothing more."""
+        return self.free < max(_FULL, self.size // 100 if self.name == _OBJECT_STORE else 0)
 
 
 class Disks:
@@ -49,13 +62,20 @@ class Disks:
 
     async def problem(self) -> str:
         """Return one sentence about the disk with the least room, if new jobs are rejected; empty if they are not."""
-        least = min(await self.read(), key=lambda disk: disk.free, default=None)
+        disks = await self.read()
+        if full := _sentence(disks):
+            return full
+        least = min(disks, key=lambda disk: disk.free, default=None)
         if least is None or least.free >= self.reserve:
             return ""
         return (
             f"New jobs are rejected: the disk of the {least.name} has {least.free / _GB:.1f} GB free, less than "
-            f"DISK_RESERVE_GB={self.reserve / _GB:g}. Delete data, or give it a larger disk; jobs that run continue."
+            f"DISK_RESERVE_GB={self.reserve / _GB:g}. {_ADVICE}continue."
         )
+
+    async def full(self) -> str:
+        """Return one sentence about a disk that is full, so that its service is unavailable; empty if none is."""
+        return _sentence(await self.read())
 
     async def check(self) -> None:
         """Accept a new job.
@@ -72,3 +92,14 @@ class Disks:
             status = os.statvfs(folder)
             found.append(Disk(name, status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize))
         return found
+
+
+def _sentence(disks: Sequence[Disk]) -> str:
+    """Return one sentence about the first disk that is full; empty if none is."""
+    full = next((disk for disk in disks if disk.is_full), None)
+    if full is None:
+        return ""
+    return (
+        f"New jobs are rejected: the disk of the {full.name} is full ({full.free / 10**6:.0f} MB free), and nothing "
+        f"can be stored there. {_ADVICE}wait until there is room, for ten minutes at most."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -74,3 +74,18 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
 async def handle_error(_: Request, error: Exception) -> Response:
     """Exception handler for a Starlette application."""
     return error_response(error)
+
+
+def error_handler(full_disk: Callable[[], Awaitable[str]]) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return an exception handler that names a full disk, which is why a service is unavailable.
+
+    Args:
+        full_disk: returns a sentence about the disk that is full; empty if none is.
+    """
+
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, UnreachableError) and (reason := await full_disk()):
+            error = UnreachableError(f"{reason} {error}")
+        return await handle_error(request, error)
+
+    return handle

@@ -91,7 +91,8 @@ class FrontPageRoutes:
         try:
             view = await self._page.view()
         except UnreachableError as error:
-            return _TEMPLATES.get_template("problem.html").render(problem=error)
+            problem = f"{await self._page.full_disk()} {error}".strip()
+            return _TEMPLATES.get_template("problem.html").render(problem=problem)
         # Other pages have the name by which the browser reaches this host, be it by way of a forwarded port.
         address = {"scheme": request.url.scheme, "host": request.url.hostname}
         return _TEMPLATES.get_template("content.html").render(view=view, **address)

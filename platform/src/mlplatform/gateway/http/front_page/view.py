@@ -122,6 +122,10 @@ class FrontPage:
         """Close the connections."""
         await self._outages.close()
 
+    async def full_disk(self) -> str:
+        """Return the reason why the database may not answer; empty if no disk is full."""
+        return await self._disks.full()
+
     async def view(self) -> View:
         """Return the current view.
 
