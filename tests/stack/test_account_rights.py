@@ -78,6 +78,8 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "add webhook": ("POST", f"{API}/webhooks", {"name": "{new}"}, ("admin",)),
     "read metrics": ("GET", "/metrics", {}, ("admin", "prometheus")),
     "read audit": ("GET", f"{API}/mlplatform/audit", {}, ("admin", "person")),
+    "list deleted runs": ("GET", f"{API}/mlplatform/expired", {"days": 999}, ("admin", "gateway")),
+    "remove deleted run": ("POST", f"{API}/mlplatform/expired", {"id": "{run}", "days": 999}, ("admin", "gateway")),
 }
 """MLflow's table. An action that is allowed may still fail on its values, with another status than 401 and 403."""
 

@@ -79,3 +79,18 @@ def test_account_store_and_configuration_exist() -> None:
     assert list(inspect.signature(auth.store.has_user).parameters)[:1] == ["username"]
     assert list(inspect.signature(auth.store.create_user).parameters) == ["username", "password", "is_admin"]
     assert list(inspect.signature(auth.store.update_user).parameters)[:2] == ["username", "password"]
+
+
+def test_stores_can_remove_what_was_deleted_for_good() -> None:
+    from mlflow.server import handlers
+    from mlflow.store.tracking.dbmodels.models import SqlLoggedModel, SqlRun
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    assert callable(handlers._get_tracking_store)
+    for name, argument in (("_hard_delete_run", "run_id"), ("_hard_delete_logged_model", "model_id")):
+        assert list(inspect.signature(getattr(SqlAlchemyStore, name)).parameters) == ["self", argument]
+    for table, columns in (
+        (SqlRun, ("run_uuid", "artifact_uri", "status", "lifecycle_stage", "deleted_time")),
+        (SqlLoggedModel, ("model_id", "artifact_location", "lifecycle_stage", "last_updated_timestamp_ms")),
+    ):
+        assert set(columns) <= set(table.__table__.columns.keys())

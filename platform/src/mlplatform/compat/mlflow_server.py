@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_stores
+from mlplatform.compat import mlflow_audit, mlflow_retention, mlflow_stores
 from mlplatform.compat.mlflow_stores import Signing
 from mlplatform.errors import HostError
 
@@ -28,7 +28,7 @@ _ROUTES = "/api/2.0/mlflow/mlplatform"
 """Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
 
 
-def authenticated_app(metrics_user: str, audit_user: str, signing: Signing) -> Any:
+def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, signing: Signing) -> Any:
     """Return MLflow's application with its basic authentication and its gaps closed.
 
     `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
@@ -37,6 +37,7 @@ def authenticated_app(metrics_user: str, audit_user: str, signing: Signing) -> A
     Args:
         metrics_user: account that may read `/metrics`; MLflow lets its administrator read everything.
         audit_user: account that may read the recorded changes of registered models.
+        retention_user: account that may remove what was deleted some days ago.
         signing: how the server signs the digests of registered models.
     """
     from mlflow.server import app, auth
@@ -54,7 +55,7 @@ def authenticated_app(metrics_user: str, audit_user: str, signing: Signing) -> A
         auth.BEFORE_REQUEST_VALIDATORS[path, "PATCH"] = _refuse_password
     _check_unknown_users_too()
     mlflow_stores.guard(signing)
-    _add_routes(audit_user, signing)
+    _add_routes(audit_user, retention_user, signing)
     return auth.create_app()
 
 
@@ -87,8 +88,8 @@ def _check_unknown_users_too() -> None:
     store.authenticate_user = authenticate_user  # type: ignore[method-assign]
 
 
-def _add_routes(audit_user: str, signing: Signing) -> None:
-    """Add the routes that verify and sign digests and read the recorded changes."""
+def _add_routes(audit_user: str, retention_user: str, signing: Signing) -> None:
+    """Add the routes that verify and sign digests, read the recorded changes, and remove what was deleted."""
     from flask import request
     from mlflow.server import app, auth
     from mlflow.server.handlers import catch_mlflow_exception
@@ -104,15 +105,43 @@ def _add_routes(audit_user: str, signing: Signing) -> None:
         limit = min(max(request.args.get("limit", 100, type=int), 1), 1000)
         return {"changes": mlflow_audit.changes(limit)}
 
-    def is_audit_user() -> bool:
-        return getattr(auth.authenticate_request(), "username", None) == audit_user
+    def only(user: str) -> Callable[[], bool]:
+        return lambda: getattr(auth.authenticate_request(), "username", None) == user
 
-    routes = (("GET", digest, lambda: True), ("POST", sign, lambda: False), ("GET", audit, is_audit_user))
-    for method, view, validator in routes:
-        path = f"{_ROUTES}/{view.__name__}"
+    routes: tuple[tuple[list[str], Callable[[], Any], Callable[[], bool]], ...] = (
+        (["GET"], digest, lambda: True),
+        (["POST"], sign, lambda: False),
+        (["GET"], audit, only(audit_user)),
+        (["GET", "POST"], _expired, only(retention_user)),
+    )
+    for methods, view, validator in routes:
+        name = view.__name__.lstrip("_")
+        path = f"{_ROUTES}/{name}"
         caught = catch_mlflow_exception(view)  # type: ignore[no-untyped-call]
-        app.add_url_rule(path, f"mlplatform_{view.__name__}", caught, methods=[method])
-        auth.BEFORE_REQUEST_VALIDATORS[path, method] = validator
+        app.add_url_rule(path, f"mlplatform_{name}", caught, methods=methods)
+        for method in methods:
+            auth.BEFORE_REQUEST_VALIDATORS[path, method] = validator
+
+
+def _expired() -> Any:
+    """List what was deleted some days ago, or remove one of it."""
+    from flask import request
+
+    if request.method == "GET":
+        days = _days(request.args.get("days", type=float))
+        return {"expired": mlflow_retention.expired(days, request.args.get("after", ""))}
+    values = request.get_json()
+    return {"removed": mlflow_retention.remove(str(values.get("id", "")), _days(values.get("days")))}
+
+
+def _days(given: Any) -> float:
+    """Return a number of days that a request names; a missing one must not remove everything."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise MlflowException(f"Invalid days {given!r}: pass a number, 0 or more.", INVALID_PARAMETER_VALUE)
+    return float(given)
 
 
 def open_app() -> Any:

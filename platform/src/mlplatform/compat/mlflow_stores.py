@@ -88,6 +88,24 @@ def sign(name: str, version: str, signing: Signing) -> dict[str, Any]:
     return digest_of(name, version, signing)
 
 
+def unregistered(location: str) -> str | None:
+    """Return the path in the artifact store; None if it is elsewhere, or a registered version has files there."""
+    path = _path_of(location)
+    return None if not path or _registered_at(_and_above(path), path) else path
+
+
+def sizes_of_files(path: str) -> list[int]:
+    """Return the size of each file below a path, in bytes."""
+    entries = list(_repository().list_artifacts(path))
+    files = [entry.file_size or 0 for entry in entries if not entry.is_dir]
+    return [*files, *(size for entry in entries if entry.is_dir for size in sizes_of_files(entry.path))]
+
+
+def remove_files(path: str) -> None:
+    """Remove every file below a path; refused if a registered version has files there."""
+    _repository().delete_artifacts(path)
+
+
 def _repository() -> Any:
     from mlflow.server import handlers
 
@@ -283,9 +301,7 @@ def _checked(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_write(path: str, deletes: bool) -> None:
     path = posixpath.normpath(path).strip("/")
-    parts = path.split("/")
-    above = ["/".join(parts[: count + 1]) for count in range(len(parts))]
-    found = _registered_at(above, path if deletes else None)
+    found = _registered_at(_and_above(path), path if deletes else None)
     if found is None:
         return
     folder, _, file = path.rpartition("/")
@@ -295,6 +311,12 @@ def _check_write(path: str, deletes: bool) -> None:
         f"The file {path!r} belongs to version {found[1]} of the registered model {found[0]!r}, whose files cannot be "
         "changed; log a new model and register that."
     )
+
+
+def _and_above(path: str) -> list[str]:
+    """Return a path and those of the folders above it."""
+    parts = path.split("/")
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _names(folder: str) -> set[str]:

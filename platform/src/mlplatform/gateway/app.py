@@ -18,12 +18,14 @@ from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import disks as http_disks
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
+from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import utilisation as http_utilisation
@@ -37,6 +39,7 @@ from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.starts import StartStore
@@ -47,6 +50,8 @@ from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.mlflow_rest import AsyncMlflowRest
+from mlplatform.settings import job
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.storage.objects import open_store
 
@@ -75,6 +80,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, disks)
+    retention = Retention(_kinds(config, store, packages, tracking))
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
@@ -95,7 +101,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
         packages.tidy()
-        tasks = [asyncio.create_task(reconciler.run()), asyncio.create_task(logs.run())]
+        tasks = [asyncio.create_task(work) for work in (reconciler.run(), logs.run(), retention.run())]
         for task in tasks:
             task.add_done_callback(_exit_with)
         try:
@@ -117,6 +123,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *jobs.routes(),
             *http_packages.routes(packages, audit=audit, disks=disks),
             *http_disks.routes(disks),
+            *http_retention.routes(retention, audit),
             *http_audit.routes(audit),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
@@ -139,6 +146,19 @@ def create_app(config: GatewaySettings) -> Starlette:
         exception_handlers={PlatformError: error_handler(disks.full)},
         lifespan=lifespan,
     )
+
+
+def _kinds(
+    config: GatewaySettings, store: JobStore, packages: Packages, tracking: AsyncMlflowRest | None
+) -> list[Kind]:
+    """Return the kinds of data that are removed: by default those that can be recreated, others if it is set."""
+    kinds: list[Kind] = [UnusedPackages(store, packages)]
+    if config.checkpoints_keep_days:
+        files = open_store(job.settings().storage)
+        kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
+    if config.runs_keep_days and tracking is not None:
+        kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
+    return kinds
 
 
 def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:

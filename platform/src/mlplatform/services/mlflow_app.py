@@ -31,7 +31,7 @@ def create_app() -> Any:
     _open_on_training()
     key = settings.mlflow_signing_key_file.read_bytes().strip()
     signing = Signing(key, lambda text: checksums.digest(checksums.parse(text)))
-    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", signing))
+    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", "gateway", signing))
 
 
 def create_local_app() -> Any:

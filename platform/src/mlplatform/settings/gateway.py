@@ -92,6 +92,12 @@ class GatewaySettings(EnvironmentSettings):
     disk_reserve: float = Field(2, ge=0, validation_alias="MLPLATFORM_GATEWAY_DISK_RESERVE")
     """Free space on each of these disks, in GB, below which new jobs are rejected."""
 
+    checkpoints_keep_days: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_CHECKPOINTS_KEEP_DAYS")
+    """Days after a job's end for which its checkpoints are kept; None: forever."""
+
+    runs_keep_days: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_RUNS_KEEP_DAYS")
+    """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
+
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 

@@ -126,6 +126,12 @@ class StackSettings(BaseSettings):
     version_days: int = Field(7, ge=1, validation_alias="VERSION_DAYS")
     """Days for which replaced and deleted objects of versioned buckets are kept."""
 
+    checkpoints_keep_days: float | None = Field(None, gt=0, validation_alias="CHECKPOINTS_KEEP_DAYS")
+    """Days after a job's end for which its checkpoints are kept; None: forever."""
+
+    runs_keep_days: float | None = Field(None, gt=0, validation_alias="RUNS_KEEP_DAYS")
+    """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
+
     alert_receivers: str = Field("", validation_alias="ALERT_RECEIVERS")
     """Kinds of receivers of alerts, comma-separated; empty for none."""
 

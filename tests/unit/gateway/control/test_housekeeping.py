@@ -10,7 +10,6 @@ from mlplatform.gateway.control import housekeeping
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.leftovers import LeftoverActors
-from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -46,8 +45,7 @@ def test_failing_run_closure_does_not_block_other_jobs(
         for job_id in ("broken", "mine", "untracked"):
             await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
             await store.request_stop(job_id)
-        packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
-        keeping = Housekeeping(store, unused, packages, tracking, JobErrors(), LeftoverActors(unused, {}))
+        keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}))
         closing = asyncio.create_task(keeping.close_runs())
         async with asyncio.timeout(20):
             while len(await store.unclosed()) > 1:

@@ -116,7 +116,7 @@ def test_package_upload_read_and_delete(client: httpx.Client, packages: Packages
     assert kept(spool) == []
 
 
-def test_old_packages_without_job_are_removed(packages: Packages, root: Path) -> None:
+def test_old_packages_without_job_are_unused(packages: Packages, root: Path) -> None:
     names = ["_ray_pkg_old.zip", "_ray_pkg_needed.zip", "_ray_pkg_asked.zip", "_ray_pkg_new.zip"]
     for name in names:
         asyncio.run(packages.put(name, pieces(b"x")))
@@ -124,8 +124,9 @@ def test_old_packages_without_job_are_removed(packages: Packages, root: Path) ->
     for name in names[:3]:
         os.utime(root / "packages" / name, (yesterday, yesterday))
     assert asyncio.run(packages.exists("_ray_pkg_asked.zip"))
-    asyncio.run(packages.clean({"_ray_pkg_needed.zip"}))
-    assert kept(root) == sorted(names[1:])
+    assert asyncio.run(packages.unused({"_ray_pkg_needed.zip"})) == {names[0]: 1}
+    assert packages.was_requested("_ray_pkg_asked.zip")
+    assert not packages.was_requested(names[0])
 
 
 def test_drafts_of_killed_process_are_removed(packages: Packages, spool: Path) -> None:

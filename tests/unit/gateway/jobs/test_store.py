@@ -8,6 +8,7 @@ import pytest
 from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform.gateway.jobs.store import JobStore
@@ -302,11 +303,25 @@ def test_nul_characters_in_reason_are_stored(store: JobStore) -> None:
         do(store.get("a\0b"))
 
 
-def test_packages_of_all_jobs_are_kept(store: JobStore) -> None:
+def test_packages_of_open_jobs_are_needed(store: JobStore) -> None:
     modules = {"py_modules": ["gcs://b.whl", "/local"]}
-    for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {})):
+    ended = {"working_dir": "gcs://c.zip"}
+    for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {}), ("c", ended)):
         do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
+    assert do(store.packages()) == {"a.zip", "b.whl", "c.zip"}
+    do(store.request_stop("c"))
     assert do(store.packages()) == {"a.zip", "b.whl"}
+
+
+def test_ends_include_those_of_deleted_jobs(store: JobStore) -> None:
+    for job_id in ("mine", "again"):
+        add(store, job_id)
+        do(store.request_stop(job_id))
+    do(store.delete("again"))
+    add(store, "again")
+    ended, still_open = do(JobEnds(store.engine).read())
+    assert set(ended) == {"mine", "again"}
+    assert still_open == {"again"}
 
 
 def test_only_latest_ended_attempts_stay_in_ray(store: JobStore) -> None:

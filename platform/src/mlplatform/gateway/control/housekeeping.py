@@ -1,4 +1,4 @@
-"""Housekeeping after jobs: the end of their MLflow runs and actors, Ray's old records, packages that no job needs."""
+"""Housekeeping after jobs: the end of their MLflow runs and of their actors, and Ray's old records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Literal
 from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
-from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
@@ -23,8 +22,6 @@ _GATHER_SECONDS = 1.0
 """Jobs that end within this time share a search for open runs, which takes MLflow 30 ms of CPU."""
 
 _CLEAN_SECONDS = 30.0
-
-_CLEAN_PACKAGES_SECONDS = 3600.0
 
 _KEPT_IN_RAY = 100
 """Maximum number of ended attempts left in Ray's own list."""
@@ -49,14 +46,12 @@ class Housekeeping:
         self,
         store: JobStore,
         head: RayHead,
-        packages: Packages,
         tracking: AsyncMlflowRest | None,
         errors: JobErrors,
         leftovers: LeftoverActors,
     ) -> None:
         self._store = store
         self._head = head
-        self._packages = packages
         self._tracking = tracking
         self._errors = errors
         self.end_leftovers = leftovers.look
@@ -116,8 +111,3 @@ class Housekeeping:
             if await self._head.delete(ray_submission_id):
                 await self._store.gone_from_ray(ray_submission_id)
         await asyncio.sleep(_CLEAN_SECONDS)
-
-    async def clean_packages(self) -> None:
-        """Wait an hour, then delete old packages that no job names."""
-        await asyncio.sleep(_CLEAN_PACKAGES_SECONDS)
-        await self._packages.clean(await self._store.packages())

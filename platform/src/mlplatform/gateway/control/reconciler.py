@@ -89,7 +89,7 @@ class Reconciler:
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
         leftovers = LeftoverActors(head, driver_labels)
-        self._housekeeping = Housekeeping(store, head, packages, tracking, self._errors, leftovers)
+        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
         self._starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
@@ -118,7 +118,6 @@ class Reconciler:
             group.create_task(self._forever(self._housekeeping.close_runs))
             group.create_task(self._forever(self._housekeeping.end_leftovers))
             group.create_task(self._forever(self._housekeeping.clean_ray))
-            group.create_task(self._forever(self._housekeeping.clean_packages))
             group.create_task(self._outages.watch(self._some_open))
 
     async def look(self) -> ClusterSnapshot:

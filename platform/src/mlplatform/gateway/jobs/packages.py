@@ -70,7 +70,7 @@ class Packages:
         self._asked_for: dict[str, float] = {}
 
     async def exists(self, name: str) -> bool:
-        """Return whether a package is stored; if so, `clean` keeps it for a day."""
+        """Return whether a package is stored; if so, it is kept for a day."""
         key = _key(name)
         self._asked_for[name] = time.monotonic()
         return await to_thread.run_sync(self._has, key)
@@ -143,18 +143,21 @@ class Packages:
         await to_thread.run_sync(self._store.delete, _key(name))
         self._digests.pop(name, None)
 
-    async def clean(self, needed: Collection[str]) -> None:
-        """Delete packages that are not `needed`, older than a day and not requested within the last day.
+    async def unused(self, needed: Collection[str]) -> dict[str, int]:
+        """Return the size of each package that is not `needed`, older than a day and not requested within a day.
 
         A client checks for a package before it submits a job with it, and uploads it only if it is missing.
         """
         least = time.monotonic() - _KEPT_SECONDS
         self._asked_for = {name: at for name, at in self._asked_for.items() if at >= least}
         oldest = datetime.now(UTC) - timedelta(seconds=_KEPT_SECONDS)
-        for entry in await to_thread.run_sync(self._store.find, _FOLDER):
-            name = entry.key.removeprefix(_FOLDER)
-            if entry.modified < oldest and name not in needed and name not in self._asked_for:
-                await self.delete(name)
+        entries = await to_thread.run_sync(self._store.find, _FOLDER)
+        old = {entry.key.removeprefix(_FOLDER): entry.size for entry in entries if entry.modified < oldest}
+        return {name: size for name, size in old.items() if name not in needed and not self.was_requested(name)}
+
+    def was_requested(self, name: str) -> bool:
+        """Return whether a client has checked for a package within a day, and may be about to submit a job with it."""
+        return name in self._asked_for
 
     def tidy(self) -> None:
         """Delete the partial packages that a killed process has left on this disk."""

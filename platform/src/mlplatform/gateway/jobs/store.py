@@ -261,8 +261,8 @@ class JobStore:
 
     @transaction
     def packages(self, session: Session) -> set[str]:
-        """Return the names of the packages that jobs were submitted with."""
-        environments = session.scalars(select(JobRow.runtime_env).where(JobRow.deleted.is_(None)))
+        """Return the names of the packages that open jobs need; an ended job never starts again."""
+        environments = session.scalars(select(JobRow.runtime_env).where(JobRow.ended.is_(None)))
         return {name for environment in environments for name in package_names(environment)}
 
     @transaction

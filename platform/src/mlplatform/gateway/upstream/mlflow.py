@@ -20,6 +20,9 @@ _REASON_CHARACTERS = 5000
 
 _PAGE = 1000
 
+_EXPIRED = "mlplatform/expired"
+"""Route of our own in the stack's MLflow (`compat.mlflow_retention`)."""
+
 _EXPERIMENTS = 500
 """Experiments per search of runs."""
 
@@ -84,6 +87,31 @@ async def jobs_with_open_runs(client: AsyncMlflowRest) -> set[str]:
     except RejectedError as error:
         raise UnreachableError(f"{error}; see its log.") from error
     return {tag["value"] for run in runs for tag in run.get("data", {}).get("tags", []) if tag["key"] == TAG_JOB}
+
+
+class DeletedRuns:
+    """Deleted runs and logged models that the stack's MLflow removes for good.
+
+    Every method raises UnreachableError or AccessError, as `close_runs` does, and RejectedError if the server is
+    another one, which has no such route.
+    """
+
+    def __init__(self, client: AsyncMlflowRest) -> None:
+        self._client = client
+
+    async def find(self, days: float) -> list[dict[str, Any]]:
+        """Return id, number of files and bytes of each that was deleted some days ago and can be removed."""
+        found: list[dict[str, Any]] = []
+        after = ""
+        while page := (await self._client.call("GET", _EXPIRED, {"days": days, "after": after}))["expired"]:
+            found += [one for one in page if one["removable"]]
+            after = page[-1]["id"]
+        return found
+
+    async def remove(self, identity: str, days: float) -> bool:
+        """Remove one with its files, unless it is restored or registered meanwhile; return whether it was removed."""
+        answer = await self._client.call("POST", _EXPIRED, {"id": identity, "days": days})
+        return bool(answer["removed"])
 
 
 class JobPages:

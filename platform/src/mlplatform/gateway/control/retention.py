@@ -1,0 +1,198 @@
+"""Removal of what nobody needs any more: packages by default; checkpoints and runs once they are old, if it is set.
+
+Each kind lists what it would remove now, and looks again before it removes one of them: meanwhile a job may need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from anyio import to_thread
+
+from mlplatform.errors import PlatformError
+from mlplatform.gateway.jobs.ends import JobEnds
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.store import JobStore, now
+from mlplatform.gateway.upstream.mlflow import DeletedRuns
+from mlplatform.storage import fence, run_reference
+from mlplatform.storage.objects import Entry, ObjectStore
+from mlplatform.throttle import ThrottledWarning
+
+_PASS_SECONDS = 3600.0
+
+_CHECKED_FILES = 100
+"""Files of a job that are removed before the gateway looks again whether the job is open."""
+
+_KEPT_FILES = (fence.NAME, run_reference.NAME)
+"""A few bytes per job: the fence still keeps an attempt that wakes up after years from writing."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Removable:
+    """Data that is removed as a whole.
+
+    Attributes:
+        name: of the package, job, run or model.
+        files: their number.
+        bytes: their size.
+    """
+
+    name: str
+    files: int
+    bytes: int
+
+
+class Kind(Protocol):
+    """Data of one kind. Both methods raise a PlatformError while a service is unavailable."""
+
+    title: str
+
+    async def find(self) -> Sequence[Removable]:
+        """Return what can be removed now."""
+
+    async def remove(self, found: Removable) -> bool:
+        """Remove it, unless it is needed again; return whether it was removed."""
+
+
+class UnusedPackages:
+    """Uploads that no open job was submitted with, and that nobody has requested within a day."""
+
+    title = "packages that no open job needs"
+
+    def __init__(self, store: JobStore, packages: Packages) -> None:
+        self._store = store
+        self._packages = packages
+
+    async def find(self) -> Sequence[Removable]:
+        unused = await self._packages.unused(await self._store.packages())
+        return [Removable(name, 1, size) for name, size in unused.items()]
+
+    async def remove(self, found: Removable) -> bool:
+        if self._packages.was_requested(found.name) or found.name in await self._store.packages():
+            return False
+        await self._packages.delete(found.name)
+        return True
+
+
+class OldCheckpoints:
+    """Checkpoints of jobs that ended some days ago, if nobody has written to the job's folder since.
+
+    Args:
+        ends: of all jobs.
+        files: storage with one folder per job.
+        days: time after a job's end.
+    """
+
+    title = "checkpoints of ended jobs"
+
+    def __init__(self, ends: JobEnds, files: ObjectStore, days: float) -> None:
+        self._ends = ends
+        self._files = files
+        self._age = timedelta(days=days)
+
+    async def find(self) -> Sequence[Removable]:
+        ended, still_open = await self._ends.read()
+        entries = await to_thread.run_sync(self._files.find, "")
+        found = expired(entries, ended, still_open, now() - self._age)
+        return [Removable(job, len(files), _size(files)) for job, files in sorted(found.items())]
+
+    async def remove(self, found: Removable) -> bool:
+        entries = await to_thread.run_sync(self._files.find, f"{found.name}/")
+        ended, still_open = await self._ends.read()
+        files = expired(entries, ended, still_open, now() - self._age).get(found.name, [])
+        for position, entry in enumerate(files):
+            # The id of a deleted job may be used again meanwhile.
+            if position % _CHECKED_FILES == 0 and found.name in (await self._ends.read())[1]:
+                return False
+            await to_thread.run_sync(self._files.delete, entry.key)
+        return bool(files)
+
+
+class OldRuns:
+    """Runs and logged models that were deleted in MLflow some days ago, with their artifacts; MLflow selects them."""
+
+    title = "deleted runs in MLflow"
+
+    def __init__(self, deleted: DeletedRuns, days: float) -> None:
+        self._deleted = deleted
+        self._days = days
+
+    async def find(self) -> Sequence[Removable]:
+        found = await self._deleted.find(self._days)
+        return [Removable(str(one["id"]), int(one["files"]), int(one["bytes"])) for one in found]
+
+    async def remove(self, found: Removable) -> bool:
+        return await self._deleted.remove(found.name, self._days)
+
+
+class Retention:
+    """All kinds, removed once per hour."""
+
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        self._kinds = kinds
+        self._removing = asyncio.Lock()
+        self._warn = ThrottledWarning(_log)
+
+    async def run(self) -> None:
+        """Remove what can be removed, once per hour; never returns."""
+        while True:
+            # The first pass is late too: clients may be about to submit jobs with packages that they have looked for.
+            await asyncio.sleep(_PASS_SECONDS)
+            for kind in self._kinds:
+                await self._remove_all(kind)
+
+    async def plan(self) -> list[tuple[str, Sequence[Removable]]]:
+        """Return what `apply` would remove now, by the title of its kind."""
+        return [(kind.title, await kind.find()) for kind in self._kinds]
+
+    async def apply(self) -> AsyncIterator[tuple[str, Removable]]:
+        """Remove what can be removed now; yield each with the title of its kind."""
+        async with self._removing:
+            for kind in self._kinds:
+                for found in await kind.find():
+                    if await kind.remove(found):
+                        yield kind.title, found
+
+    async def _remove_all(self, kind: Kind) -> None:
+        try:
+            async with self._removing:
+                removed = [found for found in await kind.find() if await kind.remove(found)]
+        except PlatformError as error:
+            self._warn("Nothing of the kind '%s' could be removed: %s", kind.title, error)
+        except Exception:
+            _log.exception("Removing the kind '%s' failed and is repeated in an hour.", kind.title)
+        else:
+            if removed:
+                freed = sum(found.bytes for found in removed) / 10**6
+                _log.info("Removed %d of the kind '%s': %.1f MB.", len(removed), kind.title, freed)
+
+
+def expired(
+    entries: Iterable[Entry], ended: Mapping[str, datetime], still_open: Collection[str], before: datetime
+) -> dict[str, list[Entry]]:
+    """Return the files that can be removed, by job: those of jobs that ended before a moment and are unchanged since.
+
+    Args:
+        entries: files of the storage, under keys `<job id>/...`. Folders of notebooks, and of nobody, are kept.
+        ended: the last end of each job, deleted ones included.
+        still_open: ids of the jobs that have not ended; one may have the id of a deleted job.
+        before: the moment.
+    """
+    folders: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        job, _, rest = entry.key.partition("/")
+        if rest and rest not in _KEPT_FILES and job in ended and job not in still_open and ended[job] < before:
+            folders[job].append(entry)
+    return {job: files for job, files in folders.items() if max(file.modified for file in files) < before}
+
+
+def _size(files: Iterable[Entry]) -> int:
+    return sum(file.size for file in files)

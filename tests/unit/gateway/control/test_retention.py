@@ -1,0 +1,196 @@
+"""Selection and removal of what nobody needs any more, with SQLite and folders."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import update
+
+from mlplatform.errors import StorageError
+from mlplatform.gateway.control.retention import (
+    OldCheckpoints,
+    OldRuns,
+    Removable,
+    Retention,
+    UnusedPackages,
+    expired,
+)
+from mlplatform.gateway.jobs.ends import JobEnds
+from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.storage.objects import Entry, open_store
+
+T = TypeVar("T")
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+OLD, NEW = NOW - timedelta(days=40), NOW - timedelta(days=2)
+BEFORE = NOW - timedelta(days=30)
+DAY = 86_400.0
+
+
+def do(call: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(call)
+
+
+def entry(key: str, modified: datetime = OLD) -> Entry:
+    return Entry(key, 5, modified)
+
+
+def jobs_of(*entries: Entry, ended: dict[str, datetime], still_open: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
+    return sorted(expired(entries, ended, still_open, BEFORE))
+
+
+def test_checkpoints_of_long_ended_jobs_expire() -> None:
+    files = [entry("old/fit/checkpoint_1/model.pt"), entry("old/fit/snapshot.json"), entry("new/fit/model.pt")]
+    found = expired(files, {"old": OLD, "new": NEW}, set(), BEFORE)
+    assert found == {"old": files[:2]}
+
+
+def test_folder_without_ended_job_is_kept() -> None:
+    files = [entry("ada-20260101-1/fit/x"), entry("loose"), entry("open/fit/x"), entry("oldest/x")]
+    assert jobs_of(*files, ended={"old": OLD}, still_open={"open"}) == []
+
+
+def test_open_job_with_id_of_deleted_one_keeps_folder() -> None:
+    assert jobs_of(entry("again/fit/x"), ended={"again": OLD}) == ["again"]
+    assert jobs_of(entry("again/fit/x"), ended={"again": OLD}, still_open={"again"}) == []
+
+
+def test_folder_that_somebody_writes_to_is_kept() -> None:
+    assert jobs_of(entry("old/fit/x"), entry("old/fit/y", NEW), ended={"old": OLD}) == []
+
+
+def test_fence_and_run_of_job_are_kept() -> None:
+    files = [entry("old/attempt"), entry("old/.mlflow-run"), entry("old/fit/attempt")]
+    assert expired(files, {"old": OLD}, set(), BEFORE) == {"old": files[2:]}
+
+
+class Place:
+    """A store of jobs, a folder of checkpoints and one of packages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage, self.files = folder / "storage", folder / "files"
+        self.store = JobStore(f"sqlite:///{folder}/gateway.db")
+        do(upgrade(self.store.engine))
+        self.packages = Packages(str(self.files), 1000, folder)
+        checkpoints = OldCheckpoints(JobEnds(self.store.engine), open_store(str(self.storage)), 30)
+        self.retention = Retention([UnusedPackages(self.store, self.packages), checkpoints])
+
+    def add(self, job_id: str, days: float | None = None) -> None:
+        """Add a job with a package and a checkpoint; it has ended some days ago, or is open."""
+        package = {"working_dir": f"gcs://{job_id}.zip"}
+        body = {"entrypoint": "true", "submission_id": job_id, "runtime_env": package}
+        do(self.store.add(Submission.model_validate(body).job()))
+        if days is not None:
+            do(self.store.request_stop(job_id))
+            with self.store.engine.begin() as connection:
+                ended = datetime.now(UTC) - timedelta(days=days)
+                connection.execute(update(JobRow).where(JobRow.id == job_id).values(ended=ended))
+        for path in (self.files / "packages" / f"{job_id}.zip", self.storage / job_id / "fit" / "model.pt"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("12345")
+            os.utime(path, (0, time.time() - 60 * DAY))
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in (self.files / "packages").iterdir()) + sorted(
+            path.parts[-3] for path in self.storage.rglob("model.pt")
+        )
+
+    def plan(self) -> dict[str, list[Removable]]:
+        return {title: list(found) for title, found in do(self.retention.plan())}
+
+    def apply(self) -> dict[str, list[Removable]]:
+        async def collect() -> dict[str, list[Removable]]:
+            removed: dict[str, list[Removable]] = {title: [] for title, _ in await self.retention.plan()}
+            async for title, found in self.retention.apply():
+                removed[title].append(found)
+            return removed
+
+        return do(collect())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    for job_id, days in (("old", 40), ("new", 2), ("open", None)):
+        made.add(job_id, days)
+    return made
+
+
+def test_plan_is_what_is_removed(place: Place) -> None:
+    planned = place.plan()
+    assert planned == {
+        UnusedPackages.title: [Removable("new.zip", 1, 5), Removable("old.zip", 1, 5)],
+        OldCheckpoints.title: [Removable("old", 1, 5)],
+    }
+    assert place.left() == ["new.zip", "old.zip", "open.zip", "new", "old", "open"]
+    assert place.apply() == planned
+    assert place.left() == ["open.zip", "new", "open"]
+    assert not any(place.plan().values())
+
+
+def test_what_is_needed_since_plan_is_kept(place: Place) -> None:
+    kinds = (
+        UnusedPackages(place.store, place.packages),
+        OldCheckpoints(JobEnds(place.store.engine), open_store(str(place.storage)), 30),
+    )
+    found = [(kind, one) for kind in kinds for one in do(kind.find())]
+    assert len(found) == 3
+    # The old job is deleted, and another one with its id and package is submitted.
+    do(place.store.delete("old"))
+    place.add("old")
+    assert do(place.packages.exists("new.zip"))
+    assert [do(kind.remove(one)) for kind, one in found] == [False, False, False]
+    assert place.left() == ["new.zip", "old.zip", "open.zip", "new", "old", "open"]
+
+
+def test_failing_kind_does_not_keep_others_from_removal(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing:
+        title = "failing"
+
+        async def find(self) -> list[Removable]:
+            raise StorageError("The bucket is gone.")
+
+        async def remove(self, found: Removable) -> bool:
+            return False
+
+    monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.05)
+    retention = Retention([Failing(), UnusedPackages(place.store, place.packages)])
+
+    async def passes() -> None:
+        task = asyncio.create_task(retention.run())
+        async with asyncio.timeout(20):
+            while "old.zip" in place.left():
+                await asyncio.sleep(0.02)
+        task.cancel()
+
+    do(passes())
+    assert "The bucket is gone." in caplog.text
+
+
+def test_mlflow_selects_deleted_runs() -> None:
+    class Deleted:
+        async def find(self, days: float) -> list[dict[str, Any]]:
+            assert days == 30
+            return [{"id": "a" * 32, "files": 2, "bytes": 7, "removable": True}]
+
+        async def remove(self, identity: str, days: float) -> bool:
+            return (identity, days) == ("a" * 32, 30)
+
+    deleted: Any = Deleted()
+    runs = OldRuns(deleted, 30)
+    found = do(runs.find())
+    assert found == [Removable("a" * 32, 2, 7)]
+    assert do(runs.remove(found[0]))
