@@ -76,6 +76,9 @@ backup: .venv/cli  ## Save the stack while it runs (TO=folder, s3:https://server
 restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or a tar; SNAPSHOT=id; FORCE=1 if there is data)
 	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
 
+prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
+	@$(CLI) stack prune $(if $(APPLY),--apply)
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -146,4 +149,4 @@ lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newe
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners prune destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

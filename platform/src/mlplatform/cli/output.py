@@ -44,6 +44,14 @@ def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None
     Console(file=terminal(), markup=False, emoji=False).print(table)
 
 
+def human(size: int) -> str:
+    """Return a number of bytes with a unit, as in `1.5 GB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.{0 if units[0] == 'B' else 1}f} {units[0]}"
+
+
 def span(*moments: datetime | None) -> str:
     """Return the known moments in this machine's time zone, as in `2026-11-22 10:00:00 to 2026-11-22 10:05:00`."""
     return " to ".join(f"{moment.astimezone():%Y-%m-%d %H:%M:%S}" for moment in moments if moment)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import exports, terminal
+from mlplatform.cli.output import exports, human, print_table, terminal
+
+if TYPE_CHECKING:
+    from mlplatform.stack.prune import Amount
 
 app = typer.Typer(help="The stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
 
@@ -34,12 +38,14 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining
+    from mlplatform.stack import compose, doctor, joining, prune
 
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))
     compose.up(root.absolute(), only)
+    if removed := prune.remove_unused_images(root.absolute()):
+        print(f"Removed {removed} images of former versions.")
     status(root)
 
 
@@ -136,6 +142,26 @@ def restore(
     for line in stack_backup.restore(root.absolute(), source, snapshot, force=force):
         print(line)
     status(root)
+
+
+@app.command()
+def prune(
+    remove: Annotated[bool, typer.Option("--apply", help="Remove it; without, nothing is changed.")] = False,
+    root: Root = Path(),
+) -> None:
+    """List what nobody needs any more, by kind, with the space that it takes."""
+    from mlplatform.stack import prune as stack_prune
+
+    root = root.absolute()
+    found = stack_prune.plan(root)
+    if remove:
+        removed = stack_prune.total(_shown(stack_prune.apply(root), sum(one.count for one in found)))
+        found = [stack_prune.Amount(one.kind, one.place, *removed.get((one.kind, one.place), (0, 0))) for one in found]
+    rows = [(one.kind, one.place, str(one.count), human(one.bytes)) for one in found]
+    rows.append(("all", "", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
+    print_table(("Kind", "Where", "Removed" if remove else "Removable", "Size"), rows)
+    if not remove and any(one.count for one in found):
+        print("Nothing was changed; `make prune APPLY=1` removes it.")
 
 
 @app.command("host-token")
@@ -261,6 +287,15 @@ def check(
         if not any(finding.blocks for finding in found):
             print("The stack can start on this host.")
     raise typer.Exit(int(any(finding.blocks for finding in found)))
+
+
+def _shown(removed: Iterable[Amount], count: int) -> Iterator[Amount]:
+    """Pass on what is removed, and show a progress bar in a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(removed, "Removing", total=count, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _remark(sentences: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlplatform.compat import ray_commands
 from mlplatform.contract import START_LOG
+from mlplatform.services import ray_files
 from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.warm import client, notes
@@ -44,6 +45,7 @@ def prepare(parameters: Any, head: bool) -> None:
     ray_commands.unpack_once()
     ray_commands.end_with_raylet()
     folder = Path(tempfile.gettempdir())
+    remove_leftovers(folder / "ray")
     start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
 
@@ -60,6 +62,13 @@ def prepare_local(parameters: Any, head: bool) -> None:
     ray_commands.end_with_raylet()
     ray_commands.disable_client_server(parameters)
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
+
+
+def remove_leftovers(sessions: Path) -> None:
+    """Remove what former starts of the node have left, and start the process that removes old files once per hour."""
+    ray_files.prepare_start(sessions)
+    command = [sys.executable, "-m", ray_files.__name__, str(sessions), "hourly"]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
