@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ import httpx
 import pytest
 from embedded import wait_for
 
+from mlplatform.errors import RegistryError
 from mlplatform.files import checksums
 from mlplatform.local.processes import free_ports
+from mlplatform.registry import models
+from mlplatform.settings.job import settings
 
 pytest.importorskip("flask_wtf")
 
@@ -62,7 +68,7 @@ class Server:
         return path, self.send(user, "POST", "model-versions/create", version)
 
 
-SUMS = {"data.pkl": "9a4e8a2f6e8a3b7c" * 4}
+SUMS = {"data.pkl": hashlib.sha256(b"weights").hexdigest()}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +110,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(30)
 
 
+@pytest.fixture
+def as_person(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make this process a client of the server."""
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "person")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", f"{PASSWORD}person")
+    settings.cache_clear()
+    mlflow.set_tracking_uri(server.address)
+    yield
+    mlflow.set_tracking_uri(None)
+    settings.cache_clear()
+
+
+def change_tags(server: Server, statement: str, *values: str) -> None:
+    """Change tags of versions behind the server's back."""
+    with sqlite3.connect(server.log.parent / "mlflow.db") as database:
+        assert database.execute(statement, values).rowcount == 1
+
+
 def answers(server: Server) -> bool:
     try:
         return httpx.get(f"{server.address}/health").is_success
@@ -129,6 +156,59 @@ def test_artifacts_elsewhere_are_refused(server: Server) -> None:
         version = {"name": "elsewhere", "source": source}
         answer = server.send("job", "POST", "model-versions/create", version)
         assert answer.status_code in (400, 403), (source, answer.text)
+
+
+def span_with(tags: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """A trace's id and its only span, in OpenTelemetry's JSON, with tags of the trace."""
+    trace = uuid.uuid4().hex
+    attributes = [{"key": f"mlflow.traceTag.{key}", "value": {"stringValue": value}} for key, value in tags.items()]
+    span = {"traceId": trace, "spanId": trace[:16], "name": "probe", "attributes": attributes}
+    span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    return f"tr-{trace}", {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+
+
+def test_trace_cannot_be_placed_elsewhere(server: Server) -> None:
+    experiment = server.call("job", "POST", "experiments/create", {"name": "traces"})["experiment_id"]
+    location = {"key": "mlflow.artifactLocation", "value": "s3://jobs/x"}
+    old = {"experiment_id": experiment, "timestamp_ms": 1, "request_metadata": [], "tags": [location]}
+    assert refused(server.send("job", "POST", "traces", old), "is not this server's")
+    place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": experiment}}
+    info = {"trace_id": "tr-1", "trace_location": place, "request_time": "2026-11-01T00:00:00Z", "state": "OK"}
+    path = "/api/3.0/mlflow/traces"
+    for tags in ({location["key"]: location["value"]}, {location["key"]: "mlflow-artifacts:/../x"}):
+        answer = server.send("job", "POST", path, {"trace": {"trace_info": {**info, "tags": tags}}})
+        assert refused(answer, "is not this server's"), answer.text
+    assert server.send("job", "POST", path, {"trace": {"trace_info": info}}).is_success
+    for key in (location["key"], "mlflow.trace.archiveLocation"):
+        for version in ("2.0", "3.0"):
+            values = {**location, "key": key}
+            answer = server.send("job", "PATCH", f"/api/{version}/mlflow/traces/tr-1/tags", values)
+            # MLflow itself refuses some of these since 3.17.
+            assert refused(answer, "is not this server's") or "is immutable" in answer.text, (key, answer.text)
+        ended = {"timestamp_ms": 2, "status": "OK", "request_metadata": [], "tags": [{**location, "key": key}]}
+        assert refused(server.send("job", "PATCH", "traces/tr-1", ended), "is not this server's")
+    tag = {"key": "team", "value": "vision"}
+    assert server.send("job", "PATCH", "/api/3.0/mlflow/traces/tr-1/tags", tag).is_success
+
+
+def test_files_of_trace_are_read_from_this_server_only(server: Server, tmp_path: Path) -> None:
+    attachment = str(uuid.uuid4())
+    (tmp_path / "attachments").mkdir()
+    (tmp_path / "attachments" / attachment).write_text("stolen")
+    (tmp_path / "traces.pb").write_text("stolen")
+    headers = {"x-mlflow-experiment-id": "0"}
+    archive = {"mlflow.trace.spansLocation": "ARCHIVE_REPO", "mlflow.trace.archiveLocation": str(tmp_path)}
+    for tags, path in ((archive, ""), ({"mlflow.artifactLocation": str(tmp_path)}, attachment)):
+        trace, spans = span_with(tags)
+        answer = server.send("job", "POST", "/v1/traces", spans, headers=headers)
+        assert "is not this server's" in answer.text, (tags, answer.status_code, answer.text)
+        values = {"request_id": trace} | ({"path": path} if path else {})
+        answer = server.send("job", "GET", "/ajax-api/2.0/mlflow/get-trace-artifact", values)
+        assert not answer.is_success, (tags, answer.text)
+    trace, spans = span_with({})
+    assert server.send("job", "POST", "/v1/traces", spans, headers=headers).is_success
+    values = {"request_id": trace}
+    assert server.call("job", "GET", "/ajax-api/2.0/mlflow/get-trace-artifact", values)["spans"]
 
 
 def test_files_of_registered_version_stay_as_they_are(server: Server) -> None:
@@ -193,6 +273,34 @@ def test_only_administrator_signs_old_versions(server: Server) -> None:
     text = checksums.render(SUMS).encode()
     assert server.send("person", "PUT", f"{FILES}/{path}/SHA256SUMS", content=text).is_success
     assert server.call("admin", "POST", "mlplatform/sign", named)["signed"]
+
+
+def test_download_requires_signature_of_this_server(server: Server, as_person: None, tmp_path: Path) -> None:
+    server.register("person", "fetched")
+    assert (models.download("fetched/1", tmp_path / "own") / "data.pkl").read_bytes() == b"weights"
+    forged = "UPDATE model_version_tags SET value = ? WHERE key = 'mlplatform.signature' AND name = 'fetched'"
+    change_tags(server, forged, "0" * 64)
+    with pytest.raises(RegistryError, match="restored without its secrets/mlflow_signing_key"):
+        models.download("fetched/1", tmp_path / "forged")
+    assert not (tmp_path / "forged").exists()
+    server.call("admin", "POST", "mlplatform/sign", {"name": "fetched", "version": "1"})
+    assert models.download("fetched/1", tmp_path / "forged").is_dir()
+
+
+def test_download_reports_unsigned_and_unchecked_versions(
+    server: Server, as_person: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.register("person", "early")
+    change_tags(server, "DELETE FROM model_version_tags WHERE key = 'mlplatform.signature' AND name = 'early'")
+    assert (models.download("early/1", tmp_path / "early") / "data.pkl").read_bytes() == b"weights"
+    assert "early version 1 is unsigned: it is older than the server's signatures." in capsys.readouterr().err
+    other = "UPDATE model_version_tags SET value = ? WHERE key = 'mlplatform.digest' AND name = 'early'"
+    change_tags(server, other, "0" * 64)
+    with pytest.raises(RegistryError, match="checksums of early version 1 are not the registered ones"):
+        models.download("early/1", tmp_path / "changed")
+    server.register("person", "unchecked", sums=False)
+    assert models.download("unchecked/1", tmp_path / "unchecked").is_dir()
+    assert "unchecked version 1 was registered without checksums" in capsys.readouterr().err
 
 
 def test_changes_of_registered_models_are_recorded(server: Server) -> None:

@@ -19,6 +19,7 @@ from mlplatform.credentials import read_mlflow_account
 from mlplatform.files import checksums
 
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+PARTS = "/api/2.0/mlflow-artifacts/mpu"
 API = "/api/2.0/mlflow"
 REFUSED = (401, 403)
 
@@ -27,7 +28,7 @@ TEAM = ("admin", "gateway", "job", "person", "prometheus")
 """MLflow lets every account log and promote; what is registered is guarded, whoever asks."""
 
 # Action: method, path, values, and the accounts that may. {name}: a registered model of the administrator, with the
-# files at {path}, in {run}; {new}: a name of its own for each try.
+# files at {path}, in {run}; {own}: that run's other files; {new}: a name of its own for each try.
 MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "read runs": ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}, TEAM),
     "create experiment": ("POST", f"{API}/experiments/create", {"name": "{new}"}, TEAM),
@@ -57,6 +58,31 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "sign": ("POST", f"{API}/mlplatform/sign", {"name": "{name}", "version": "1"}, ("admin",)),
     "overwrite registered file": ("PUT", f"{ARTIFACTS}/{{path}}/data.pkl", {}, ()),
     "add file to registered version": ("PUT", f"{ARTIFACTS}/{{path}}/more.pkl", {}, ()),
+    # In parts, which the store of files supports only on S3.
+    "upload parts": ("POST", f"{PARTS}/create/{{own}}", {"path": "data.pkl", "num_parts": 1}, TEAM),
+    "upload parts over registered file": (
+        *("POST", f"{PARTS}/create/{{path}}"),
+        *({"path": "data.pkl", "num_parts": 1}, ()),
+    ),
+    "add parts to registered version": (
+        *("POST", f"{PARTS}/create/{{path}}"),
+        *({"path": "more.pkl", "num_parts": 1}, ()),
+    ),
+    "complete parts of registered file": (
+        *("POST", f"{PARTS}/complete/{{path}}"),
+        *({"path": "data.pkl", "upload_id": "x", "parts": []}, ()),
+    ),
+    "place a trace elsewhere": (
+        *("POST", f"{API}/traces"),
+        *(
+            {
+                "experiment_id": "0",
+                "timestamp_ms": 1,
+                "tags": [{"key": "mlflow.artifactLocation", "value": "s3://x/y"}],
+            },
+            (),
+        ),
+    ),
     "delete registered file": ("DELETE", f"{ARTIFACTS}/{{path}}/data.pkl", {}, ()),
     "delete others' version": (
         "DELETE",
@@ -110,7 +136,7 @@ def mlflow(running: Stack) -> Iterator[Mlflow]:
         run = found.send("admin", "POST", f"{API}/runs/create", {"experiment_id": "0"}).json()["run"]["info"]
         path = run["artifact_uri"].removeprefix("mlflow-artifacts:/").strip("/") + "/model"
         name = f"rights-{uuid.uuid4().hex[:8]}"
-        found.names = {"name": name, "run": run["run_id"], "path": path}
+        found.names = {"name": name, "run": run["run_id"], "path": path, "own": f"{path}-own"}
         sums = checksums.render({"data.pkl": "0" * 64})
         for file, text in (("data.pkl", "weights"), (checksums.FILE, sums)):
             answer = client.put(f"{ARTIFACTS}/{path}/{file}", content=text.encode(), auth=logins["admin"])

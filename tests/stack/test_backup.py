@@ -122,6 +122,12 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     assert moved.settings.prefix == "moved-"
     assert "WEBHOOK_SCHEMES=https,http" in (moved.root / ".env").read_text(), "a setting of the backup is missing"
     assert moved.execute("notebook", "cat", "/home/jovyan/work/notes/todo.txt").stdout == "buy a GPU"
+    # The backup has no secrets, so the signatures of models are not those of this server.
+    fetched = moved.execute(
+        "notebook", "mlplatform", "models", "download", "digits@champion", "/tmp/model", check=False
+    )
+    assert fetched.returncode
+    assert "restored without its secrets/mlflow_signing_key. Copy that key to it" in fetched.stderr, fetched.stderr
     with Jobs(client_settings(moved.root)) as restored:
         wait_for(lambda: len(starts(restored, writing)) > 1, "the job's next attempt", 240)
         assert starts(restored, writing)[-1] > 0, "the job began again instead of resuming"

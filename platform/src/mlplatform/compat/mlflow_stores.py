@@ -29,6 +29,9 @@ _PROMPT = "dummy-source"
 
 _TRACE_LOCATION = "mlflow.artifactLocation"
 
+_TRACE_ARCHIVE = "mlflow.trace.archiveLocation"
+"""Place of a trace that MLflow has archived, which this server never does: the server reads and deletes files there."""
+
 _LONGEST_SUMS = 32 << 20
 
 _WRITES = (
@@ -120,13 +123,18 @@ def _refusal(message: str) -> Exception:
 
 
 def _guard_locations() -> None:
-    """Refuse files at places other than the server's own, of experiments and of traces."""
+    """Refuse files at places other than the server's own, of experiments and of traces.
+
+    A trace's place is a tag, which MLflow 3.17.2 writes by five routes, spans in OpenTelemetry's format among them. All
+    end in rows of `SqlTraceTag`.
+    """
+    from mlflow.store.tracking.dbmodels.models import SqlTraceTag
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from sqlalchemy import event
 
     wrap(SqlAlchemyStore, "create_experiment", _create_experiment)
-    wrap(SqlAlchemyStore, "start_trace", _start_trace)
-    wrap(SqlAlchemyStore, "deprecated_start_trace_v2", _start_old_trace)
-    wrap(SqlAlchemyStore, "set_trace_tag", _set_trace_tag)
+    event.listen(SqlTraceTag, "before_insert", _check_trace_tag)
+    event.listen(SqlTraceTag, "before_update", _check_trace_tag)
 
 
 def _create_experiment(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,32 +146,16 @@ def _create_experiment(original: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-def _start_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    def start(self: Any, trace_info: Any) -> Any:
-        location = (trace_info.tags or {}).get(_TRACE_LOCATION)
-        if location and _path_of(location) is None:
-            raise _elsewhere(location)
-        return original(self, trace_info)
+def _check_trace_tag(mapper: Any, connection: Any, tag: Any) -> None:
+    """Refuse a place of a trace's files that is not the one which the server has assigned."""
+    from sqlalchemy import inspect as state_of
 
-    return start
-
-
-def _start_old_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    def start(self: Any, experiment_id: Any, timestamp_ms: Any, request_metadata: Any, tags: Any) -> Any:
-        if _TRACE_LOCATION in (tags or {}):
-            raise _elsewhere(tags[_TRACE_LOCATION])
-        return original(self, experiment_id, timestamp_ms, request_metadata, tags)
-
-    return start
-
-
-def _set_trace_tag(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_tag(self: Any, trace_id: str, key: str, value: str) -> Any:
-        if key == _TRACE_LOCATION:
-            raise _elsewhere(value)
-        return original(self, trace_id, key, value)
-
-    return set_tag
+    if tag.key not in (_TRACE_LOCATION, _TRACE_ARCHIVE):
+        return
+    state = state_of(tag)
+    moved = state.persistent and state.attrs.value.history.has_changes()
+    if tag.key == _TRACE_ARCHIVE or moved or _path_of(tag.value or "") is None:
+        raise _elsewhere(tag.value)
 
 
 def _elsewhere(location: str) -> Exception:
