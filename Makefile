@@ -124,8 +124,9 @@ soak: .venv/light/ready .venv/dev  ## Run the long repetitions that CI leaves ou
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
 
-lock: .venv/cli  ## Pin what the requirements.in files need (UPGRADE=1: the newest versions that they allow)
+lock: .venv/cli  ## Pin packages and images with hashes (UPGRADE=1: the newest versions)
 	images/lock.sh $(if $(UPGRADE),--upgrade)
+	@$(CLI) stack lock $(if $(UPGRADE),--upgrade)
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 

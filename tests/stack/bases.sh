@@ -24,7 +24,8 @@ current() {
 
 # The folder in bases/ is named after the last part of the image's name. Images without a folder are skipped.
 build() {
-  local image=$1 name tag digest
+  # Built under the tag alone: the digest in compose/images.lock is that of the official image.
+  local image=${1%%@*} name tag digest
   name=${image%:*}
   name=${name##*/}
   tag=${image##*:}
@@ -37,7 +38,7 @@ build() {
     fail "could not build $image from tests/stack/bases/$name; the reason is above"
 }
 
-base=$(sed -nE 's/^FROM (debian:\S+).*/\1/p' images/*/Dockerfile "$here"/bases/*/Dockerfile | sort -u)
+base=$(sed -nE 's/^FROM (debian:[^ $]+).*/\1/p' images/*/Dockerfile "$here"/bases/*/Dockerfile | sort -u)
 [ "$(wc -l <<<"$base")" = 1 ] || fail "the Dockerfiles must agree on one Debian image; they name: ${base//$'\n'/, }"
 if ! exists "$base"; then
   echo "building $base" >&2

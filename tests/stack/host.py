@@ -22,8 +22,10 @@ CHECKOUT = Path(__file__).parents[2]
 
 # All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
 # time; a person who is none of the containers' accounts; a GPU that each worker only declares; no Grafana, because no
-# package contains it; webhooks to a receiver on the stack's own network.
+# package contains it; webhooks to a receiver on the stack's own network; images by their tags, under which bases.sh
+# builds those that a machine without an image registry cannot pull.
 ENV = {
+    **dict.fromkeys(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE), ""),
     "STACK_PREFIX": "test-",
     "FOOD11_VOLUME": "test-food11",
     "NOTEBOOK_USER": "ada",

@@ -90,6 +90,19 @@ def ci(
 
 
 @app.command()
+def lock(
+    upgrade: Annotated[bool, typer.Option(help="Replace digests by those that the tags have now.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Write the digests of the images that others build, and list those whose registries do not answer."""
+    from mlplatform.stack import image_lock
+
+    unseen = image_lock.lock(root.absolute(), upgrade=upgrade)
+    for image in unseen:
+        print(f"unseen: {image.name} stays pinned by its tag only, because its registry did not answer")
+
+
+@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
