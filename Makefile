@@ -124,9 +124,9 @@ soak: .venv/light/ready .venv/dev  ## Run the long repetitions that CI leaves ou
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
 
-lock: .venv/cli  ## Pin packages and images with hashes (UPGRADE=1: the newest versions)
-	images/lock.sh $(if $(UPGRADE),--upgrade)
-	@$(CLI) stack lock $(if $(UPGRADE),--upgrade)
+lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in; UPGRADE=1: newest versions)
+	ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade)
+	$(if $(ONLY),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 

@@ -1,16 +1,69 @@
 #!/bin/sh
 # Pin what every requirements.in needs, with hashes. Versions that are already pinned stay; options are passed to uv, so
 # `images/lock.sh --upgrade` takes the newest versions that the files allow. The ray image leads: the others are
-# constrained to its versions, so that all of them fit into one environment.
+# constrained to its versions, so that all of them fit into one environment. ONLY=extra: the packages of the team alone;
+# ONLY=rocm: the ROCm builds alone.
 set -eu
 cd "$(dirname "$0")/.."
 
-pin() {
+setting() { sed -n "s/^$1=//p" .env 2>/dev/null || true; }
+checksum() { sha256sum <"$1" | cut -d ' ' -f 1; }
+
+export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$(setting PIP_INDEX_URL)}"
+
+compile() {
     # Without header and annotations: they would change with every run and name nothing that the *.in files do not.
-    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate "$@"
+    .venv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate "$@"
 }
 
+pin() { compile --universal --python-version 3.11 "$@"; }
+
+# with_checksum FILE SOURCE: let FILE begin with the checksum of what it was pinned for, which install.sh compares.
+with_checksum() {
+    pinned=$(cat "$1")
+    printf '# sha256 of %s: %s\n%s\n' "${2##*/}" "$(checksum "$2")" "$pinned" >"$1"
+}
+
+# Without the packages of the image itself: for rocm, torch has other hashes.
+pin_extra() {
+    # shellcheck disable=SC2046
+    pin "$@" $(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' images/ray/requirements.txt) \
+        --constraint images/ray/requirements.txt images/ray/extra-requirements.in \
+        --output-file images/ray/extra-requirements.txt
+    with_checksum images/ray/extra-requirements.txt images/ray/extra-requirements.in
+}
+
+# ROCm builds of torch are on an index of their own. If it is not set, pins for the present versions stay.
+pin_rocm() {
+    index=${TORCH_INDEX_URL:-$(setting TORCH_INDEX_URL)}
+    if [ -n "$index" ]; then
+        folder=$(mktemp -d)
+        images/ray/rocm.sh images/ray "$folder"
+        UV_INDEX=$index compile "$@" --index-strategy unsafe-best-match --python-version 3.13 \
+            --python-platform x86_64-manylinux_2_28 --constraint "$folder/versions.txt" "$folder/rocm.in" \
+            --output-file images/ray/rocm-requirements.txt
+        rm -r "$folder"
+        with_checksum images/ray/rocm-requirements.txt images/ray/requirements.txt
+    elif ! grep -q "$(checksum images/ray/requirements.txt)" images/ray/rocm-requirements.txt; then
+        echo "# unseen: \`make lock\` ran without TORCH_INDEX_URL, so ROCm builds are installed without hashes." \
+            >images/ray/rocm-requirements.txt
+    fi
+    sed -n 's/^# unseen/unseen/p' images/ray/rocm-requirements.txt
+}
+
+case "${ONLY:-}" in
+    extra | rocm)
+        "pin_$ONLY" "$@"
+        exit
+        ;;
+    ?*)
+        echo "ONLY=$ONLY is unknown: use extra or rocm, or leave it out for everything." >&2
+        exit 2
+        ;;
+esac
 pin "$@" images/ray/requirements.in --output-file images/ray/requirements.txt
+pin_extra "$@"
+pin_rocm "$@"
 for folder in platform images/platform images/notebook tests; do
     pin "$@" --constraint images/ray/requirements.txt "$folder/requirements.in" \
         --output-file "$folder/requirements.txt"

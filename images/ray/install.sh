@@ -1,14 +1,27 @@
 #!/bin/sh
 # Install the Python packages of the ray image for $ACCELERATOR; runs only while the image is built.
 set -eu
+cd "$(dirname "$0")"
 
 install() {
     UV_DEFAULT_INDEX="${PIP_INDEX_URL:-}" uv pip install --python /opt/venv --link-mode copy "$@"
 }
 
+# pinned_for FILE SOURCE: succeeds if `make lock` has written FILE for SOURCE as it is now.
+pinned_for() {
+    grep -qx "# sha256 of $2: $(sha256sum <"$2" | cut -d ' ' -f 1)" "$1"
+}
+
+# First, as the other packages take minutes. A line of a package continues with its hashes.
+if ! pinned_for extra-requirements.txt extra-requirements.in || grep -q '^[^#[:space:]].*[^\]$' extra-requirements.txt; then
+    echo "images/ray/extra-requirements.txt is not what \`make lock\` writes for extra-requirements.in: list your team's" \
+        "packages in extra-requirements.in, then run \`make lock ONLY=extra\`." >&2
+    exit 2
+fi
+
 case "$ACCELERATOR" in
     cpu | cuda)
-        install --require-hashes --requirement /tmp/requirements.txt
+        install --require-hashes --requirement requirements.txt
         ;;
     rocm)
         if [ -z "${TORCH_INDEX_URL:-}" ]; then
@@ -17,13 +30,15 @@ case "$ACCELERATOR" in
         fi
         # rocm-smi comes from Debian; the Python index does not have it.
         apt-get update && apt-get install -y --no-install-recommends rocm-smi && rm -rf /var/lib/apt/lists/*
-        # The hashes in requirements.txt belong to the CUDA builds, so only the versions are pinned here. amdsmi is left
-        # out: without its library it stops Ray, and with it Train V2 numbers the devices of a node wrongly.
-        sed -n 's/^\([A-Za-z0-9_.-]*==[^ \\]*\).*/\1/p' /tmp/requirements.txt | grep -v -i '^nvidia-\|^cuda\|^triton' >/tmp/versions.txt
-        # The list of requirements.in, with pyrsmi in place of NVIDIA's library; versions come from the constraints.
-        sed -e 's/^nvidia-ml-py$/pyrsmi/' -e 's/^\(torch\|torchvision\)==.*/\1/' /tmp/requirements.in >/tmp/rocm.in
-        UV_INDEX="$TORCH_INDEX_URL" install --index-strategy unsafe-best-match --constraint /tmp/versions.txt \
-            --requirement /tmp/rocm.in
+        export UV_INDEX="$TORCH_INDEX_URL"
+        if pinned_for rocm-requirements.txt requirements.txt; then
+            install --index-strategy unsafe-best-match --require-hashes --requirement rocm-requirements.txt
+        else
+            echo "ROCm builds have no hashes yet: \`make lock\` pins them if TORCH_INDEX_URL is set in .env." >&2
+            sh ./rocm.sh . .
+            install --index-strategy unsafe-best-match --constraint versions.txt --requirement rocm.in
+        fi
+        unset UV_INDEX
         ;;
     *)
         echo "Invalid ACCELERATOR='$ACCELERATOR': use cpu, cuda or rocm." >&2
@@ -31,8 +46,8 @@ case "$ACCELERATOR" in
         ;;
 esac
 
-# Packages that a team added; shipped empty.
-install --constraint /tmp/requirements.txt --requirement /tmp/extra-requirements.txt
+# Packages that a team added; shipped empty. All that they need is in the file, or in the image already.
+install --no-deps --require-hashes --requirement extra-requirements.txt
 
 # Compiled once, here. The user of the image cannot write the caches, and without them every process compiles all that it
 # imports: torch, Lightning and Ray Train take 31 s of a core, 11 s with caches. Templates that are not valid Python are

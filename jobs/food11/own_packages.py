@@ -6,7 +6,7 @@
 The lesson: for each distinct package list, Ray copies the image's whole Python environment on the node, so the first
 job waits for minutes. Later jobs with exactly the same list reuse the copy until the node is recreated.
 `runtime-uv.json` makes Ray install the list with uv. Packages that many jobs need belong in
-images/ray/extra-requirements.txt.
+images/ray/extra-requirements.in.
 """
 
 import json
