@@ -64,5 +64,11 @@ TAG_SIGNATURE = "mlplatform.signature"
 CHECKSUMS = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
 
+BACKUP_SERVERS = ("s3:", "rest:")
+"""Beginnings of the addresses of backups that are not folders of the host."""
+
+BACKUP_SUCCEEDED, BACKUP_TIMER = "succeeded", "timer"
+"""Files whose times are those of the last complete backup, and of the first start of the timer of backups."""
+
 AUDIT_ENTRIES = 1000
 """Entries of the audit log in one answer of the gateway at most."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder
-from mlplatform.stack.checks import clocks, disks, health, kernel, runs, secrets
+from mlplatform.stack.checks import backups, clocks, disks, health, kernel, runs, secrets
 from mlplatform.stack.checks.finding import Finding, Place
 
 CHECKOUT = Path(__file__).parents[3]
@@ -157,3 +158,45 @@ def test_open_run_of_ended_job_is_found(
     for setting in ("MLFLOW_PORT", "RAY_PORT"):
         monkeypatch.setenv(setting, port_of(serve(answer)))
     assert len(list(runs.hanging(place))) == count
+
+
+HOUR = 3600
+
+
+@pytest.mark.parametrize(
+    ("success", "timer", "interval", "expected"),
+    [
+        (30, 0, 24, None),
+        (50, 90, 24, "50 hours old, although one is due every 24 hours"),
+        (None, 5, 24, None),
+        (None, 50, 24, "No backup has been completed, although"),
+        (100, 0, 0, None),
+        (200, 0, 0, "200 hours old, and BACKUP_TO in .env is empty"),
+        (None, 300, 0, "No backup has been completed, and BACKUP_TO"),
+    ],
+)
+def test_backup_that_is_too_old_is_found(
+    place: Place,
+    serve: Callable[..., str],
+    success: int | None,
+    timer: int,
+    interval: int,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = time.time()
+    text = f"""mlplatform_backup_success_timestamp_seconds {now - success * HOUR if success else 0.0}
+mlplatform_backup_timer_timestamp_seconds {now - timer * HOUR if timer else 0.0}
+mlplatform_backup_interval_seconds {interval * HOUR}.0
+"""
+    monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, text))))
+    found = [finding.problem for finding in backups.age(place)]
+    assert len(found) == bool(expected)
+    assert all(expected in problem for problem in found if expected)
+
+
+def test_backups_are_not_judged_without_gateway(
+    place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_PORT", str(closed_port))
+    assert list(backups.age(place)) == []

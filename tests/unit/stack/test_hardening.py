@@ -13,7 +13,7 @@ from mlplatform.services.ownership import OWNERS
 
 COMPOSE = Path(__file__).parents[3] / "compose"
 
-ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "restore"}
+ROOT = {"ownership", "food11-data", "hub", "link", "copier", "backup", "backup-timer", "restore"}
 """Documented in SECURITY.md: each has one to three capabilities, and none runs code of users."""
 
 GPU_EXPORTERS = {"dcgm-exporter", "amd-exporter"}

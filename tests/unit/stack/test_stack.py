@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from mlplatform import credentials
-from mlplatform.errors import SettingsError
+from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, images, secrets_folder, services, sizing, workers
+from mlplatform.stack import backup_timer, doctor, images, secrets_folder, services, sizing, workers
 from mlplatform.stack import env as stack_env
 from mlplatform.stack import pages as stack_pages
 from mlplatform.stack.host import Host
@@ -165,7 +165,8 @@ def test_every_setting_is_documented_in_env_example() -> None:
         in_compose |= {part.split(":")[0].split("-")[0].split("}")[0] for part in path.read_text().split("${")[1:]}
     in_lock = set(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE))
     # `make up` passes them; users do not set them.
-    assert in_compose - in_lock - {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN"} <= explained
+    passed = {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "BACKUP_FOLDER", "SETTINGS_DIGEST"}
+    assert in_compose - in_lock - passed <= explained
 
 
 @pytest.mark.parametrize(
@@ -321,3 +322,32 @@ def test_unpullable_image_error_names_setting_and_workaround() -> None:
     )
     problem = images._problem("postgres", "postgres:17", "no such host", profiles)
     assert problem.endswith("set POSTGRES_IMAGE in .env to one that this host reaches.")
+
+
+def test_start_with_backup_target_adds_timer(root: Path, tmp_path: Path) -> None:
+    stack_env.write_env(root, HOST)
+    settings = StackSettings.load(root / ".env")
+    assert "backup-timer" not in services.profiles_of(settings)
+    assert backup_timer.variables(root, settings) == {}
+
+    folder = tmp_path / "disk" / "backups"
+    with (root / ".env").open("a") as env:
+        env.write(f"BACKUP_TO={folder}\n")
+    settings = StackSettings.load(root / ".env")
+    assert all(services.profiles_of(settings, only).count("backup-timer") == 1 for only in ("", "tracking", "ray"))
+    found = backup_timer.variables(root, settings)
+    assert found["BACKUP_FOLDER"] == str(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with (root / ".env").open("a") as env:
+        env.write("BACKUP_TO=s3:https://s3.example.org/bucket\n")
+    of_server = backup_timer.variables(root, StackSettings.load(root / ".env"))
+    assert of_server.keys() == {"SETTINGS_DIGEST"}
+    assert of_server["SETTINGS_DIGEST"] != found["SETTINGS_DIGEST"], "the timer would keep the former settings"
+
+
+def test_impossible_backup_folder_error_names_setting(root: Path) -> None:
+    stack_env.write_env(root, HOST)
+    with (root / ".env").open("a") as env:
+        env.write("BACKUP_TO=.env/backups\n")
+    with pytest.raises(HostError, match=r"The folder .*/backups .* cannot be made \(.*BACKUP_TO in \.env"):
+        backup_timer.variables(root, StackSettings.load(root / ".env"))

@@ -15,6 +15,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
@@ -81,7 +82,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, disks)
     retention = Retention(_kinds(config, store, packages, tracking))
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks)
+    backups = Backups(config.backups, config.backup_hours)
+    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks, backups)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
     check = TokenCheck(token.read, audit)

@@ -98,6 +98,12 @@ class GatewaySettings(EnvironmentSettings):
     runs_keep_days: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_RUNS_KEEP_DAYS")
     """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
 
+    backups: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_BACKUPS")
+    """Folder with the times of backups (`contract.BACKUP_SUCCEEDED`); None for none."""
+
+    backup_hours: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_BACKUP_HOURS")
+    """Hours between backups that are made on a timer; None without one."""
+
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 

@@ -111,6 +111,12 @@ class StackSettings(BaseSettings):
     disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
     """Free space on Docker's disk, in GB, below which the stack is not started."""
 
+    backup_to: str = Field("", validation_alias="BACKUP_TO", pattern=r"^([^-].*)?$")
+    """Folder of the host, `s3:...` or `rest:...` to which backups are made on a timer; empty for none."""
+
+    backup_every_hours: float = Field(24, gt=0, validation_alias="BACKUP_EVERY_HOURS")
+    """Hours from one of these backups to the next."""
+
     backup_keep_daily: int = Field(7, ge=0, validation_alias="BACKUP_KEEP_DAILY")
     """Days of which `make backup` keeps the last backup."""
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
@@ -19,15 +20,13 @@ from mlplatform.stack.secrets_folder import FILES
 TARGET = "/target"
 """Mount point, in the containers, of a folder of the host or of the folder of an archive."""
 
-_SERVERS = ("s3:", "rest:")
-
 _HAS_DATA = 3
 
 _STORAGE = ("postgres", "minio")
 
 _OF_THE_HOST = re.compile(
     "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
-    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
+    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BACKUP_TO|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
     "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY"
 )
 """Settings of a host's hardware, addresses and mirrors, which a restore keeps."""
@@ -48,7 +47,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
     address = target
-    if target != "-" and not target.startswith(_SERVERS):
+    if target != "-" and not target.startswith(BACKUP_SERVERS):
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command += ["--volume", f"{folder}:{TARGET}"]
@@ -96,7 +95,7 @@ def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
     """Return the mounts and arguments with which a container reads a backup."""
     if source == "-":
         raise SettingsError("A backup is read twice, so write it to a file and name that: FROM=stack.tar.")
-    if source.startswith(_SERVERS):
+    if source.startswith(BACKUP_SERVERS):
         return [], [source, source, snapshot]
     path = Path(source).expanduser().absolute()
     if not path.exists():

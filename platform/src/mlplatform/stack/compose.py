@@ -9,9 +9,9 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, images
+from mlplatform.stack import backup_timer, entrance, images
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.services import only_variables
+from mlplatform.stack.services import only_variables, profiles_of
 
 START_TIMEOUT = 300
 """Seconds after which a service that is still not healthy counts as failed."""
@@ -22,10 +22,15 @@ def up(root: Path, only: str | None = None) -> None:
 
     Raises:
         SettingsError: `only` is unknown.
-        HostError: an image cannot be pulled, or a service did not become healthy.
+        HostError: an image cannot be pulled, the folder of backups cannot be made, or a service did not become healthy.
     """
     settings = StackSettings.load(root / ".env")
-    variables = {**only_variables(settings, only), **entrance.variables(settings)}
+    variables = {
+        **only_variables(settings, only),
+        "COMPOSE_PROFILES": ",".join(profiles_of(settings, only)),
+        **entrance.variables(settings),
+        **backup_timer.variables(root, settings),
+    }
     make_food11_volume(root)
     images.pull_missing(root, only)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")

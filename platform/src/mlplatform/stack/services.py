@@ -91,6 +91,7 @@ SERVICES = (
     Service("proxy", "proxy", "proxy"),
     Service("hub", "hosts", "link"),
     Service("copies", "hosts", "link"),
+    Service("backup-timer", "backup-timer", "platform"),
     Service("storage-init", None, "platform"),
     Service("postgres", None, image_setting="POSTGRES_IMAGE"),
 )
@@ -98,7 +99,7 @@ SERVICES = (
 
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
 GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
-ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy")
+ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer")
 
 ONLY = {
     "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", "gpu-metrics", "hosts")),
@@ -124,9 +125,11 @@ def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
 
 
 def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
-    """Return the profiles that a start uses."""
-    profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles)
-    return [profile for profile in profiles.split(",") if profile]
+    """Return the profiles that a start uses; BACKUP_TO adds that of the timer of backups."""
+    profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles).split(",")
+    if settings.backup_to:
+        profiles.append("backup-timer")
+    return [profile for profile in dict.fromkeys(profiles) if profile]
 
 
 def started(profiles: list[str]) -> list[Service]:

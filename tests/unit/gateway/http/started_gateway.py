@@ -37,6 +37,8 @@ class StartedGateway:
     head: str
     metrics_token: bool = True
     disk_reserve: float = 0
+    backups: Path | None = None
+    backup_hours: float | None = None
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -56,6 +58,8 @@ class StartedGateway:
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
             disk_reserve=self.disk_reserve,
+            backups=self.backups,
+            backup_hours=self.backup_hours,
         )
         with (
             served(create_app(config)) as address,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import httpx
@@ -102,3 +103,22 @@ def test_missing_metrics_token_is_named(started: StartedGateway) -> None:
     (started.folder / "metrics_token").unlink()
     with pytest.raises(SettingsError, match="MLPLATFORM_METRICS_TOKEN_PATH"), started.running():
         pass
+
+
+def test_times_of_backups_are_published(started: StartedGateway, tmp_path: Path) -> None:
+    def published() -> list[str]:
+        with started.running() as client:
+            return [
+                line
+                for line in scrape(client, METRICS_TOKEN).text.splitlines()
+                if "_backup_" in line and "#" not in line
+            ]
+
+    names = ("success_timestamp", "timer_timestamp", "interval")
+    assert published() == [f"mlplatform_backup_{name}_seconds 0.0" for name in names]
+    started.backups, started.backup_hours = tmp_path, 2
+    (tmp_path / "succeeded").touch()
+    os.utime(tmp_path / "succeeded", (5000, 5000))
+    found = published()
+    assert "mlplatform_backup_success_timestamp_seconds 5000.0" in found
+    assert "mlplatform_backup_interval_seconds 7200.0" in found

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disk, Disks
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.starts import WARM, Start
@@ -29,12 +30,16 @@ class Metrics:
         totals: reads the numbers of jobs.
         log_bytes: returns the bytes of the jobs' logs that nodes have sent since the start of this process.
         disks: the disks without which no job is accepted.
+        backups: times of the stack's backups.
     """
 
-    def __init__(self, totals: TotalsReader, log_bytes: Callable[[], int], disks: Disks) -> None:
+    def __init__(
+        self, totals: TotalsReader, log_bytes: Callable[[], int], disks: Disks, backups: Backups | None = None
+    ) -> None:
         self._totals = totals
         self._sent_bytes = log_bytes
         self._disks = disks
+        self._backups = backups
         self._registry = CollectorRegistry()
         self._starts = Counter(
             "mlplatform_starts",
@@ -62,6 +67,8 @@ class Metrics:
             numbers = CollectorRegistry()
             numbers.register(_Numbers(await self._totals.read(), self._sent_bytes()))
             numbers.register(_Space(await self._disks.read(), self._disks.reserve))
+            if self._backups:
+                numbers.register(_BackupTimes(self._backups))
             text = generate_latest(self._registry) + generate_latest(numbers)
             return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -103,6 +110,24 @@ class _Space:
         yield _gauge("disk_free_bytes", "Free space.", ("disk",), [((disk.name,), disk.free) for disk in self._disks])
         yield _gauge("disk_size_bytes", "All space.", ("disk",), [((disk.name,), disk.size) for disk in self._disks])
         yield _gauge("disk_reserve_bytes", "Free space below which new jobs are rejected.", (), [((), self._reserve)])
+
+
+class _BackupTimes:
+    """Collector of the times of backups."""
+
+    def __init__(self, backups: Backups) -> None:
+        self._backups = backups
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its sample."""
+        backups = self._backups
+        # Always, with 0 for none: an alert on a series that does not exist would look like one that never fires.
+        for name, text, number in (
+            ("success_timestamp_seconds", "Time of the last complete backup; 0: never.", backups.succeeded()),
+            ("timer_timestamp_seconds", "Time of the first start of the timer; 0: never.", backups.timer_started()),
+            ("interval_seconds", "Time between backups on the timer; 0: no timer.", (backups.hours or 0) * 3600),
+        ):
+            yield _gauge(f"backup_{name}", text, (), [((), number)])
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:

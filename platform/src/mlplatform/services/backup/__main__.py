@@ -1,22 +1,26 @@
-"""Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs.
+"""Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs, and `backup-timer`.
 
 python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MONTHLY
+python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
 python -m mlplatform.services.backup has-data        # exits with 3 if there is some
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import PlatformError, StorageError
-from mlplatform.services.backup import files, restoring
+from mlplatform.services.backup import files, marks, restoring
 from mlplatform.services.backup.repository import Keep, Repository
 from mlplatform.services.backup.saving import save
+from mlplatform.services.backup.timer import Timer
 
 FOLDER = Path("/target")
 """Mount point of a folder of the host."""
@@ -29,8 +33,11 @@ def main(verb: str, *arguments: str) -> int:
     if verb == "has-data":
         return HAS_DATA if restoring.has_data() else 0
     if verb == "save":
-        _save(*arguments)
+        with marks.one_at_a_time():
+            _save(*arguments)
         return 0
+    if verb == "every":
+        _every(*arguments)
     source = _Source(*arguments)
     if verb == "verify":
         source.check()
@@ -46,14 +53,22 @@ def _save(address: str, shown: str = "", *keep: str) -> None:
     if address == "-":
         save(sys.stdout.buffer)
         sys.stdout.buffer.flush()
+        marks.succeeded()
         return
     repository = Repository(address, shown)
     try:
         repository.save(save)
+        marks.succeeded()
         repository.forget(Keep(*map(int, keep)))
     finally:
         if address == str(FOLDER):
             files.give_to_owner_of(FOLDER)
+
+
+def _every(hours: str, to: str, *keep: str) -> None:
+    address = to if to.startswith(BACKUP_SERVERS) else str(FOLDER)
+    program = (sys.executable, "-m", "mlplatform.services.backup")
+    Timer(float(hours) * 3600, [*program, "save", address, to, *keep]).run()
 
 
 class _Source:
@@ -84,6 +99,8 @@ class _Source:
 
 
 if __name__ == "__main__":
+    # Raised where the program is, so that a stopped backup ends restic and resets the buckets.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main(*sys.argv[1:]))
     except PlatformError as error:

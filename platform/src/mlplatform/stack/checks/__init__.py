@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import clocks, disks, firewall, health, kernel, runs, secrets, start
+from mlplatform.stack.checks import backups, clocks, disks, firewall, health, kernel, runs, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     disks.full,
     disks.forecast,
     runs.hanging,
+    backups.age,
 )
 """Every check, in the order in which its findings are shown."""
 

@@ -1,0 +1,45 @@
+"""Times of backups that outlive their containers, as empty files in a volume that the gateway reads."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
+
+STATE = Path("/state")
+"""Mount point of the volume."""
+
+
+def succeeded(folder: Path = STATE) -> None:
+    """Record that a backup was completed now."""
+    (folder / BACKUP_SUCCEEDED).touch()
+
+
+def timer_started(folder: Path = STATE) -> None:
+    """Record since when backups are made on a timer; only the first call does."""
+    if not (folder / BACKUP_TIMER).exists():
+        (folder / BACKUP_TIMER).touch()
+
+
+def last_success(folder: Path = STATE) -> float:
+    """Return the time of the last complete backup in seconds since 1970; 0 before the first one."""
+    try:
+        return (folder / BACKUP_SUCCEEDED).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+@contextmanager
+def one_at_a_time(folder: Path = STATE) -> Iterator[None]:
+    """Wait for the end of another backup: the first to end would let the buckets delete what the other still reads."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another backup runs; this one starts when that has ended.", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
