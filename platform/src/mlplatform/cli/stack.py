@@ -276,7 +276,10 @@ def check(
     root: Root = Path(),
     only: Only = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
-    fix: Annotated[bool, typer.Option(help="Apply the safe fixes: modes of folders, missing secrets.")] = False,
+    fix: Annotated[
+        bool,
+        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, copies of certificates."),
+    ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
     import json

@@ -81,6 +81,9 @@ class StackSettings(BaseSettings):
     notebook_shm: Size = _sized("2g", "NOTEBOOK_SHM")
     """Shared memory of the notebook, a part of its memory."""
 
+    render_gid: str = Field("", validation_alias="RENDER_GID", pattern=r"^\d*$")
+    """Id of the host's group that may use AMD's devices; empty if it is unknown or not needed."""
+
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Prefix of every container's name, so that one host can run two stacks."""
 

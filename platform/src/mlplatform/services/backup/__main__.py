@@ -4,10 +4,12 @@ python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MO
 python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
 python -m mlplatform.services.backup has-data        # exits with 3 if there is some
+python -m mlplatform.services.backup inspect         # prints the state of databases and buckets as JSON
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from typing import IO
 
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import PlatformError, StorageError
-from mlplatform.services.backup import files, marks, restoring
+from mlplatform.services.backup import files, inspection, marks, restoring
 from mlplatform.services.backup.repository import Keep, Repository
 from mlplatform.services.backup.saving import save
 from mlplatform.services.backup.timer import Timer
@@ -32,6 +34,9 @@ def main(verb: str, *arguments: str) -> int:
     """Run a verb; return its exit status."""
     if verb == "has-data":
         return HAS_DATA if restoring.has_data() else 0
+    if verb == "inspect":
+        print(json.dumps(inspection.state()))
+        return 0
     if verb == "save":
         with marks.one_at_a_time():
             _save(*arguments)

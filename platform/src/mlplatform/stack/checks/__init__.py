@@ -10,7 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import backups, clocks, disks, firewall, health, kernel, runs, secrets, start
+from mlplatform.stack.checks import (
+    accounts,
+    backups,
+    certificates,
+    clocks,
+    disks,
+    firewall,
+    gpus,
+    health,
+    kernel,
+    runs,
+    secrets,
+    start,
+    storage,
+)
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -19,10 +33,14 @@ CHECKS: tuple[Check, ...] = (
     start.start_problems,
     start.misfits,
     kernel.limits,
+    gpus.drivers,
     secrets.files,
+    accounts.rejected,
+    certificates.of_entrance,
     firewall.metadata_address,
     clocks.skew,
     health.unhealthy,
+    storage.databases_and_buckets,
     disks.full,
     disks.forecast,
     runs.hanging,

@@ -46,11 +46,13 @@ class Place:
         root: folder of the checkout.
         only: half of the stack; empty for all of it.
         proc: the kernel's files; tests simulate other hosts with a folder.
+        dev: the devices, as well.
     """
 
     root: Path
     only: str = ""
     proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
 
     @property
     def settings(self) -> StackSettings:

@@ -1,0 +1,39 @@
+"""State of databases and buckets, read with the account of backups, for `mlplatform doctor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlplatform.services.backup import databases
+from mlplatform.services.buckets import VERSIONED
+from mlplatform.settings.storage import BUCKETS
+from mlplatform.storage.s3 import s3_client, s3_errors
+
+
+def state() -> dict[str, Any]:
+    """Return the revision of each database beside those of this version, and the versioning of each bucket.
+
+    Returns:
+        databases: name -> `found` (None without tables), `needed`, and `known`, false for a later version's.
+        buckets: name -> `versioning` (None if the bucket does not exist), and `versioned`, true if it must be on.
+    """
+    found, known = databases.revisions(), databases.known_revisions()
+    heads = databases.heads()
+    return {
+        "databases": {
+            name: {"found": found.get(name), "needed": heads[name], "known": found.get(name) in {None, *known[name]}}
+            for name in databases.DATABASES
+        },
+        "buckets": {name: {"versioning": _versioning(name), "versioned": name in VERSIONED} for name in BUCKETS},
+    }
+
+
+def _versioning(bucket: str) -> str | None:
+    client = s3_client()
+    with s3_errors(f"s3://{bucket}"):
+        try:
+            return client.get_bucket_versioning(Bucket=bucket).get("Status", "Off")
+        except client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchBucket":
+                raise
+            return None

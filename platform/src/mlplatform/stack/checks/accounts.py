@@ -1,0 +1,80 @@
+"""Tokens and passwords of `secrets/`, tried where people use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from mlplatform.credentials import read_mlflow_account
+from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack.checks.finding import Finding, Place
+
+_REJECTED = (401, 403)
+
+_RESTART = "make down up"
+
+
+@dataclass(frozen=True)
+class _LogIn:
+    """A request that needs a secret.
+
+    Attributes:
+        service: who answers.
+        secret: file in `secrets/`.
+        port: port of the service.
+        path: path that needs the secret.
+        fix: command after which the service accepts the file.
+    """
+
+    service: str
+    secret: str
+    port: int
+    path: str
+    fix: str = _RESTART
+
+    def send(self, folder: Path) -> httpx.Response:
+        address = f"http://{LOOPBACK}:{self.port}{self.path}"
+        file = folder / self.secret
+        if self.secret.startswith("mlflow_"):
+            return httpx.get(address, auth=read_mlflow_account(file), timeout=10)
+        secret = file.read_text().strip()
+        if self.secret.endswith("_password"):
+            user = "admin" if self.service == "Grafana" else "prometheus"
+            return httpx.get(address, auth=(user, secret), timeout=10)
+        scheme = "token" if self.service == "JupyterLab" else "Bearer"
+        return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10)
+
+
+def rejected(place: Place) -> Iterator[Finding]:
+    """Yield each file that its service rejects; a service that does not run is left out."""
+    folder = place.root / "secrets"
+    for log_in in _log_ins(place.settings):
+        if not (folder / log_in.secret).is_file():
+            continue  # `secrets.files` reports it
+        try:
+            answer = log_in.send(folder)
+        except httpx.TransportError:
+            continue  # `health` reports a service of ours that failed
+        if answer.status_code in _REJECTED:
+            yield Finding(
+                f"{log_in.service} rejects secrets/{log_in.secret} ({answer.status_code}).",
+                "The file was replaced after the service had read it: nobody can log in, and clients fail.",
+                log_in.fix,
+                blocks=True,
+            )
+
+
+def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:
+    yield _LogIn("The gateway", "ray_token", settings.ray_port, "/api/version")
+    yield _LogIn("The gateway", "gateway_prometheus_token", settings.ray_port, "/platform/metrics")
+    for account in ("mlflow_person", "mlflow_admin"):
+        yield _LogIn("MLflow", account, settings.mlflow_port, "/version")
+    yield _LogIn("JupyterLab", "notebook_token", settings.notebook_port, "/api/status")
+    yield _LogIn("Prometheus", "prometheus_password", settings.prometheus_port, "/-/healthy")
+    reset = (
+        f'docker exec {settings.prefix}grafana grafana cli admin reset-admin-password "$(cat secrets/grafana_password)"'
+    )
+    yield _LogIn("Grafana", "grafana_password", settings.grafana_port, "/api/user", reset)

@@ -1,0 +1,272 @@
+"""Checks of `mlplatform doctor` on what services serve and store: certificates, accounts, databases, buckets, GPUs."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlplatform.errors import HostError
+from mlplatform.stack import entrance, secrets_folder
+from mlplatform.stack.checks import accounts, certificates, gpus, storage
+from mlplatform.stack.checks.finding import Place
+
+CHECKOUT = Path(__file__).parents[3]
+
+DAY = 86400
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A checkout with settings and secrets, and an empty folder of commands and one of devices."""
+    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
+    monkeypatch.setenv("MLPLATFORM_VERSION", "0")
+    secrets_folder.write_missing(tmp_path / "secrets")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return Place(tmp_path, dev=tmp_path / "dev")
+
+
+def command(place: Place, name: str, script: str) -> None:
+    """Add a command that takes precedence over the host's."""
+    file = place.root / "bin" / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+# --- Certificates ---
+
+
+def certificate(folder: Path, name: str = "certificate") -> Path:
+    """Write a certificate of 127.0.0.2 that is its own authority, with its key in the same file."""
+    key, cert, both = (folder / f"{name}.{part}" for part in ("key", "crt", "pem"))
+    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.2"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "90"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *kind, *names, "-keyout", key, "-out", cert], check=True, capture_output=True
+    )
+    both.write_text(key.read_text() + cert.read_text())
+    return both
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[int]:
+    """Port of a server that answers handshakes with the certificate in `certificate.pem`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(tmp_path))
+    with socket.create_server(("127.0.0.2", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                try:
+                    context.wrap_socket(connection, server_side=True).close()
+                except OSError:
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def with_entrance(place: Place, port: int, trusted: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Settings with the entrance at a port of loopback, and the copies of its authority's certificate."""
+    for name, value in {"COMPOSE_PROFILES": "proxy", "BIND_ADDRESS": "127.0.0.2", "RAY_PORT": str(port)}.items():
+        monkeypatch.setenv(name, value)
+    for name in (entrance.CERTIFICATE, entrance.BUNDLE):
+        shutil.copy(trusted, place.root / name)
+    return place
+
+
+def test_accepted_certificate_has_no_finding(place: Place, tls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxied = with_entrance(place, tls, place.root / "certificate.crt", monkeypatch)
+    assert list(certificates.of_entrance(proxied)) == []
+
+
+def test_certificate_of_other_authority_is_found(place: Place, tls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate(place.root, "former")
+    proxied = with_entrance(place, tls, place.root / "former.crt", monkeypatch)
+    (found,) = certificates.of_entrance(proxied)
+    assert f"127.0.0.2:{tls} is refused" in found.problem
+    assert found.fix == "make status"
+    assert found.repair
+
+
+def test_missing_copy_of_authority_is_found(place: Place, tls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxied = with_entrance(place, tls, place.root / "certificate.crt", monkeypatch)
+    (place.root / entrance.BUNDLE).unlink()
+    assert [bool(found.repair) for found in certificates.of_entrance(proxied)] == [True]
+
+
+def test_stopped_entrance_has_no_finding(place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate(place.root)
+    proxied = with_entrance(place, closed_port, place.root / "certificate.crt", monkeypatch)
+    assert list(certificates.of_entrance(proxied)) == []
+    assert list(certificates.of_entrance(Place(place.root))) == []
+
+
+def times(begins: float, ends: float) -> dict[str, str]:
+    from email.utils import formatdate
+
+    def text(moment: float) -> str:
+        _, day, month, year, clock, _ = formatdate(moment, usegmt=True).split()
+        return f"{month} {day} {clock} {year} GMT"
+
+    return {"notBefore": text(begins), "notAfter": text(ends)}
+
+
+@pytest.mark.parametrize(("left", "count"), [(0.4, 0), (0.1, 1)])
+def test_certificate_that_was_not_renewed_is_found(left: float, count: int) -> None:
+    served = times(0, 10 * DAY)
+    assert len(list(certificates.of_server(served, (1 - left) * 10 * DAY, "proxy"))) == count
+
+
+@pytest.mark.parametrize(("days", "count"), [(31, 0), (29, 1)])
+def test_authority_that_ends_soon_is_found(days: int, count: int) -> None:
+    assert len(list(certificates.of_authority(times(0, 3650 * DAY), (3650 - days) * DAY, "proxy"))) == count
+
+
+# --- Accounts ---
+
+
+@pytest.mark.parametrize("status", [200, 401, 404])
+def test_rejected_secrets_are_found_by_name(
+    place: Place, serve: Callable[..., str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = serve(lambda method, path: (status, "")).rpartition(":")[2]
+    for name in ("RAY_PORT", "MLFLOW_PORT", "NOTEBOOK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT"):
+        monkeypatch.setenv(name, port)
+    found = " ".join(finding.problem for finding in accounts.rejected(place))
+    names = ("ray_token", "mlflow_person", "notebook_token", "prometheus_password", "grafana_password")
+    assert [f"secrets/{name} ({status})" in found for name in names] == [status == 401] * len(names)
+
+
+def test_secrets_of_stopped_services_are_not_tried(
+    place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_PORT", "MLFLOW_PORT", "NOTEBOOK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT"):
+        monkeypatch.setenv(name, str(closed_port))
+    assert list(accounts.rejected(place)) == []
+
+
+# --- Databases and buckets ---
+
+
+def docker(place: Place, state: str) -> None:
+    """A Docker whose services run, and whose one-shot prints a state and records how it was started."""
+    log = place.root / "docker.log"
+    command(
+        place,
+        "docker",
+        f'echo "$@" >>{log}; case "$*" in *"ps --services") echo postgres minio;; *inspect) {state};; esac',
+    )
+
+
+HEALTHY = (
+    '{"databases": {"gateway": {"found": "2", "needed": "2", "known": true}}, '
+    '"buckets": {"ray": {"versioning": "Off", "versioned": false}}}'
+)
+
+
+def test_healthy_databases_and_buckets_have_no_finding(place: Place) -> None:
+    docker(place, f"echo '{HEALTHY}'")
+    assert list(storage.databases_and_buckets(place)) == []
+
+
+def test_missing_bucket_is_created_by_safe_fix(place: Place) -> None:
+    docker(place, "echo '" + HEALTHY.replace('"Off"', "null") + "'")
+    (found,) = storage.databases_and_buckets(place)
+    assert found.problem == "The bucket ray does not exist."
+    assert found.repair
+    found.repair()
+    assert (place.root / "docker.log").read_text().splitlines()[-1].endswith("storage-init")
+
+
+def test_unreadable_storage_is_error_with_reason(place: Place) -> None:
+    docker(place, "echo 'The database gateway rejects the account' >&2; exit 1")
+    with pytest.raises(HostError, match="rejects the account"):
+        list(storage.databases_and_buckets(place))
+
+
+def test_stopped_storage_is_not_read(place: Place) -> None:
+    command(place, "docker", f"echo $* >>{place.root}/docker.log")
+    assert list(storage.databases_and_buckets(place)) == []
+    assert "inspect" not in (place.root / "docker.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "expected"),
+    [
+        ("2", True, None),
+        ("1", True, "has revision 1, but this version needs 2"),
+        ("9", False, "revision 9 of a later version"),
+        (None, True, None),
+    ],
+)
+def test_database_of_other_version_is_found(found: str | None, known: bool, expected: str | None) -> None:
+    problems = [
+        finding.problem for finding in storage.of_databases({"mlflow": {"found": found, "needed": "2", "known": known}})
+    ]
+    assert len(problems) == bool(expected)
+    assert all(expected in problem for problem in problems if expected)
+
+
+@pytest.mark.parametrize(
+    ("versioning", "versioned", "count"),
+    [("Enabled", True, 0), ("Suspended", True, 1), ("Off", False, 0), (None, False, 1)],
+)
+def test_bucket_without_versions_is_found(versioning: str | None, versioned: bool, count: int) -> None:
+    state = {"jobs": {"versioning": versioning, "versioned": versioned}}
+    assert len(list(storage.of_buckets(state))) == count
+
+
+# --- GPUs ---
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo 'GPU 0: H100'", None),
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "version mismatch"),
+        ("true", "lists no GPU"),
+    ],
+)
+def test_driver_of_nvidia_that_fails_is_found(
+    place: Place, script: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATOR", "cuda")
+    command(place, "nvidia-smi", script)
+    problems = [finding.problem for finding in gpus.drivers(place)]
+    assert len(problems) == bool(expected)
+    assert all(expected in problem for problem in problems if expected)
+
+
+def test_missing_driver_of_nvidia_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(gpus.drivers(place)) == []
+    monkeypatch.setenv("ACCELERATOR", "cuda")
+    monkeypatch.setenv("PATH", str(place.root / "bin"))
+    assert ["no driver of NVIDIA" in finding.problem for finding in gpus.drivers(place)] == [True]
+
+
+def test_devices_of_other_group_are_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATOR", "rocm")
+    (place.dev / "dri").mkdir(parents=True)
+    (place.dev / "kfd").touch(0o660)
+    assert ["renderD" in finding.problem for finding in gpus.drivers(place)] == [True, False]
+    node = place.dev / "dri" / "renderD128"
+    node.touch(0o660)
+    gid = node.stat().st_gid
+    fixes = [finding.fix for finding in gpus.drivers(place)]
+    assert len(fixes) == 2
+    assert all(f"RENDER_GID={gid}/" in fix for fix in fixes)
+    monkeypatch.setenv("RENDER_GID", str(gid))
+    assert list(gpus.drivers(place)) == []
