@@ -20,7 +20,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	$(COMPOSE) --profile '*' build storage-init minio ray-head proxy
+	$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --services | grep -x minio) ray-head proxy
 	$(COMPOSE) --profile '*' build notebook hub
 
 up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for one half)

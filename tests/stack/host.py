@@ -17,6 +17,7 @@ import httpx
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.env import client_settings
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -200,10 +201,12 @@ class Stack:
     def s3(self) -> Any:
         import boto3
 
-        key, secret = read_s3_account(self.root / "secrets" / "minio_person")
+        client = client_settings(self.root)
+        assert client.s3_credentials
+        key, secret = read_s3_account(client.s3_credentials)
         return boto3.client(
             "s3",
-            endpoint_url=f"http://127.0.0.1:{self.settings.minio_port}",
+            endpoint_url=client.s3_endpoint,
             aws_access_key_id=key,
             aws_secret_access_key=secret,
             region_name="us-east-1",

@@ -108,10 +108,10 @@ def comet_config(path: Path) -> None:
     )
 
 
-def backup_s3(path: Path) -> None:
-    """Write an AWS credentials file for an operator to fill in, for backups to another S3 server."""
+def s3_to_fill_in(what: str, path: Path) -> None:
+    """Write an AWS credentials file for an operator to fill in with the account for `what`."""
     path.write_text(
-        "# Remove the '#' of the next three lines, and fill in the account for backups to S3.\n"
+        f"# Remove the '#' of the next three lines, and fill in the account for {what}.\n"
         "# [default]\n# aws_access_key_id = KEY\n# aws_secret_access_key = SECRET\n"
     )
 

@@ -265,6 +265,7 @@ def test_service_table_matches_compose_files(service: services.Service) -> None:
 def test_front_page_links_to_every_published_page() -> None:
     gateway = yaml.safe_load((CHECKOUT / "compose/gateway.yaml").read_text())["services"]["gateway"]
     text = re.sub(r"\$\{(\w+):-\d+\}", r'"\1"', gateway["environment"]["MLPLATFORM_GATEWAY_TOOLS"])
+    text = re.sub(r"\$\{S3_ENDPOINT_URL:\+\w+\}", "", text)  # MinIO is left out if another server replaces it
     linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
     # The dashboard has the gateway's own address, and S3 has no page.
     others = ("RAY_PORT", "MINIO_PORT")

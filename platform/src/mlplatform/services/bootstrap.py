@@ -19,6 +19,7 @@ from mlplatform.credentials import read_mlflow_account, read_postgres_service, r
 from mlplatform.errors import SettingsError
 from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, foreign_keys
 from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
+from mlplatform.services.object_store import make_external_buckets
 from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ KEPT_DAYS = 1
 
 
 def storage() -> None:
-    """Create roles and databases in Postgres, and buckets, accounts and policies in MinIO."""
+    """Create roles and databases in Postgres, and buckets, accounts and policies in the object store."""
     make_databases()
     make_buckets()
 
@@ -136,6 +137,9 @@ def make_buckets() -> None:
     from minio.minioadmin import MinioAdmin
 
     settings = StorageSettings.load()
+    if settings.account:
+        print("\n".join(make_external_buckets(settings)))
+        return
     endpoint = settings.endpoint.removeprefix("http://")
     root = ((SECRETS / "minio_root_user").read_text(), (SECRETS / "minio_root_password").read_text())
     client = Minio(endpoint=endpoint, access_key=root[0], secret_key=root[1], secure=False)

@@ -6,6 +6,7 @@ import re
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -108,6 +109,12 @@ class StackSettings(BaseSettings):
     https_port: int = Field(443, ge=1, le=65535, validation_alias="HTTPS_PORT")
     """Port of the services' names."""
 
+    s3_endpoint: str = Field("", validation_alias="S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
+    """Address of another S3 server that replaces MinIO; empty for MinIO."""
+
+    s3_separate_accounts: Literal["", "1"] = Field("", validation_alias="S3_SEPARATE_ACCOUNTS")
+    """1 if each service has an account of its own on that server."""
+
     minio_image: str = Field("", validation_alias="MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
 
@@ -203,6 +210,13 @@ class StackSettings(BaseSettings):
                 "the profile proxy needs one IPv4 address of this host, because services have the same ports on "
                 "127.0.0.1; use 127.0.0.2 for this host alone"
             )
+        return value
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _reachable_from_containers(cls, value: str) -> str:
+        if urlsplit(value).hostname in ("localhost", LOOPBACK, "::1"):
+            raise ValueError("containers cannot reach a server on this host's loopback; use another address of it")
         return value
 
     @field_validator("acme_email")

@@ -1,8 +1,9 @@
-"""Settings of the one-shot service that prepares databases and buckets."""
+"""Settings of the one-shot services that prepare, save and restore databases and buckets."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -32,12 +33,15 @@ def bucket_quotas(text: object) -> dict[str, int]:
 
 
 class StorageSettings(EnvironmentSettings):
-    """Settings of service `storage-init`."""
+    """Settings of the services `storage-init`, `backup` and `restore`."""
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True)
 
     endpoint: str = Field("http://minio:9000", validation_alias="AWS_ENDPOINT_URL")
     """Address of the object store."""
+
+    account: Path | None = Field(None, validation_alias="MLPLATFORM_S3_ACCOUNT")
+    """File with the account on another server than MinIO; None for MinIO."""
 
     # A string for the environment, which pydantic-settings would otherwise read as JSON.
     quotas: str = Field("", validation_alias="MLPLATFORM_BUCKET_QUOTAS")

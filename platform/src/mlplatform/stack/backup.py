@@ -14,6 +14,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import env as stack_env
+from mlplatform.stack import services
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
 
@@ -22,17 +23,17 @@ TARGET = "/target"
 
 _HAS_DATA = 3
 
-_STORAGE = ("postgres", "minio")
+_STORAGE = ("postgres", services.MINIO)
 
 _OF_THE_HOST = re.compile(
     "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
     "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BACKUP_TO|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
-    "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY"
+    "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY|S3_.*"
 )
-"""Settings of a host's hardware, addresses and mirrors, which a restore keeps."""
+"""Settings of a host's hardware, addresses, mirrors and object store, which a restore keeps."""
 
-_OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password"}
-"""Secrets that a restore keeps: the volumes were created with them, or the backups are encrypted with them."""
+_OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password", "external_s3"}
+"""Secrets that a restore keeps: the data was stored with them, or the backups are encrypted with them."""
 
 
 def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
@@ -111,11 +112,14 @@ def _in_container(root: Path, mounts: list[str], *arguments: str) -> int:
 
 
 def _start_storage(root: Path) -> None:
-    """Start Postgres and MinIO with their databases, buckets and accounts."""
-    for arguments in (("up", "--detach", "--no-build", "--wait", *_STORAGE), ("up", "--no-build", "storage-init")):
+    """Start the databases and the object store with their buckets and accounts."""
+    available = {service.name for service in services.available(StackSettings.load(root / ".env"))}
+    storage = [name for name in _STORAGE if name in available]
+    for arguments in (("up", "--detach", "--no-build", "--wait", *storage), ("up", "--no-build", "storage-init")):
         result = subprocess.run(compose(root, *arguments), capture_output=True, text=True, check=False)
         if result.returncode:
-            raise HostError(f"Postgres and MinIO did not start: {result.stdout[-500:]}{result.stderr[-500:]}")
+            output = f"{result.stdout[-500:]}{result.stderr[-500:]}"
+            raise HostError(f"The databases and the object store did not start: {output}")
 
 
 def _stop_all_but_storage(root: Path) -> None:

@@ -43,7 +43,7 @@ _PORTS = ("RAY_PORT", "MLFLOW_PORT", "MINIO_PORT", "MINIO_CONSOLE_PORT")
 _OWN = (
     *_PORTS,
     *("STACK_PREFIX", "FOOD11_VOLUME", "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME"),
-    *("CLUSTER_NETWORK", "ALERT_RECEIVERS", "BIND_ADDRESS", "ACME_EMAIL"),
+    *("CLUSTER_NETWORK", "ALERT_RECEIVERS", "BIND_ADDRESS", "ACME_EMAIL", "S3_ENDPOINT_URL"),
 )
 """Variables that would make this stack another one of the host, and remove that: they are not read from the caller."""
 
@@ -143,7 +143,8 @@ def _write_files(root: Path, stack: Path) -> None:
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
     values |= {"CLUSTER_NETWORK": networks.free_cluster_network(), "ALERT_RECEIVERS": ""}
-    values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": ""}
+    # Its objects are its own.
+    values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": "", "S3_ENDPOINT_URL": ""}
     values |= {"COMPOSE_PROFILES": "tracking,ray", "MLFLOW_WORKERS": "1", "DISK_NEEDED_GB": "2"}
     # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
     common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"

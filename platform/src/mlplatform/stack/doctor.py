@@ -14,7 +14,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import firewall, images, networks, services, sizing
+from mlplatform.stack import firewall, images, networks, secrets_folder, services, sizing
 from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
 
@@ -53,6 +53,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_port_problems(settings, profiles, stack_compose.running(root)),
             *_network_problems(settings, networks.subnets()),
         ]
+    problems += _account_problems(root, settings)
     if problems:
         raise HostError("\n".join(problems))
     return [*sizing.misfits(settings, this_host()), *firewall.notes()]
@@ -107,6 +108,14 @@ def _disk_problems(docker_root: Path, needed: int) -> Iterator[str]:
 def _image_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
     for image in images.missing_builds(settings, profiles):
         yield f"The image {image} is not built: run `make build`."
+
+
+def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
+    for name in secrets_folder.without_account(root / "secrets", settings):
+        yield (
+            f"secrets/{name} has no account for S3_ENDPOINT_URL={settings.s3_endpoint}: write aws_access_key_id and "
+            "aws_secret_access_key below a line [default] into it."
+        )
 
 
 def _port_problems(settings: StackSettings, profiles: list[str], running: set[str]) -> Iterator[str]:

@@ -89,9 +89,9 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
         ray_address=f"{origin}:{stack.ray_port}",
         ray_auth_token_path=secrets / "ray_token",
         storage="s3://ray",
-        s3_endpoint=f"{origin}:{stack.minio_port}",
+        s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.minio_port}",
         s3_region="us-east-1",
-        s3_credentials=secrets / "minio_person",
+        s3_credentials=secrets / secrets_folder.s3_file(stack, "person"),
         driver_label="role=worker",
     )
 

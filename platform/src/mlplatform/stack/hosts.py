@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, images, networks
+from mlplatform.stack import entrance, images, networks, secrets_folder
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.invitation import Invitation
 
@@ -77,11 +77,16 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
     if (request.get("accelerator") == "rocm") != (settings.accelerator == "rocm"):
         ids.pop(f"mlplatform-ray:{settings.version}")
     reply = json.loads(_hub(settings, "add", name, data=key))
+    files = {"minio_job": secrets_folder.s3_file(settings, "job")}
     reply |= {
         "network": settings.cluster_network,
         "hub_port": settings.hub_port,
-        "secrets": {secret: (root / "secrets" / secret).read_text() for secret in SECRETS},
-        "settings": {"PAGES_ORIGIN": entrance.origin(settings), "MLFLOW_PORT": str(settings.mlflow_port)},
+        "secrets": {secret: (root / "secrets" / files.get(secret, secret)).read_text() for secret in SECRETS},
+        "settings": {
+            "PAGES_ORIGIN": entrance.origin(settings),
+            "MLFLOW_PORT": str(settings.mlflow_port),
+            "S3_ENDPOINT_URL": settings.s3_endpoint,
+        },
         "images": ids,
     }
     return reply, [image for image, found in ids.items() if present.get(image) != found]

@@ -17,7 +17,7 @@ _OURS = "mlplatform-"
 
 def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
     """Return the images that we build, that a start with these profiles needs, and that this host lacks."""
-    built = {service.built for service in started(profiles)} - {""}
+    built = {service.built for service in started(settings, profiles)} - {""}
     if settings.minio_image:
         built.discard("minio")
     names = [f"{_OURS}{name}:{settings.version}" for name in sorted(built)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.services import SERVICES
+from mlplatform.stack.services import available
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def pages(settings: StackSettings) -> list[Page]:
             getattr(settings, port.setting.lower()),
             port.login,
         )
-        for service in SERVICES
+        for service in available(settings)
         for port in service.ports
     ]
 

@@ -9,11 +9,11 @@ of the host out: the folder's mode, and that nobody has the user id of a service
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Callable
 from pathlib import Path
 
 from mlplatform.credentials import (
-    backup_s3,
     comet_config,
     fernet_key,
     minio_metrics_token,
@@ -21,11 +21,15 @@ from mlplatform.credentials import (
     password,
     postgres_service,
     prometheus_web,
+    read_s3_account,
     s3_account,
+    s3_to_fill_in,
     to_fill_in,
     wandb_netrc,
 )
+from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
+from mlplatform.settings.stack import StackSettings
 
 
 def _plain(path: Path) -> None:
@@ -71,7 +75,8 @@ FILES: dict[str, _Write] = {
     "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
-    "backup_s3": backup_s3,
+    "backup_s3": lambda path: s3_to_fill_in("backups to S3", path),
+    "external_s3": lambda path: s3_to_fill_in("S3_ENDPOINT_URL", path),
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
     "alert_smtp_password": lambda path: to_fill_in("the password of ALERT_SMTP_USER", path),
@@ -79,8 +84,37 @@ FILES: dict[str, _Write] = {
     "alert_webhook_url": lambda path: to_fill_in("the address that gets alerts as JSON", path),
 }
 
-TO_FILL_IN = {"backup_s3", "wandb_netrc", "comet_config", "alert_smtp_password", "alert_slack_url", "alert_webhook_url"}
+TO_FILL_IN = {
+    *("backup_s3", "external_s3", "wandb_netrc", "comet_config"),
+    *("alert_smtp_password", "alert_slack_url", "alert_webhook_url"),
+}
 """Files for keys and addresses of external services. The operator fills them in; until then they hold comments only."""
+
+
+S3_ACCOUNTS = ("mlflow", "gateway", "job", "person", "backup")
+"""Services with an account on the object store."""
+
+
+def s3_file(settings: StackSettings, account: str) -> str:
+    """Return the name of the file with a service's account on the object store, as `compose/store*.yaml` mount it."""
+    if not settings.s3_endpoint:
+        return f"minio_{account}"
+    return f"external_s3_{account}" if settings.s3_separate_accounts else "external_s3"
+
+
+def without_account(folder: Path, settings: StackSettings) -> list[str]:
+    """Return the files for accounts on the external S3 server that are missing or not filled in."""
+    if not settings.s3_endpoint:
+        return []
+    names = dict.fromkeys(["external_s3", *(s3_file(settings, account) for account in S3_ACCOUNTS)])
+    return [name for name in names if not _has_account(folder / name)]
+
+
+def _has_account(path: Path) -> bool:
+    try:
+        return all(read_s3_account(path))
+    except (SettingsError, KeyError, configparser.Error):
+        return False
 
 
 def write_missing(folder: Path) -> list[str]:

@@ -40,6 +40,8 @@ class Service:
     ports: tuple[Port, ...] = ()
 
 
+MINIO = "minio"
+
 SERVICES = (
     Service(
         "notebook",
@@ -79,7 +81,7 @@ SERVICES = (
     Service("dcgm-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
     Service("amd-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
     Service(
-        "minio",
+        MINIO,
         None,
         "minio",
         image_setting="MINIO_IMAGE",
@@ -132,6 +134,11 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
     return [profile for profile in dict.fromkeys(profiles) if profile]
 
 
-def started(profiles: list[str]) -> list[Service]:
+def available(settings: StackSettings) -> list[Service]:
+    """Return the services that these settings can start: all, without MinIO if another S3 server replaces it."""
+    return [service for service in SERVICES if service.name != MINIO or not settings.s3_endpoint]
+
+
+def started(settings: StackSettings, profiles: list[str]) -> list[Service]:
     """Return the services that a start with these profiles includes."""
-    return [service for service in SERVICES if service.profile is None or service.profile in profiles]
+    return [service for service in available(settings) if service.profile is None or service.profile in profiles]

@@ -30,8 +30,14 @@ _PARALLEL = 8
 
 _ATTEMPTS = 5
 
+_WITHOUT_VERSIONS = ("NotImplemented", "VersioningNotConfigured", "MethodNotAllowed")
+"""Answers of servers other than MinIO to questions about versions."""
+
 _NO_VERSION = "null"
 """Id of the one version of an object that is written while its bucket, or its folder, keeps none."""
+
+_CURRENT = ""
+"""Stands for whatever an object is when it is read, on a server without versions."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ def versions_kept(client: S3Client, buckets: Iterable[str]) -> Iterator[None]:
 
     The lifecycle rule of such a bucket (`services.bootstrap`) removes what was kept.
     """
-    switched = [name for name in buckets if client.get_bucket_versioning(Bucket=name).get("Status") != "Enabled"]
+    switched = [name for name in buckets if not keeps_versions(client, name)]
     try:
         for name in switched:
             client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
@@ -57,6 +63,29 @@ def versions_kept(client: S3Client, buckets: Iterable[str]) -> Iterator[None]:
     finally:
         for name in switched:
             client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+
+
+def keeps_versions(client: S3Client, bucket: str) -> bool:
+    """Return whether a bucket keeps the former versions of its objects."""
+    return _versioning(client, bucket) == "Enabled"
+
+
+def _versioning(client: S3Client, bucket: str) -> str:
+    """Return the state of a bucket's versions; empty if it never had some, or if its server has none at all."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return client.get_bucket_versioning(Bucket=bucket).get("Status", "")
+    except ClientError as error:
+        if error.response["Error"]["Code"] in _WITHOUT_VERSIONS:
+            return ""
+        raise
+
+
+def as_they_are(client: S3Client, bucket: str) -> Iterator[Version]:
+    """Yield each object of a bucket without versions; each is saved as it is when it is read."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        yield from (Version(entry["Key"], _CURRENT, entry["Size"]) for entry in page.get("Contents", []))
 
 
 def versions_at(
@@ -124,7 +153,8 @@ class Body:
             self.meta["Tags"] = client.get_object_tagging(**self._address())["TagSet"]  # type: ignore[arg-type]
 
     def _address(self) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._version.key, "VersionId": self._version.id}
+        version = {"VersionId": self._version.id} if self._version.id != _CURRENT else {}
+        return {"Bucket": self._bucket, "Key": self._version.key, **version}
 
     def read(self, size: int = -1) -> bytes:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -178,7 +208,7 @@ def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, 
     try:
         body = Body(client, bucket, version)
     except ClientError as error:
-        if version.id == _NO_VERSION and error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion"):
+        if version.id in (_NO_VERSION, _CURRENT) and error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion"):
             return None
         raise
     content = io.BytesIO(body.read()) if body.size <= _SMALL_BYTES else body
@@ -187,10 +217,16 @@ def _fetched(client: S3Client, bucket: str, version: Version) -> tuple[Version, 
 
 def empty(client: S3Client, bucket: str) -> None:
     """Remove every object of a bucket, with all versions."""
-    for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
-        entries = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
+    # A bucket that never had versions may be on a server that has none, and accepts no ids of them.
+    pages: Iterable[Any] = (
+        client.get_paginator("list_object_versions").paginate(Bucket=bucket)
+        if _versioning(client, bucket)
+        else client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    )
+    for page in pages:
+        entries = [*page.get("Versions", []), *page.get("DeleteMarkers", []), *page.get("Contents", [])]
         if entries:
-            doomed = [{"Key": entry["Key"], "VersionId": entry["VersionId"]} for entry in entries]
+            doomed = [{name: entry[name] for name in ("Key", "VersionId") if name in entry} for entry in entries]
             answer = client.delete_objects(Bucket=bucket, Delete={"Objects": doomed, "Quiet": True})  # type: ignore[typeddict-item]
             if answer.get("Errors"):
                 raise StorageError(f"Objects of the bucket {bucket} cannot be removed: {answer['Errors'][0]}.")

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mlplatform.errors import StorageError
+from mlplatform.services import object_store
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Member, Reader
 from mlplatform.services.backup.progress import Progress
-from mlplatform.services.bootstrap import SECRETS
-from mlplatform.settings.job import settings
-from mlplatform.settings.storage import BUCKETS
+from mlplatform.settings.storage import BUCKETS, StorageSettings
 from mlplatform.storage.s3 import s3_errors
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def verify(source: Source) -> Header:
 
 def has_data() -> bool:
     """Return whether the stack has runs, jobs or objects other than those of an unfinished restore."""
-    client = _owner_client()
+    client = object_store.owner_client(StorageSettings.load())
     with s3_errors("s3://"):
         if _marked(client):
             return False
@@ -60,7 +59,7 @@ def apply(source: Source) -> None:
 
     Until it has finished, a mark in the object store says so, and it can be repeated.
     """
-    client, progress = _owner_client(), Progress("restored")
+    client, progress = object_store.owner_client(StorageSettings.load()), Progress("restored")
     with s3_errors("s3://"), source() as stream, Reader(stream, databases.known_revisions()) as reader:
         client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=reader.header.created.encode())
         for bucket in BUCKETS:
@@ -91,16 +90,6 @@ def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> No
         (target / name).write_bytes(member.content.read())
     else:
         raise StorageError(f"The backup has a member {member.name!r} that this version does not know.")
-
-
-def _owner_client() -> S3Client:
-    import boto3
-    from botocore.config import Config
-
-    key, secret = ((SECRETS / f"minio_root_{part}").read_text() for part in ("user", "password"))
-    patient = Config(read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5}, max_pool_connections=32)
-    session = boto3.session.Session(aws_access_key_id=key, aws_secret_access_key=secret)
-    return session.client("s3", endpoint_url=settings().s3_endpoint, config=patient)
 
 
 def _marked(client: S3Client) -> bool:

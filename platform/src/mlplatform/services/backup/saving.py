@@ -12,7 +12,7 @@ from mlplatform.errors import StorageError
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Writer
 from mlplatform.services.backup.progress import Progress
-from mlplatform.settings.storage import BUCKETS
+from mlplatform.settings.storage import BUCKETS, StorageSettings
 from mlplatform.storage.s3 import s3_client, s3_errors
 
 ENV, SECRETS = Path("/backup/env"), Path("/backup/secrets")
@@ -30,7 +30,9 @@ def save(output: IO[bytes]) -> None:
         PlatformError: something cannot be read; what was written has no list of its members, so it is not a backup.
     """
     client, progress = s3_client(bulk=True), Progress("saved")
-    with s3_errors("s3://"), objects.versions_kept(client, BUCKETS):
+    # Another server than MinIO need not have versions, or a rule that removes them afterwards.
+    external = StorageSettings.load().account is not None
+    with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS):
         since = datetime.now(UTC)
         header = Header(version("mlplatform"), since.isoformat(), databases.revisions(), SECRETS.is_dir())
         writer = Writer(output, header)
@@ -40,7 +42,10 @@ def save(output: IO[bytes]) -> None:
             progress.note(f"saved the database {database}")
         until = datetime.now(UTC)
         for bucket in BUCKETS:
-            versions = objects.versions_at(client, bucket, since, until, earliest=bucket == "ray")
+            if external and not objects.keeps_versions(client, bucket):
+                versions = objects.as_they_are(client, bucket)
+            else:
+                versions = objects.versions_at(client, bucket, since, until, earliest=bucket == "ray")
             for found, content, meta in objects.opened(client, bucket, versions):
                 place = {"bucket": bucket, "key": found.key}
                 writer.add(f"objects/{bucket}/{found.key}", found.size, content, {**place, **meta})
