@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +63,18 @@ def test_second_upgrade_changes_nothing(store: JobStore) -> None:
 def test_upgraded_tables_match_schema(store: JobStore) -> None:
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_program_upgrades_the_database_alone(old: JobStore) -> None:
+    env = {**os.environ, "MLPLATFORM_GATEWAY_DATABASE": str(old.engine.url)}
+    program = [sys.executable, "-m", "mlplatform.gateway.migrations"]
+    assert subprocess.run(program, env=env, check=False).returncode == 0
+    with old.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    env["MLPLATFORM_GATEWAY_DATABASE"] = f"{old.engine.url}/none"
+    failed = subprocess.run(program, env=env, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("The gateway's database does not answer")
 
 
 def test_downgrade_restores_tables_and_rows_of_0_1_0(old: JobStore) -> None:
