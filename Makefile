@@ -79,6 +79,9 @@ restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or 
 prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
 	@$(CLI) stack prune $(if $(APPLY),--apply)
 
+upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version, or return to the former (TO=tag checks that out first; FROM=tag if 0.3 or earlier runs)
+	@$(CLI) stack upgrade --to "$(TO)" --from "$(FROM)"
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -150,4 +153,4 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners prune destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

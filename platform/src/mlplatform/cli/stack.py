@@ -38,8 +38,10 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, prune
+    from mlplatform.stack import compose, doctor, joining, prune, upgrade
 
+    if upgrade.is_open(root.absolute()):
+        raise HostError("An upgrade was interrupted: run `make upgrade`, which continues it.")
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))
@@ -175,6 +177,34 @@ def prune(
     print_table(("Kind", "Where", "Removed" if remove else "Removable", "Size"), rows)
     if not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")
+
+
+@app.command("upgrade")
+def upgrade_stack(
+    to: Annotated[str, typer.Option(help="Branch, tag or commit to check out first; empty: already done.")] = "",
+    origin: Annotated[
+        str, typer.Option("--from", help="Commit from which the stack was started, if a version up to 0.3 did.")
+    ] = "",
+    root: Root = Path(),
+) -> None:
+    """Upgrade the running stack to the version checked out; if a step fails, return to the former one."""
+    from mlplatform.errors import HostError
+    from mlplatform.stack import joining, upgrade
+
+    if joining.has_joined(root.absolute()):
+        raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
+    if to:
+        raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to))
+    upgrade.prepare(root.absolute(), origin)
+    upgrade.start_program(root.absolute())
+
+
+@app.command("perform-upgrade", hidden=True)
+def perform_upgrade(root: Root = Path()) -> None:
+    """Perform or continue the upgrade that was prepared: the program that `upgrade` starts."""
+    from mlplatform.stack import upgrade
+
+    print(upgrade.perform(root.absolute(), lambda sentence: print(f"Upgrade: {sentence}", flush=True)))
 
 
 @app.command("host-token")

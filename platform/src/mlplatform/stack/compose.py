@@ -9,7 +9,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup_timer, entrance, images
+from mlplatform.stack import backup_timer, checkout, entrance, images
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import only_variables, profiles_of
 
@@ -40,6 +40,7 @@ def up(root: Path, only: str | None = None) -> None:
             f"The stack did not become healthy within {START_TIMEOUT} s: `make status` shows the state of each "
             f"container and `make logs` its last lines.{_last_lines(root)}"
         )
+    checkout.record_start(root, only)
 
 
 def _last_lines(root: Path) -> str:

@@ -35,14 +35,14 @@ def image_id(image: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def chosen(root: Path, only: str | None = None) -> dict[str, str]:
-    """Return the image of each service that a start includes, as Compose resolves it.
+def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -> dict[str, str]:
+    """Return the image of each service that a start includes, or of every service, as Compose resolves it.
 
     Raises:
         HostError: Compose rejects the files or the settings.
     """
     variables = only_variables(StackSettings.load(root / ".env"), only)
-    command = compose(root, "config", "--format", "json")
+    command = compose(root, *(("--profile", "*") if all_profiles else ()), "config", "--format", "json")
     result = subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
     if result.returncode:
         raise HostError(f"`docker compose config` failed: {result.stderr.strip()}")

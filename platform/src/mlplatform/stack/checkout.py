@@ -1,0 +1,103 @@
+"""The git checkout from which a stack is started: its commits, and its state beside them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+from mlplatform.errors import HostError
+from mlplatform.files import atomic
+
+_STATE = ".stack"
+
+_STARTED = "started.json"
+
+
+def state_folder(root: Path) -> Path:
+    """Return the folder for what a stack's verbs remember; it is only for its owner, and git ignores it."""
+    folder = root / _STATE
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # Also in the checkout of a version that has never had such a folder.
+    if not (ignore := folder / ".gitignore").exists():
+        ignore.write_text("*\n")
+    return folder
+
+
+def commit(root: Path, name: str = "HEAD") -> str:
+    """Return the commit that a name means; empty if there is none, or if `root` is not the top of a checkout."""
+    if not shutil.which("git"):
+        return ""
+    top = _answer(root, "rev-parse", "--show-toplevel")
+    if not top or Path(top).resolve() != root.resolve():
+        return ""
+    return _answer(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+
+
+def branch(root: Path) -> str:
+    """Return the branch that is checked out; empty if there is none."""
+    return _answer(root, "symbolic-ref", "--quiet", "--short", "HEAD")
+
+
+def is_branch(root: Path, name: str) -> bool:
+    """Return whether a name is a local branch."""
+    return bool(name) and bool(_answer(root, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}"))
+
+
+def version(root: Path, name: str) -> str:
+    """Return the version of the platform at a commit; empty if it has none."""
+    text = _answer(root, "show", f"{name}:platform/pyproject.toml")
+    return str(tomllib.loads(text)["project"]["version"]) if text else ""
+
+
+def has(root: Path, name: str, path: str) -> bool:
+    """Return whether a commit has a file."""
+    return bool(_answer(root, "ls-tree", "--name-only", name, "--", path))
+
+
+def obstacles(root: Path, one: str, other: str) -> list[str]:
+    """Return the files with changes of the operator's that git would have to overwrite between two commits."""
+    changed = _answer(root, "diff", "--name-only", "HEAD").splitlines()
+    differing = set(_answer(root, "diff", "--name-only", one, other).splitlines())
+    return [path for path in changed if path in differing]
+
+
+def switch(root: Path, name: str, *, detach: bool = False) -> None:
+    """Check out a branch, tag or commit; changes of the operator's are kept.
+
+    Raises:
+        HostError: git refuses.
+    """
+    result = _git(root, "checkout", "--quiet", *(["--detach"] if detach else []), name)
+    if result.returncode:
+        raise HostError(f"git cannot check out {name}: {result.stderr.strip()}")
+
+
+def fetch(root: Path) -> bool:
+    """Fetch branches and tags; return whether a server answered."""
+    return _git(root, "fetch", "--quiet", "--tags").returncode == 0
+
+
+def record_start(root: Path, only: str | None) -> None:
+    """Remember the commit from which the stack was started, for an upgrade; nothing without a checkout."""
+    if found := commit(root):
+        with atomic.new_file(state_folder(root) / _STARTED) as draft:
+            draft.write_text(json.dumps({"commit": found, "only": only or ""}))
+
+
+def started(root: Path) -> dict[str, str]:
+    """Return the commit from which the stack was last started, and its half; empty strings if that is not recorded."""
+    file = root / _STATE / _STARTED
+    return {"commit": "", "only": "", **(json.loads(file.read_text()) if file.is_file() else {})}
+
+
+def _answer(root: Path, *arguments: str) -> str:
+    """Return what git prints; empty if it fails."""
+    result = _git(root, *arguments)
+    return "" if result.returncode else result.stdout.strip()
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
