@@ -1,4 +1,4 @@
-"""The gateway's database of version 0.1.0 in the stack's Postgres, upgraded by the code of the gateway's image."""
+"""Databases of version 0.1.0 in the stack's Postgres, upgraded by the code of the platform's image."""
 
 import json
 from collections.abc import Iterator
@@ -10,20 +10,38 @@ from host import Stack, run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DATABASE = "gateway_0_1_0"
+MLFLOW, ACCOUNTS = "mlflow_0_1_0", "mlflow_auth_0_1_0"
 PSQL = ("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--username=postgres")
+
+
+def fill(stack: Stack, database: str, owner: str, dump: str) -> None:
+    """Create a separate database with a dump of 0.1.0."""
+    drop(stack, database)
+    stack.execute("postgres", *PSQL, f"--command=CREATE DATABASE {database} OWNER {owner}")
+    psql = ("docker", "exec", "-i", stack.container("postgres"), *PSQL, f"--dbname={database}")
+    run(*psql, input=f"SET ROLE {owner};\n{(FIXTURES / '0.1.0' / dump).read_text()}")
+
+
+def drop(stack: Stack, database: str) -> None:
+    stack.execute("postgres", *PSQL, f"--command=DROP DATABASE IF EXISTS {database} WITH (FORCE)")
 
 
 @pytest.fixture
 def old_database(stack: Stack) -> Iterator[str]:
-    """A separate database with the dump of 0.1.0."""
-    remove = f"--command=DROP DATABASE IF EXISTS {DATABASE}"
-    stack.execute("postgres", *PSQL, remove)
-    stack.execute("postgres", *PSQL, f"--command=CREATE DATABASE {DATABASE} OWNER gateway")
-    dump = (FIXTURES / "0.1.0" / "gateway.postgres.sql").read_text()
-    psql = ("docker", "exec", "-i", stack.container("postgres"), *PSQL, f"--dbname={DATABASE}")
-    run(*psql, input=f"SET ROLE gateway;\n{dump}")
+    """The gateway's database of 0.1.0."""
+    fill(stack, DATABASE, "gateway", "gateway.postgres.sql")
     yield DATABASE
-    stack.execute("postgres", *PSQL, remove)
+    drop(stack, DATABASE)
+
+
+@pytest.fixture
+def old_mlflow(stack: Stack) -> Iterator[None]:
+    """MLflow's databases of 0.1.0."""
+    fill(stack, MLFLOW, "mlflow", "mlflow.postgres.sql")
+    fill(stack, ACCOUNTS, "mlflow", "mlflow_auth.postgres.sql")
+    yield
+    drop(stack, MLFLOW)
+    drop(stack, ACCOUNTS)
 
 
 def upgraded(stack: Stack, database: str) -> list[dict[str, Any]]:
@@ -44,6 +62,15 @@ def test_upgrade_preserves_every_job_of_0_1_0(stack: Stack, old_database: str) -
     assert upgraded(stack, old_database) == expected
     assert upgraded(stack, old_database) == expected, "a second upgrade changed something"
     assert schema(stack, old_database) == schema(stack, "gateway")
+
+
+def test_upgrade_preserves_runs_models_and_accounts_of_0_1_0(stack: Stack, old_mlflow: None) -> None:
+    urls = [f"postgresql+psycopg2:///{database}?service=mlflow" for database in (MLFLOW, ACCOUNTS)]
+    python = ("docker", "exec", "-i", stack.container("mlflow"), "python", "-", *urls)
+    script = (FIXTURES / "upgraded_mlflow.py").read_text()
+    found = json.loads(run(*python, input=script).stdout)
+    assert found == json.loads((FIXTURES / "0.1.0" / "mlflow.json").read_text())
+    assert schema(stack, ACCOUNTS) == schema(stack, "mlflow_auth")
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit SET principal = 'x'", "DELETE FROM audit", "TRUNCATE audit"])
