@@ -1,0 +1,144 @@
+"""`make upgrade` on the real stack: the data is kept, and a step that fails leaves the former stack healthy with it.
+
+CI draws one step; the others are in `make soak`. `tests/unit/stack/test_upgrade.py` also kills the program in each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from figures import count
+from host import Stack, Trained, run, wait_for
+
+from mlplatform.client.jobs import Jobs
+
+STEPS = {
+    "nothing": ("never", ""),
+    "save": ("^tag ", ""),
+    "build": (" build ", ""),
+    "stop": (" stop ", ""),
+    "dump": (" pg_dump .* mlflow$", ""),
+    "migrate": (" run .* mlflow-migrate$", "ALTER TABLE jobs RENAME TO jobs_of_the_new_version"),
+    "start": (" up .*--wait-timeout", "UPDATE jobs SET message = 'of the new version'"),
+    "check": (" up .*--wait-timeout", "TRUNCATE jobs CASCADE"),
+}
+"""Command after which the step fails, and what the new version has done to the gateway's database by then."""
+
+DRAW = pytest.param(None, id="drawn")
+
+# Runs a command that matches, then changes the database, and fails unless a later step has to notice the change.
+DOCKER = """\
+#!/bin/sh
+[ -e {mark} ] && printf '%s' "$*" | grep -Eq -- '{pattern}' || exec {docker} "$@"
+rm {mark}
+{docker} "$@" || exit
+[ -z "{sql}" ] || {docker} exec {postgres} psql --username=postgres --dbname=gateway --command="{sql}" >&2 || exit
+[ {step} = check ] || {{ echo "made to fail by the test" >&2; exit 1; }}
+"""
+
+CHANGED = "compose/gateway.yaml"
+
+
+class Versions:
+    """Two commits of the stack's checkout; the second gives the gateway's container a label."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.git("init", "--quiet")
+        self.old = self._commit("old")
+        text = (stack.root / CHANGED).read_text()
+        label = "  gateway:\n    labels: {upgraded: 'yes'}\n"
+        (stack.root / CHANGED).write_text(text.replace("  gateway:\n", label, 1))
+        self.new = self._commit("new")
+
+    def git(self, *words: str) -> str:
+        author = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+        return run("git", *author, *words, cwd=self.stack.root).stdout.strip()
+
+    def _commit(self, message: str) -> str:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", f"--message={message}")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def versions(stack: Stack) -> Iterator[Versions]:
+    """The stack's files as a git checkout with two versions, the newer one checked out."""
+    prepared = Versions(stack)
+    yield prepared
+    prepared.git("checkout", "--quiet", "--force", prepared.old)
+    shutil.rmtree(stack.root / ".git")
+    shutil.rmtree(stack.root / ".stack", ignore_errors=True)
+    stack.up()
+
+
+def containers(stack: Stack) -> dict[str, tuple[str, str]]:
+    """Image and configuration of each container."""
+    labels = "com.docker.compose.service", "com.docker.compose.config-hash"
+    found = [(entry["Config"]["Labels"], entry["Image"]) for entry in stack.containers()]
+    return {every[labels[0]]: (image, every[labels[1]]) for every, image in found}
+
+
+def data(stack: Stack, job: Trained) -> dict[str, object]:
+    """The main job's run, model and log, and the other jobs that have ended, as users see them."""
+    jobs = stack.ray.get("/api/jobs/").raise_for_status().json()
+    (found,) = stack.runs_of(job.id)
+    alias = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
+    return {
+        "jobs": {entry["submission_id"]: entry["message"] for entry in jobs if entry["status"] == "SUCCEEDED"},
+        "run": {key: sorted(map(str, values)) for key, values in found["data"].items()},
+        "model": alias.raise_for_status().json(),
+        "log": stack.ray.get(f"/api/jobs/{job.id}/logs").raise_for_status().json(),
+    }
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("step", [DRAW, *(pytest.param(name, marks=pytest.mark.soak) for name in STEPS)])
+def test_failed_upgrade_leaves_former_stack_with_its_data(
+    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions, tmp_path: Path, step: str | None
+) -> None:
+    if step is None:
+        seed = random.SystemRandom().randrange(10**6)
+        step = random.Random(seed).choice(list(STEPS))  # noqa: S311 - a step
+        print(f"\nseed {seed}: {step} fails", flush=True)
+    pattern, sql = STEPS[step]
+    mark, docker = tmp_path / "mark", tmp_path / "docker"
+    mark.touch()
+    facts = {"docker": shutil.which("docker"), "postgres": stack.container("postgres")}
+    docker.write_text(DOCKER.format(mark=mark, pattern=pattern, sql=sql, step=step, **facts))
+    docker.chmod(0o755)
+    before, settings = containers(stack), (stack.root / ".env").read_text()
+    kept = data(stack, trained)
+    job = jobs.submit("sleep 3000", "jobs", name="open")
+    wait_for(lambda: jobs.get(job).status == "RUNNING", "the open job", 120)
+
+    begun = time.monotonic()
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = ("make", "upgrade", f"FROM={versions.old}")
+    done = run(*command, cwd=stack.root, env={**os.environ, "PATH": path}, check=False)
+    print(f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{time.monotonic() - begun:.0f} s", flush=True)
+    count("upgrades tried")
+
+    wait_for(stack.whole, "the stack", 240)
+    assert data(stack, trained) == kept
+    assert (stack.root / ".env").read_text() == settings
+    head = versions.git("rev-parse", "HEAD")
+    if step == "nothing":
+        assert (done.returncode, head) == (0, versions.new)
+        assert containers(stack)["gateway"] != before["gateway"]
+    else:
+        assert done.returncode
+        assert not mark.exists(), "the step was left out"
+        assert f"restored {'the checkout' if step == 'save' else ''}" in done.stderr
+        assert head == versions.old
+        assert containers(stack) == before
+    # Also a job that ran is the same one afterwards; it continues as its next attempt if the services were stopped.
+    wait_for(lambda: jobs.get(job).status == "RUNNING", "the open job to continue", 240)
+    jobs.stop(job)
+    assert jobs.wait(job, timeout_s=60).status == "STOPPED"
