@@ -1,4 +1,4 @@
-"""Databases of version 0.1.0 in the stack's Postgres, upgraded by the code of the platform's image."""
+"""Databases of versions 0.1.0 and 0.3.0 in the stack's Postgres, upgraded by the code of the platform's image."""
 
 import json
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ import pytest
 from host import Stack, run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-DATABASE = "gateway_0_1_0"
+DATABASE = "gateway_of_earlier_version"
 MLFLOW, ACCOUNTS = "mlflow_0_1_0", "mlflow_auth_0_1_0"
 PSQL = ("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--username=postgres")
 
 
 def fill(stack: Stack, database: str, owner: str, dump: str) -> None:
-    """Create a separate database with a dump of 0.1.0."""
+    """Create a separate database with a dump."""
     drop(stack, database)
     stack.execute("postgres", *PSQL, f"--command=CREATE DATABASE {database} OWNER {owner}")
     psql = ("docker", "exec", "-i", stack.container("postgres"), *PSQL, f"--dbname={database}")
-    run(*psql, input=f"SET ROLE {owner};\n{(FIXTURES / '0.1.0' / dump).read_text()}")
+    run(*psql, input=f"SET ROLE {owner};\n{(FIXTURES / dump).read_text()}")
 
 
 def drop(stack: Stack, database: str) -> None:
@@ -27,9 +27,9 @@ def drop(stack: Stack, database: str) -> None:
 
 
 @pytest.fixture
-def old_database(stack: Stack) -> Iterator[str]:
-    """The gateway's database of 0.1.0."""
-    fill(stack, DATABASE, "gateway", "gateway.postgres.sql")
+def old_database(stack: Stack, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The gateway's database of a version, by default of 0.1.0."""
+    fill(stack, DATABASE, "gateway", f"{getattr(request, 'param', '0.1.0')}/gateway.postgres.sql")
     yield DATABASE
     drop(stack, DATABASE)
 
@@ -37,8 +37,8 @@ def old_database(stack: Stack) -> Iterator[str]:
 @pytest.fixture
 def old_mlflow(stack: Stack) -> Iterator[None]:
     """MLflow's databases of 0.1.0."""
-    fill(stack, MLFLOW, "mlflow", "mlflow.postgres.sql")
-    fill(stack, ACCOUNTS, "mlflow", "mlflow_auth.postgres.sql")
+    fill(stack, MLFLOW, "mlflow", "0.1.0/mlflow.postgres.sql")
+    fill(stack, ACCOUNTS, "mlflow", "0.1.0/mlflow_auth.postgres.sql")
     yield
     drop(stack, MLFLOW)
     drop(stack, ACCOUNTS)
@@ -57,8 +57,11 @@ def schema(stack: Stack, database: str) -> list[str]:
     return [line for line in dump.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
 
 
-def test_upgrade_preserves_every_job_of_0_1_0(stack: Stack, old_database: str) -> None:
-    expected = json.loads((FIXTURES / "0.1.0" / "jobs.json").read_text())
+@pytest.mark.parametrize(
+    ("old_database", "version"), [("0.1.0", "0.1.0"), ("0.3.0", "0.3.0")], indirect=["old_database"]
+)
+def test_upgrade_preserves_every_job_of_earlier_version(stack: Stack, old_database: str, version: str) -> None:
+    expected = json.loads((FIXTURES / version / "jobs.json").read_text())
     assert upgraded(stack, old_database) == expected
     assert upgraded(stack, old_database) == expected, "a second upgrade changed something"
     assert schema(stack, old_database) == schema(stack, "gateway")

@@ -1,4 +1,4 @@
-"""A database of version 0.1.0 after the upgrade: its jobs are read, continued and restarted as before."""
+"""Databases of earlier versions after the upgrade: their jobs are read, continued and restarted as before."""
 
 import asyncio
 import json
@@ -25,6 +25,7 @@ from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import configured, upgrade
 
 FIXTURES = next(folder for folder in Path(__file__).parents if folder.name == "tests") / "fixtures" / "0.1.0"
+FIXTURES_0_3_0 = FIXTURES.with_name("0.3.0")
 YEARS_S = 100 * 365 * 86400
 
 T = TypeVar("T")
@@ -34,15 +35,26 @@ def do(call: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(call)
 
 
+def loaded(dump: Path, folder: Path) -> Iterator[JobStore]:
+    """A store on a dump before the upgrade."""
+    with sqlite3.connect(folder / "gateway.db") as database:
+        database.executescript(dump.read_text())
+    database.close()
+    store = JobStore(f"sqlite:///{folder / 'gateway.db'}")
+    yield store
+    store.engine.dispose()
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[JobStore]:
     """A store on the dump of 0.1.0 before the upgrade."""
-    with sqlite3.connect(tmp_path / "gateway.db") as database:
-        database.executescript((FIXTURES / "gateway.sqlite.sql").read_text())
-    database.close()
-    store = JobStore(f"sqlite:///{tmp_path / 'gateway.db'}")
-    yield store
-    store.engine.dispose()
+    yield from loaded(FIXTURES / "gateway.sqlite.sql", tmp_path)
+
+
+@pytest.fixture
+def of_0_3_0(tmp_path: Path) -> Iterator[JobStore]:
+    """A store on the dump of 0.3.0 before the upgrade."""
+    yield from loaded(FIXTURES_0_3_0 / "gateway.sqlite.sql", tmp_path)
 
 
 @pytest.fixture
@@ -62,6 +74,16 @@ def test_second_upgrade_changes_nothing(store: JobStore) -> None:
 
 def test_upgraded_tables_match_schema(store: JobStore) -> None:
     with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_jobs_starts_and_sessions_of_0_3_0_are_kept(of_0_3_0: JobStore) -> None:
+    kept = ("starts", "start_logs", "sessions", "nodes")
+    before = rows(of_0_3_0)
+    assert do(upgraded(of_0_3_0)) == json.loads((FIXTURES_0_3_0 / "jobs.json").read_text())
+    after = rows(of_0_3_0)
+    assert {table: after[table] for table in kept} == {table: before[table] for table in kept}
+    with of_0_3_0.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
