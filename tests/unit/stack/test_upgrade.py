@@ -249,6 +249,16 @@ def test_own_change_that_would_block_a_return_is_named(host: Host) -> None:
     assert "Makefile: changed here and between the versions" in host.upgrade(f"FROM={host.old}").stderr
 
 
+def test_interrupted_upgrade_blocks_a_start(host: Host) -> None:
+    (host.root / ".stack/upgrade").mkdir(parents=True)
+    (host.root / ".stack/upgrade/journal.json").touch()
+    for words, reason in ((["up"], "continues it"), (["upgrade", "--to", "HEAD"], "without TO= first")):
+        command = [sys.executable, "-m", "mlplatform", "stack", *words]
+        done = subprocess.run(command, cwd=host.root, capture_output=True, text=True, check=False)
+        assert done.returncode
+        assert reason in done.stderr
+
+
 def test_stopped_stack_is_not_upgraded(host: Host) -> None:
     state = host.state
     state["containers"]["postgres"]["running"] = False
