@@ -82,6 +82,9 @@ prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, im
 upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version, or return to the former (TO=tag checks that out first; FROM=tag if 0.3 or earlier runs)
 	@$(CLI) stack upgrade --to "$(TO)" --from "$(FROM)"
 
+rotate: .venv/cli  ## Change secrets and certificates of the running stack (ONLY=minio,mlflow,...; all; former: end what jobs still used)
+	@$(CLI) stack rotate --only "$(ONLY)"
+
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
@@ -153,4 +156,4 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

@@ -231,3 +231,12 @@ def test_oversized_headers_are_rejected(proxied: Stack) -> None:
     headers = {"X-Large": "a" * (64 << 10)}
     answer = httpx.get(address(proxied, "gateway") + "/platform/health", headers=headers, verify=authority(proxied))
     assert answer.status_code == httpx.codes.REQUEST_HEADER_FIELDS_TOO_LARGE
+
+
+def test_rotation_replaces_authority(proxied: Stack) -> None:
+    url, former = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
+    assert httpx.get(url, verify=former).is_success
+    proxied.make("rotate", "ONLY=certificates")
+    assert wait_for(lambda: httpx.get(url, verify=authority(proxied)).is_success, "the new certificate")
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(url, verify=former)

@@ -211,17 +211,18 @@ def test_minio_accounts_administer_as_table_says(accounts: dict[str, Account], a
     assert {name for name, account in accounts.items() if performed(lambda a=account: request(a))} == set(allowed)
 
 
-def test_keys_not_made_by_platform_are_listed(running: Stack) -> None:
+def test_keys_not_made_by_platform_are_listed(running: Stack, accounts: dict[str, Account]) -> None:
     root = root_account(running)
+    own = [account.key for account in accounts.values()]
     root.admin.user_add("rights-other", uuid.uuid4().hex)
     key = json.loads(root.admin.add_service_account())["credentials"]["accessKey"]
     try:
-        found = list(foreign_keys(root.admin, ACCOUNTS, root.key))
+        found = list(foreign_keys(root.admin, own, root.key))
         assert found == ["user rights-other", f"key {key} of {root.key}"]
     finally:
         root.admin.delete_service_account(key)
         root.admin.user_remove("rights-other")
-    assert list(foreign_keys(root.admin, ACCOUNTS, root.key)) == []
+    assert list(foreign_keys(root.admin, own, root.key)) == []
 
 
 def test_replaced_and_deleted_artifacts_are_kept_for_days(running: Stack, accounts: dict[str, Account]) -> None:

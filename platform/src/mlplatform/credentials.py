@@ -19,7 +19,7 @@ from mlplatform.errors import SettingsError
 if TYPE_CHECKING:
     import httpx
 
-# The token is valid longer than any stack; to replace it, delete its file and run `make env`.
+# The token is valid longer than any stack; `make rotate` replaces the key that has signed it.
 _TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
 

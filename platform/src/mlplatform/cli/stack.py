@@ -38,10 +38,11 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, prune, upgrade
+    from mlplatform.stack import compose, doctor, joining, prune, rotation, upgrade
 
     if upgrade.is_open(root.absolute()):
         raise HostError("An upgrade was interrupted: run `make upgrade`, which continues it.")
+    rotation.check_none_pending(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))
@@ -207,6 +208,18 @@ def perform_upgrade(root: Root = Path()) -> None:
     print(upgrade.perform(root.absolute(), lambda sentence: print(f"Upgrade: {sentence}", flush=True)))
 
 
+@app.command()
+def rotate(
+    only: Annotated[str, typer.Option(help="Groups of secrets, comma-separated; all; or former.")] = "",
+    root: Root = Path(),
+) -> None:
+    """Change secrets and certificates while the stack runs; after an interruption, complete that."""
+    from mlplatform.stack import rotation
+
+    for line in rotation.rotate(root.absolute(), only):
+        print(line, flush=True)
+
+
 @app.command("host-token")
 def host_token(
     address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",
@@ -278,7 +291,7 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
     from mlplatform.stack import hosts
 
     hosts.remove(root.absolute(), name)
-    print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, replace them.")
+    print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate ONLY=all`.")
 
 
 def shell_env(root: Root = Path()) -> None:

@@ -24,6 +24,8 @@ _SCRIPT_CACHE_SECONDS = 28 * 24 * 3600
 """As for MLflow's own scripts, whose names change with their contents too."""
 
 
+_FORMER = "~former"
+
 _ROUTES = "/api/2.0/mlflow/mlplatform"
 """Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
 
@@ -53,7 +55,7 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
     auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = is_metrics_user
     for path in (UPDATE_USER_PASSWORD, AJAX_UPDATE_USER_PASSWORD):
         auth.BEFORE_REQUEST_VALIDATORS[path, "PATCH"] = _refuse_password
-    _check_unknown_users_too()
+    check_passwords()
     mlflow_stores.guard(signing)
     _add_routes(audit_user, retention_user, signing)
     return auth.create_app()
@@ -69,10 +71,11 @@ def _refuse_password() -> bool:
     )
 
 
-def _check_unknown_users_too() -> None:
-    """Let a log-in as an unknown user take as long as a wrong password does, so that names cannot be guessed.
+def check_passwords() -> None:
+    """Check an account's former password too, if a rotation keeps one; let a check of an unknown user take as long.
 
-    `mlflow.server.auth.store.authenticate_user`, which computes no hash for an unknown user.
+    `mlflow.server.auth.store.authenticate_user`, which computes no hash for an unknown user, so that names could be
+    guessed. A former password is that of a second account, which nobody can log in to.
     """
     from mlflow.server.auth import store
     from werkzeug.security import check_password_hash, generate_password_hash
@@ -80,12 +83,20 @@ def _check_unknown_users_too() -> None:
     original, nobody = store.authenticate_user, generate_password_hash(secrets.token_urlsafe())
 
     def authenticate_user(username: str, password: str, **options: Any) -> bool:
-        if not store.has_user(username):
+        if username.endswith(_FORMER) or not store.has_user(username):
             check_password_hash(nobody, password)
             return False
-        return bool(original(username, password, **options))
+        if original(username, password, **options):
+            return True
+        former = former_account(username)
+        return bool(store.has_user(former) and original(former, password, **options))
 
     store.authenticate_user = authenticate_user  # type: ignore[method-assign]
+
+
+def former_account(user: str) -> str:
+    """Return the name of the account that keeps a user's former password."""
+    return f"{user}{_FORMER}"
 
 
 def _add_routes(audit_user: str, retention_user: str, signing: Signing) -> None:
@@ -255,3 +266,17 @@ def set_accounts(accounts: Sequence[tuple[str, str]]) -> None:
             store.update_user(user, password=password)
         else:
             store.create_user(user, password, is_admin=user == auth_config.admin_username)
+
+
+def remove_account(user: str) -> bool:
+    """Remove one of MLflow's accounts; return False if there is none of this name.
+
+    `mlflow.server.auth.auth_config` and `auth.store`, as in `set_accounts`.
+    """
+    from mlflow.server.auth import auth_config, store
+
+    store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
+    if not store.has_user(user):
+        return False
+    store.delete_user(user)
+    return True

@@ -72,9 +72,9 @@ def digest_of(name: str, version: str, signing: Signing) -> dict[str, Any]:
     registry = registry_store()
     tags = registry.get_model_version(name, version).tags
     location = registry.get_model_version_download_uri(name, version)
-    digest, signature = tags.get(TAG_DIGEST, ""), tags.get(TAG_SIGNATURE, "")
-    expected = _signature(location, digest, signing)
-    return {"digest": digest, "signed": bool(digest) and hmac.compare_digest(signature.encode(), expected.encode())}
+    digest, signed = tags.get(TAG_DIGEST, ""), tags.get(TAG_SIGNATURE, "")
+    expected = signature(location, digest, signing.key)
+    return {"digest": digest, "signed": bool(digest) and hmac.compare_digest(signed.encode(), expected.encode())}
 
 
 def sign(name: str, version: str, signing: Signing) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def _create_version(signing: Signing, original: Callable[..., Any]) -> Callable[
 
 def _change_tag(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method whose last argument is a tag, or the name of one."""
-    signature = inspect.signature(original)
+    parameters = inspect.signature(original)
 
     def change(*args: Any, **kwargs: Any) -> Any:
-        tag = list(signature.bind(*args, **kwargs).arguments.values())[-1]
+        tag = list(parameters.bind(*args, **kwargs).arguments.values())[-1]
         if getattr(tag, "key", tag) in _OWN_TAGS:
             raise _own_tag(getattr(tag, "key", tag))
         return original(*args, **kwargs)
@@ -238,12 +238,13 @@ def _set_signed(registry: Any, name: str, version: str, digest: str, signing: Si
     from mlflow.entities.model_registry import ModelVersionTag
 
     location = registry.get_model_version_download_uri(name, version)
-    for tag, value in ((TAG_DIGEST, digest), (TAG_SIGNATURE, _signature(location, digest, signing))):
+    for tag, value in ((TAG_DIGEST, digest), (TAG_SIGNATURE, signature(location, digest, signing.key))):
         _set_tag[0](registry, name, version, ModelVersionTag(tag, value))  # type: ignore[no-untyped-call]
 
 
-def _signature(location: str, digest: str, signing: Signing) -> str:
-    return hmac.new(signing.key, f"{location}\n{digest}".encode(), "sha256").hexdigest()
+def signature(location: str, digest: str, key: bytes) -> str:
+    """Return the signature of a model's digest together with the place of its files."""
+    return hmac.new(key, f"{location}\n{digest}".encode(), "sha256").hexdigest()
 
 
 def _recorded_digest(location: str, signing: Signing) -> str | None:
@@ -280,10 +281,10 @@ def _guard_files() -> None:
 
 def _checked(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap one method of the repository so that it checks the path that its arguments stand for."""
-    signature = inspect.signature(write)
+    parameters = inspect.signature(write)
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
+        given = parameters.bind(*args, **kwargs).arguments
         file = posixpath.basename(str(given.get("local_file") or given.get("artifact_file_name") or ""))
         _check_write(posixpath.join(given.get("artifact_path") or "", file), deletes=name == "delete_artifacts")
         return write(*args, **kwargs)

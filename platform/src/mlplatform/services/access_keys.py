@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minio.minioadmin import MinioAdmin
+
+_JOBS = re.compile("job(-[0-9a-f]{8})?")
 
 # MinIO lets every account do this for itself, whatever its policy allows, unless a policy denies it: make keys that
 # never expire and outlive a rotation, and change its own password, which locks out everybody who shares the account.
@@ -31,16 +35,50 @@ NO_SESSIONS: list[dict[str, object]] = [
 """Statements that accept an account's own key only: sessions and keys made from it can do nothing."""
 
 
-def foreign_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Iterator[str]:
-    """Yield users that are not among `accounts`, and access keys that a user has made; each as a text for display.
+@dataclass(frozen=True)
+class Key:
+    """A user of MinIO beyond those of the platform, or an access key that a user has made.
+
+    Attributes:
+        name: access key.
+        owner: user that has made it; None for a user.
+    """
+
+    name: str
+    owner: str | None = None
+
+    def __str__(self) -> str:
+        """Return a text for display."""
+        return f"user {self.name}" if self.owner is None else f"key {self.name} of {self.owner}"
+
+    @property
+    def is_former(self) -> bool:
+        """Return whether it is an account of jobs, which has another name after each rotation."""
+        return self.owner is None and _JOBS.fullmatch(self.name) is not None
+
+    def remove(self, admin: MinioAdmin) -> None:
+        """Delete it; requests with it are refused from then on."""
+        if self.owner is None:
+            admin.user_remove(self.name)
+        else:
+            admin.delete_service_account(self.name)
+
+
+def found_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Iterator[Key]:
+    """Yield users that are not among `accounts`, and access keys that a user has made.
 
     Args:
         admin: client of the root account.
         accounts: names of the accounts that the platform declares.
         root: name of the root account.
     """
-    users = json.loads(admin.user_list())
-    yield from (f"user {user}" for user in sorted(users) if user not in accounts)
-    for owner in (*sorted(users), root):
+    users = sorted(json.loads(admin.user_list()))
+    yield from (Key(user) for user in users if user not in accounts)
+    for owner in (*users, root):
         made = json.loads(admin.list_service_account(owner)).get("accounts") or []
-        yield from (f"key {key['accessKey']} of {owner}" for key in made)
+        yield from (Key(key["accessKey"], owner) for key in made)
+
+
+def foreign_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Iterator[str]:
+    """Yield `found_keys` as texts for display."""
+    yield from map(str, found_keys(admin, accounts, root))

@@ -11,23 +11,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
-from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, foreign_keys
+from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, found_keys
 from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
 from mlplatform.services.object_store import make_external_buckets
+from mlplatform.services.secret_files import SECRETS as SECRETS
+from mlplatform.services.secret_files import secret, values
 from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
 
 if TYPE_CHECKING:
     from minio import Minio
     from minio.minioadmin import MinioAdmin
 
-
-SECRETS = Path("/run/secrets")
 
 _READ = ("s3:GetObject",)
 
@@ -65,9 +64,11 @@ def storage() -> None:
 def make_databases() -> None:
     """Create the databases of MLflow (runs, accounts) and of the gateway (jobs), and a role that reads statistics."""
     from psycopg2 import sql
+    from psycopg2.extensions import encrypt_password
 
     roles = dict(postgres_account(name) for name in ("mlflow", "gateway", "backup"))
-    roles["exporter"] = (SECRETS / "postgres_exporter_password").read_text()
+    roles["exporter"] = secret("postgres_exporter_password").read_text()
+    roles["postgres"] = secret("postgres_password").read_text()
     with closing(connect_as_superuser()) as connection:
         connection.autocommit = True  # CREATE DATABASE cannot run in a transaction
         cursor = connection.cursor()
@@ -76,9 +77,9 @@ def make_databases() -> None:
         for role, role_password in roles.items():
             cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
             verb = sql.SQL("ALTER" if cursor.fetchone() else "CREATE")
-            cursor.execute(
-                sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), sql.Literal(role_password))
-            )
+            # The exporter may read running statements, so that they must not contain passwords either.
+            verifier = sql.Literal(encrypt_password(role_password, role, connection, "scram-sha-256"))
+            cursor.execute(sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(role), verifier))
         cursor.execute("GRANT pg_monitor TO exporter")
         cursor.execute("GRANT pg_read_all_data TO backup")
         for database, owner in (("mlflow", "mlflow"), ("mlflow_auth", "mlflow"), ("gateway", "gateway")):
@@ -98,7 +99,7 @@ def make_databases() -> None:
 
 def postgres_account(name: str) -> tuple[str, str]:
     """Return user and password of a service's account in Postgres."""
-    return read_postgres_service(SECRETS / f"postgres_{name}")
+    return read_postgres_service(secret(f"postgres_{name}"))
 
 
 def connect_as_superuser() -> Any:
@@ -107,44 +108,37 @@ def connect_as_superuser() -> Any:
     Raises:
         SettingsError: the volume was created with passwords of another checkout.
     """
-    password = (SECRETS / "postgres_password").read_text()
-    return _connect("postgres_password", host="postgres", user="postgres", password=password)
+    accounts = [{"host": "postgres", "user": "postgres", "password": value} for value in values("postgres_password")]
+    return _connect("postgres_password", *accounts)
 
 
-def _connect(secret: str, **account: Any) -> Any:
-    """Connect to Postgres.
+def _connect(name: str, *accounts: dict[str, Any]) -> Any:
+    """Connect to Postgres with the first account that it accepts.
 
     Raises:
         SettingsError: the volume was created with passwords of another checkout.
     """
     import psycopg2
 
-    try:
-        return psycopg2.connect(**account)
-    except psycopg2.OperationalError as error:
-        if "password authentication failed" not in str(error):
-            raise
-        raise SettingsError(
-            f"Postgres rejected the password in secrets/{secret}: another checkout created its volume. Copy .env and "
-            "secrets/ from that checkout to this one, or remove the stack with all of its data: `make destroy`."
-        ) from None
+    for account in accounts:
+        try:
+            return psycopg2.connect(**account)
+        except psycopg2.OperationalError as error:
+            if "password authentication failed" not in str(error):
+                raise
+    raise SettingsError(
+        f"Postgres rejected the password in secrets/{name}: another checkout created its volume. Copy .env and "
+        "secrets/ from that checkout to this one, or remove the stack with all of its data: `make destroy`."
+    )
 
 
 def make_buckets() -> None:
     """Create the buckets, one account per service, and the rights that `RIGHTS` declares for each."""
-    from minio import Minio
-    from minio.credentials import StaticProvider
-    from minio.minioadmin import MinioAdmin
-
     settings = StorageSettings.load()
     if settings.account:
         print("\n".join(make_external_buckets(settings)))
         return
-    endpoint = settings.endpoint.removeprefix("http://")
-    root = ((SECRETS / "minio_root_user").read_text(), (SECRETS / "minio_root_password").read_text())
-    client = Minio(endpoint=endpoint, access_key=root[0], secret_key=root[1], secure=False)
-    admin = MinioAdmin(endpoint=endpoint, credentials=StaticProvider(*root), secure=False)
-
+    client, admin, root = connect_to_minio(settings.endpoint)
     for bucket in BUCKETS:
         if not client.bucket_exists(bucket_name=bucket):
             client.make_bucket(bucket_name=bucket)
@@ -158,8 +152,35 @@ def make_buckets() -> None:
         _grant(admin, account, allowed if account == "person" else [*allowed, *NO_SESSIONS])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
     print("MinIO: buckets, accounts and policies are as declared.")
-    for key in foreign_keys(admin, (*RIGHTS, "prometheus"), root[0]):
-        print(f"MinIO: the {key} was not made by the platform; if nobody needs it, remove it in the console as root.")
+    users = minio_users()
+    for key in found_keys(admin, users, root):
+        reason = "is for attempts from before a rotation" if key.is_former else "was not made by the platform"
+        print(f"MinIO: the {key} {reason}; `make rotate ONLY=former` removes it.")
+
+
+def connect_to_minio(endpoint: str) -> tuple[Minio, MinioAdmin, str]:
+    """Return clients of MinIO as its root account, and that account's name."""
+    from minio import Minio
+    from minio.credentials import StaticProvider
+    from minio.error import MinioAdminException
+    from minio.minioadmin import MinioAdmin
+
+    host, user = endpoint.removeprefix("http://"), secret("minio_root_user").read_text()
+    *others, last = values("minio_root_password")
+    for password in others:
+        admin = MinioAdmin(endpoint=host, credentials=StaticProvider(user, password), secure=False)
+        try:
+            admin.user_list()
+        except MinioAdminException:
+            continue
+        last = password
+    client = Minio(endpoint=host, access_key=user, secret_key=last, secure=False)
+    return client, MinioAdmin(endpoint=host, credentials=StaticProvider(user, last), secure=False), user
+
+
+def minio_users() -> list[str]:
+    """Return the names of the platform's users in MinIO."""
+    return [read_s3_account(secret(f"minio_{account}"))[0] for account in (*RIGHTS, "prometheus")]
 
 
 def _limit_versions(client: Minio, bucket: str) -> None:
@@ -192,7 +213,7 @@ def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object
 
 
 def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
-    access_key, secret_key = read_s3_account(SECRETS / f"minio_{account}")
+    access_key, secret_key = read_s3_account(secret(f"minio_{account}"))
     admin.policy_add(
         account, policy={"Version": "2012-10-17", "Statement": [*statements, *NO_NEW_KEYS, *KEEP_VERSIONS]}
     )
@@ -203,15 +224,19 @@ def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]])
 
 def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
-    _connect("postgres_mlflow", service="mlflow").close()
+    _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
 
     mlflow_audit.create_audit_table("postgresql+psycopg2:///mlflow?service=mlflow")
 
-    accounts = [read_mlflow_account(SECRETS / f"mlflow_{name}") for name in ("admin", "gateway", "job", "person")]
-    accounts.append(("prometheus", (SECRETS / "mlflow_prometheus_password").read_text()))
-    mlflow_server.set_accounts(accounts)
+    mlflow_server.set_accounts(mlflow_accounts())
     print("MLflow: databases are up to date and accounts as declared.")
+
+
+def mlflow_accounts() -> list[tuple[str, str]]:
+    """Return user and password of each of the platform's accounts in MLflow."""
+    accounts = [read_mlflow_account(secret(f"mlflow_{name}")) for name in ("admin", "gateway", "job", "person")]
+    return [*accounts, ("prometheus", secret("mlflow_prometheus_password").read_text())]
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     kernel.limits,
     gpus.drivers,
     secrets.files,
+    secrets.rotation,
     accounts.rejected,
     certificates.of_entrance,
     firewall.metadata_address,
