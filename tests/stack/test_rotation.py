@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -217,4 +220,27 @@ def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -
     assert answer.status_code in (401, 403)
     nothing_is_lost(stack, jobs, job, STEPS)
     assert len(jobs.attempts(job)) == 2
+    wait_for(stack.whole, "the stack to be healthy")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "line", ["stopping for new secrets", "MLflow: accounts have", "wrote", "MinIO: the root account"]
+)
+def test_killed_rotation_is_completed(stack: Stack, secrets_of_before: Secrets, line: str) -> None:
+    old, now = secrets_of_before, Secrets(stack, stack.root / "secrets")
+    command = [str(stack.root / ".venv/bin/mlplatform"), "stack", "rotate"]
+    with subprocess.Popen(
+        command, cwd=stack.root, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout
+        assert any(printed.startswith(line) for printed in process.stdout)
+        os.killpg(process.pid, signal.SIGKILL)
+    with pytest.raises(AssertionError, match="`make rotate` completes it"):
+        stack.up()
+    assert "completing the interrupted rotation" in stack.make("rotate").stdout
+    assert (old.roles(), old.minio_accounts(), old.mlflow_accounts(), old.pages()) == (set(), set(), set(), set())
+    assert now.roles() == {*ROLES, "exporter", "postgres"}
+    assert now.minio_accounts() == {*MINIO, "root"}
+    assert now.mlflow_accounts() == set(MLFLOW)
     wait_for(stack.whole, "the stack to be healthy")

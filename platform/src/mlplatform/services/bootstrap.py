@@ -59,6 +59,7 @@ def storage() -> None:
     """Create roles and databases in Postgres, and buckets, accounts and policies in the object store."""
     make_databases()
     make_buckets()
+    list_keys()
 
 
 def make_databases() -> None:
@@ -138,7 +139,7 @@ def make_buckets() -> None:
     if settings.account:
         print("\n".join(make_external_buckets(settings)))
         return
-    client, admin, root = connect_to_minio(settings.endpoint)
+    client, admin, _ = connect_to_minio(settings.endpoint)
     for bucket in BUCKETS:
         if not client.bucket_exists(bucket_name=bucket):
             client.make_bucket(bucket_name=bucket)
@@ -152,8 +153,15 @@ def make_buckets() -> None:
         _grant(admin, account, allowed if account == "person" else [*allowed, *NO_SESSIONS])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
     print("MinIO: buckets, accounts and policies are as declared.")
-    users = minio_users()
-    for key in found_keys(admin, users, root):
+
+
+def list_keys() -> None:
+    """Print the users and access keys in MinIO that are not the platform's present ones."""
+    settings = StorageSettings.load()
+    if settings.account:
+        return
+    _, admin, root = connect_to_minio(settings.endpoint)
+    for key in found_keys(admin, minio_users(), root):
         reason = "is for attempts from before a rotation" if key.is_former else "was not made by the platform"
         print(f"MinIO: the {key} {reason}; `make rotate ONLY=former` removes it.")
 

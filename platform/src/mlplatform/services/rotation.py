@@ -23,6 +23,12 @@ from mlplatform.settings.storage import StorageSettings
 _DATABASE = "postgresql+psycopg2:///mlflow?service=mlflow"
 
 
+def storage() -> None:
+    """Set the accounts of Postgres and MinIO; jobs get a user beside the one that running attempts have."""
+    bootstrap.make_databases()
+    bootstrap.make_buckets()
+
+
 def tracking() -> None:
     """Set MLflow's accounts, and protect its webhooks and signatures by the new keys.
 
@@ -63,7 +69,7 @@ if __name__ == "__main__":
     _command, *_more = sys.argv[1:]
     try:
         {
-            "storage": bootstrap.storage,
+            "storage": storage,
             "tracking": tracking,
             "forget-keys": lambda: forget_keys(bool(_more)),
             "forget-password": forget_password,
