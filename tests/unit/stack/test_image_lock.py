@@ -93,7 +93,7 @@ def test_every_image_of_others_has_digest() -> None:
 
 
 def test_files_with_digests_read_lock() -> None:
-    included = (CHECKOUT / "compose/compose.yaml").read_text()
+    included = (CHECKOUT / "compose/compose.yaml").read_text().replace("${S3_ENDPOINT_URL:+.external}", "")
     for path in (CHECKOUT / "compose").glob("*.yaml"):
         if "_DIGEST:-" in path.read_text():
             name = re.sub(r"\.(cpu|cuda|rocm)\.yaml", ".${ACCELERATOR:-cpu}.yaml", path.name)

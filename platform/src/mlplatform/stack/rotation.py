@@ -75,7 +75,7 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
         yield from _end_former(root, rotation)
         return
     else:
-        groups = chosen(only, services.profiles_of(settings))
+        groups = _chosen(settings, only)
         plan = Plan(groups, _check_ready(root, settings, groups))
         if _OF_JOBS & set(groups) and rotation.waiting_since:
             _check_former(root, rotation.waiting_since)
@@ -86,6 +86,20 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
     for name, group in GROUPS.items():
         if group.interrupts and name not in plan.groups and group.profile in services.profiles_of(settings):
             yield f"not changed: {', '.join(group.secrets)} (ONLY={name}: {group.interrupts})"
+
+
+def _own_store(settings: StackSettings) -> list[str]:
+    """Return the service of the stack's own object store; none with another S3 server, whose keys others issue."""
+    return [] if settings.s3_endpoint else [services.MINIO]
+
+
+def _chosen(settings: StackSettings, only: str) -> tuple[str, ...]:
+    """Return the groups of secrets to rotate.
+
+    Raises:
+        SettingsError: a group is unknown, or its services are not part of this stack.
+    """
+    return chosen(only, {*services.profiles_of(settings), *_own_store(settings)})
 
 
 def restarts(mounted: Mapping[str, Collection[str]], plan: Plan) -> list[str]:
@@ -115,7 +129,8 @@ def _apply(root: Path, settings: StackSettings, rotation: Rotation, plan: Plan) 
     mounted = _mounted(root)
     changing = restarts(mounted, plan)
     stopped = [name for name in changing if name != "minio"]
-    _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", "postgres", "minio")
+    stores = ("postgres", *_own_store(settings))
+    _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", *stores)
     if "grafana" in plan.groups:
         _reset_grafana(settings, rotation)
         yield "Grafana: admin has a new password"
@@ -192,9 +207,9 @@ def _check_ready(root: Path, settings: StackSettings, groups: Collection[str]) -
         HostError: one of those that own accounts is not, or a joined host would keep former secrets.
     """
     running = stack_compose.running(root)
-    needed = {"postgres", "minio"} | {
+    needed = {"postgres", *_own_store(settings)} | {
         service.name
-        for service in services.started(services.profiles_of(settings))
+        for service in services.started(settings, services.profiles_of(settings))
         if service.name in ("gateway", "mlflow", "grafana", "proxy", "ray-head")
     }
     if missing := sorted(needed - running):
@@ -226,7 +241,7 @@ def _end_former(root: Path, rotation: Rotation) -> Iterator[str]:
     open_ones = _attempts_before(root, since) if since else []
     if open_ones:
         yield f"{len(open_ones)} attempts use the former accounts, which are kept: {', '.join(open_ones[:5])}"
-    groups = ("minio", "mlflow") if "mlflow" in stack_compose.running(root) else ("minio",)
+    groups = {"minio", "mlflow"} & stack_compose.running(root)
     yield from _forget(root, groups, rotation, jobs=not open_ones)
     if since and not open_ones:
         if "mlflow" in groups:

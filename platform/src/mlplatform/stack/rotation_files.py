@@ -28,7 +28,8 @@ class Group:
     """Secrets that are changed together.
 
     Attributes:
-        profile: profile of the services that own them; None for services that always run.
+        profile: profile of the services that own them, or `minio` for the stack's own object store; None for services
+            that always run.
         secrets: their files.
         interrupts: consequence for people, if there is one; such a group is changed only if it is named.
     """
@@ -44,7 +45,7 @@ def _named(prefix: str) -> tuple[str, ...]:
 
 GROUPS = {
     "postgres": Group(None, _named("postgres_")),
-    "minio": Group(None, tuple(name for name in _named("minio_") if name != "minio_root_user")),
+    "minio": Group("minio", tuple(name for name in _named("minio_") if name != "minio_root_user")),
     "mlflow": Group("tracking", _named("mlflow_")),
     "monitoring": Group(
         "monitoring",
