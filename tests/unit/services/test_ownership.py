@@ -182,6 +182,6 @@ def test_every_volume_is_given_to_user_of_its_service() -> None:
     declared: set[str] = set()
     for path in CHECKOUT.glob("compose/**/*.yaml"):
         declared |= set(yaml.safe_load(path.read_text()).get("volumes") or {})
-    # Root owns these: the hub configures interfaces, `make data` fills the data set's volume, and backups read all files.
+    # Root owns these: the hub configures interfaces, `make data` fills the data set's volume, backups read everything.
     assert declared - {"hub", "food11", "backup-spool", "backup-state"} == set(mounted_by_ownership())
     assert set(mounted_by_ownership().values()) <= OWNERS.keys()
