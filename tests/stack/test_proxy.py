@@ -17,8 +17,9 @@ import boto3
 import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
+from figures import count
 from host import CHECKOUT, Stack, run, wait_for
-from test_security import CLOSED
+from test_security import CLOSED, PORTS, refuses
 from websockets.sync.client import connect
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
@@ -30,9 +31,15 @@ DOMAIN = "ml.test"
 
 HTTPS_PORT = 18443
 
-PORTS = {"gateway": "ray", "mlflow": "mlflow", "minio": "minio", "notebook": "notebook", "prometheus": "prometheus"}
-
-NAMES = {"gateway": "ray", "mlflow": "mlflow", "minio": "s3", "notebook": "notebook", "prometheus": "prometheus"}
+NAMES = {
+    "gateway": ["ray"],
+    "mlflow": ["mlflow"],
+    "minio": ["s3"],
+    "console": ["minio"],
+    "notebook": ["notebook", "jupyter"],
+    "prometheus": ["prometheus"],
+}
+"""Names below the domain, on the port of all names."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +64,7 @@ def authority(stack: Stack) -> ssl.SSLContext:
 
 
 def address(stack: Stack, service: str) -> str:
-    return f"https://{ADDRESS}:{getattr(stack.settings, f'{PORTS[service]}_port')}"
+    return f"https://{ADDRESS}:{getattr(stack.settings, PORTS[service])}"
 
 
 def environment(stack: Stack) -> dict[str, str]:
@@ -80,21 +87,45 @@ def s3(stack: Stack) -> Any:
     )
 
 
-@pytest.mark.parametrize("by", ["port", "name"])
+def sites(stack: Stack, service: str) -> Iterator[tuple[str, int]]:
+    """Host name and port of each site of a service; the host is empty for the address itself."""
+    port = getattr(stack.settings, PORTS[service])
+    yield from (("", port), (DOMAIN, port), (f"ray.{DOMAIN}", port))
+    yield from ((f"{name}.{DOMAIN}", HTTPS_PORT) for name in NAMES[service])
+
+
 @pytest.mark.parametrize("service", CLOSED)
-def test_entrance_passes_no_request_without_credentials(proxied: Stack, service: str, by: str) -> None:
-    url = address(proxied, service) if by == "port" else f"https://{ADDRESS}:{HTTPS_PORT}"
-    name = f"{NAMES[service]}.{DOMAIN}"
-    extra: dict[str, Any] = {"extensions": {"sni_hostname": name}} if by == "name" else {}
-    headers = {"Host": f"{name}:{HTTPS_PORT}"} if by == "name" else {}
+def test_entrance_passes_no_request_without_credentials(proxied: Stack, service: str) -> None:
     served = {}
-    with httpx.Client(base_url=url, headers=headers, verify=authority(proxied), timeout=20) as client:
-        for method, path in CLOSED[service]:
-            answer = client.request(method, path, **extra)
-            to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
-            if answer.status_code not in (401, 403) and not to_login:
-                served[f"{method} {path}"] = answer.status_code
+    for name, port in sites(proxied, service):
+        url = f"https://{ADDRESS}:{port}"
+        extra: dict[str, Any] = {"extensions": {"sni_hostname": name}} if name else {}
+        headers = {"Host": f"{name}:{port}"} if name else {}
+        with httpx.Client(base_url=url, headers=headers, verify=authority(proxied), timeout=20) as client:
+            for method, path in CLOSED[service]:
+                answer = client.request(method, path, **extra)
+                count("requests without credentials through TLS")
+                if not refuses(answer):
+                    served[f"{method} {name}:{port}{path}"] = answer.status_code
     assert not served
+
+
+def test_every_site_of_entrance_is_tried_without_credentials(proxied: Stack) -> None:
+    written = re.findall(
+        r"https://([^\s,{]*)\{\$(\w+)\}(?::(\d+))?", (proxied.root / "docker/proxy/Caddyfile").read_text()
+    )
+    names = {name.rstrip(".") for name, variable, port in written if variable == "DOMAIN" and not port}
+    of_grafana = {"grafana"}  # no package contains it
+    assert names - of_grafana == {name for service in CLOSED for name in NAMES[service]}
+    published = {
+        binding["HostPort"]
+        for entry in proxied.containers()
+        for bindings in (entry["NetworkSettings"]["Ports"] or {}).values()
+        for binding in bindings or []
+        if binding["HostIp"] == ADDRESS
+    }
+    tried = {str(port) for service in CLOSED for _, port in sites(proxied, service)}
+    assert published - {str(proxied.settings.grafana_port)} == tried
 
 
 def test_certificate_is_of_own_authority_only(proxied: Stack) -> None:

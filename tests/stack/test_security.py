@@ -16,8 +16,11 @@ OPEN = {
         *("/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"),
         *("/platform/login", "/platform/static/style.css", "/platform/static/live.js"),
     ],
-    "mlflow": ["/health"],
+    # What the server can do, for clients that have not logged in yet: no names, no addresses.
+    "mlflow": ["/health", "/api/3.0/mlflow/server-info", "/ajax-api/3.0/mlflow/server-info"],
     "minio": ["/minio/health/live"],
+    # The console's page, which asks for the key, and the ways to log in that it may offer.
+    "console": ["/", "/login", "/api/v1/login"],
     "notebook": ["/api", "/login"],
 }
 
@@ -86,6 +89,15 @@ CLOSED = {
         ("PUT", "/ray/x"),
         ("GET", "/minio/v2/metrics/cluster"),
         ("GET", "/minio/admin/v3/info"),
+        ("GET", "/minio/v2/metrics/bucket"),
+        ("GET", "/minio/v2/metrics/node"),
+        ("GET", "/minio/v3/metrics/api"),
+    ],
+    "console": [
+        ("GET", "/api/v1/session"),
+        ("GET", "/api/v1/buckets"),
+        ("GET", "/api/v1/buckets/ray/objects"),
+        ("DELETE", "/api/v1/buckets/ray/objects?prefix=x"),
     ],
     "notebook": [
         ("GET", "/api/contents"),
@@ -94,6 +106,16 @@ CLOSED = {
         ("GET", "/api/sessions"),
         ("GET", "/api/status"),
         ("GET", "/files/digits.py"),
+        ("GET", "/lab"),
+        ("GET", "/api/kernelspecs"),
+        ("POST", "/api/kernels"),
+        ("GET", "/api/me"),
+        ("PUT", "/api/contents/x"),
+        ("GET", "/terminals/websocket/1"),
+        ("GET", "/lab/api/settings"),
+        ("GET", "/nbconvert/html/x.ipynb"),
+        ("GET", "/metrics"),
+        ("POST", "/api/shutdown"),
     ],
     "prometheus": [
         ("GET", "/"),
@@ -102,20 +124,58 @@ CLOSED = {
         ("GET", "/api/v1/query?query=up"),
         ("GET", "/api/v1/status/config"),
         ("POST", "/-/reload"),
+        ("POST", "/-/quit"),
+        ("GET", "/-/healthy"),
+        ("GET", "/federate?match[]=up"),
+        ("POST", "/api/v1/read"),
+        ("POST", "/api/v1/write"),
+        ("GET", "/api/v1/rules"),
+        ("GET", "/debug/pprof/heap"),
+        ("GET", "/graph"),
     ],
 }
 
 
+PORTS = {
+    "gateway": "ray_port",
+    "mlflow": "mlflow_port",
+    "minio": "minio_port",
+    "console": "minio_console_port",
+    "notebook": "notebook_port",
+    "prometheus": "prometheus_port",
+}
+
+
 def base_url(stack: Stack, service: str) -> str:
-    settings = stack.settings
-    ports = {
-        "gateway": settings.ray_port,
-        "mlflow": settings.mlflow_port,
-        "minio": settings.minio_port,
-        "notebook": settings.notebook_port,
-        "prometheus": settings.prometheus_port,
+    return f"http://127.0.0.1:{getattr(stack.settings, PORTS[service])}"
+
+
+def refuses(answer: httpx.Response) -> bool:
+    """Return whether a service asks for credentials; JupyterLab redirects browsers to its login page."""
+    to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
+    return answer.status_code in (401, 403) or to_login
+
+
+def mlflow_paths() -> list[tuple[str, str]]:
+    """Every method and path of MLflow's server and of its accounts, as its code registers them."""
+    from mlflow.server import app
+    from mlflow.server.auth import routes
+    from mlflow.server.fastapi_app import create_fastapi_app
+
+    found = {
+        (method, rule.rule)
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
-    return f"http://127.0.0.1:{ports[service]}"
+    found |= {
+        (method, route.path)
+        for route in create_fastapi_app(app).routes
+        for method in getattr(route, "methods", None) or ()
+    }
+    of_accounts = [path for name, path in vars(routes).items() if name.isupper() and isinstance(path, str)]
+    found |= {(method, path) for path in of_accounts for method in ("GET", "POST", "PATCH", "DELETE")}
+    filled = {(method, re.sub(r"<[^>]+>|{[^}]+}", "x", path)) for method, path in found}
+    return sorted(entry for entry in filled if entry[1].startswith("/"))
 
 
 @pytest.mark.parametrize("service", CLOSED)
@@ -127,9 +187,7 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
     with httpx.Client(base_url=base_url(stack, service), headers=headers, auth=auth, timeout=20) as client:
         for method, path in CLOSED[service]:
             answer = client.request(method, path)
-            # JupyterLab redirects browsers to its login page; that counts as a rejection.
-            to_login = answer.status_code == 302 and answer.headers["Location"].startswith("/login")
-            answers[f"{method} {path}"] = 401 if to_login else answer.status_code
+            answers[f"{method} {path}"] = 401 if refuses(answer) else answer.status_code
             count("requests without valid credentials")
     # MinIO answers 400 to an Authorization header that is not S3's.
     allowed = {400, 401, 403} if service == "minio" and credentials != "none" else {401, 403}
@@ -137,6 +195,19 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
         allowed.add(429)  # after ten failed log-ins within a minute
     served = {path: status for path, status in answers.items() if status not in allowed}
     assert not served, f"{service} answered {served} to a caller with credentials: {credentials}"
+
+
+def test_every_route_of_mlflow_requires_login(stack: Stack) -> None:
+    paths = [entry for entry in mlflow_paths() if entry[1] not in {*OPEN["mlflow"], "/static-files/x"}]
+    assert len(paths) > 500
+    served = {}
+    with httpx.Client(base_url=base_url(stack, "mlflow"), timeout=20) as client:
+        for method, path in paths:
+            answer = client.request(method, path)
+            count("requests without valid credentials")
+            if not refuses(answer):
+                served[f"{method} {path}"] = answer.status_code
+    assert not served
 
 
 # Not published, but every user of the host and every container on their networks reaches them by address.
@@ -170,6 +241,20 @@ def test_services_without_published_port_require_password(
     assert accepted.status_code == httpx.codes.OK
 
 
+def test_console_moves_no_object_without_session(stack: Stack, trained: Trained) -> None:
+    # It passes these on to MinIO as nobody, and answers 500 with MinIO's reason.
+    key = stack.objects("ray", f"{trained.id}/")[0]
+    path = "/api/v1/buckets/ray/objects"
+    with httpx.Client(base_url=base_url(stack, "console"), timeout=20) as client:
+        download = client.get(f"{path}/download", params={"prefix": key})
+        upload = client.post(f"{path}/upload", params={"prefix": "rights/"}, files={"1": ("probe", b"x")})
+    for answer in (download, upload):
+        count("requests without valid credentials")
+        assert answer.is_error
+        assert "Access Denied" in answer.text
+    assert not stack.objects("ray", "rights/probe")
+
+
 @pytest.mark.parametrize("service", OPEN)
 def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:
@@ -180,14 +265,15 @@ def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
 
 def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     published = [
-        binding["HostIp"]
+        binding
         for entry in stack.containers()
         for bindings in (entry["NetworkSettings"]["Ports"] or {}).values()
         for binding in bindings or []
     ]
-    assert published
-    assert set(published) == {"127.0.0.1"}
+    assert {binding["HostIp"] for binding in published} == {"127.0.0.1"}
     count("published ports", len(published))
+    tried = {str(getattr(stack.settings, PORTS[service])) for service in CLOSED}
+    assert {binding["HostPort"] for binding in published} == tried, "no test tries this port without credentials"
     ports = {str(getattr(stack.settings, name)) for name in type(stack.settings).model_fields if name.endswith("_port")}
     listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", run("ss", "-tln").stdout)
     assert {address for address, port in listening if port in ports} == {"127.0.0.1"}
@@ -249,6 +335,10 @@ def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     assert oct((stack.root / "secrets").stat().st_mode & 0o777) == "0o700"
 
 
+WRITABLE = {"ray-head", "ray-worker-0", "ray-worker-1", "notebook"}
+"""Jobs and notebooks install packages and write where they like."""
+
+
 def test_containers_have_least_privilege_and_limits(stack: Stack) -> None:
     for entry in stack.containers():
         name, host, config = entry["Name"], entry["HostConfig"], entry["Config"]
@@ -256,6 +346,9 @@ def test_containers_have_least_privilege_and_limits(stack: Stack) -> None:
         assert "no-new-privileges:true" in host["SecurityOpt"], name
         # The one-shot that changes owners has nothing else: no network, no secret, no process after the start.
         assert config["User"] not in ("", "0", "root") or name == f"/{stack.container('ownership')}", name
+        service = config["Labels"]["com.docker.compose.service"]
+        assert host["ReadonlyRootfs"] or service in WRITABLE, name
+        assert "Test" in config.get("Healthcheck", {}) or host["RestartPolicy"]["Name"] == "no", name
         assert host["Memory"] > 0, name
         assert host["PidsLimit"] > 0, name
         assert host["LogConfig"]["Config"].get("max-size"), name
