@@ -36,11 +36,14 @@ class Page:
 
     Args:
         folder: of the browser's files.
+        trusted: SHA-256 digest, in base64, of the public key of a certificate that it accepts; empty for none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trusted: str = "") -> None:
         command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         options = ["--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
+        if trusted:
+            options.insert(0, f"--ignore-certificate-errors-spki-list={trusted}")
         with (folder / "log").open("w") as log:
             self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
         port_file = folder / "DevToolsActivePort"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -14,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import browser
 import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
+from browser import BOUND_S, Page
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
 from test_security import CLOSED, PORTS, refuses
@@ -262,6 +266,90 @@ def test_oversized_headers_are_rejected(proxied: Stack) -> None:
     headers = {"X-Large": "a" * (64 << 10)}
     answer = httpx.get(address(proxied, "gateway") + "/platform/health", headers=headers, verify=authority(proxied))
     assert answer.status_code == httpx.codes.REQUEST_HEADER_FIELDS_TOO_LARGE
+
+
+def test_doctor_finds_entrance_accounts_and_storage_sound(proxied: Stack) -> None:
+    def problems(*options: str) -> list[str]:
+        command = (str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", *options)
+        found = [finding["problem"] for finding in json.loads(run(*command, check=False, cwd=proxied.root).stdout)]
+        return [problem for problem in found if of_services.search(problem)]
+
+    of_services = re.compile("could not run|certificate|proxy-ca|rejects|database|bucket")
+    assert problems() == []
+    (proxied.root / entrance.CERTIFICATE).unlink()
+    assert len(problems()) == 1
+    assert problems("--fix") == []
+    assert authority(proxied).cert_store_stats()["x509_ca"] == 1
+
+
+def test_main_job_trains_and_logs_through_tls(proxied: Stack) -> None:
+    ray = str(CHECKOUT / ".venv/bin/ray")
+    submit = ("job", "submit", "--working-dir", str(proxied.root / "jobs"), "--", "python", "digits.py", "--epochs=2")
+    output = run(ray, *submit, env=environment(proxied)).stdout
+    assert "succeeded" in output, output[-3000:]
+    job_id = re.findall(r"raysubmit_\w+", output)[0]
+    account = read_mlflow_account(proxied.root / "secrets" / "mlflow_person")
+    mlflow = address(proxied, "mlflow")
+    (found,) = proxied.runs_of(job_id)
+    with httpx.Client(base_url=mlflow, auth=account, verify=authority(proxied), timeout=60) as client:
+        run_id = {"run_id": found["info"]["run_id"]}
+        seen = client.get("/api/2.0/mlflow/runs/get", params=run_id).raise_for_status().json()["run"]
+        assert seen["info"]["status"] == "FINISHED"
+        assert {"test_accuracy", "val_accuracy"} <= {metric["key"] for metric in seen["data"]["metrics"]}
+        picture = {"path": "confusion_matrix.png", "run_uuid": run_id["run_id"]}
+        assert client.get("/get-artifact", params=picture).raise_for_status().content.startswith(b"\x89PNG")
+    client = s3(proxied)
+    checkpoints = client.list_objects_v2(Bucket="ray", Prefix=f"{job_id}/")["Contents"]
+    assert any(entry["Key"].endswith("checkpoint.ckpt") for entry in checkpoints)
+
+
+@pytest.fixture
+def tls_page(proxied: Stack, tmp_path: Path) -> Iterator[Page]:
+    """A page of a browser that accepts the entrance's certificate and no other unknown one."""
+    browser.install()
+    (tmp_path / "browser").mkdir()
+    served = ssl.get_server_certificate((ADDRESS, proxied.settings.ray_port))
+    key = run("openssl", "x509", "-pubkey", "-noout", input=served).stdout
+    der = base64.b64decode("".join(key.strip().splitlines()[1:-1]))
+    opened = Page(tmp_path / "browser", trusted=base64.b64encode(hashlib.sha256(der).digest()).decode())
+    yield opened
+    opened.close()
+
+
+def test_front_page_logs_in_through_tls(proxied: Stack, tls_page: Page) -> None:
+    tls_page.go(f"{address(proxied, 'gateway')}/platform/")
+    tls_page.wait_for_text("Log in", "the login page")
+    tls_page.evaluate(f"document.querySelector('input').value = {proxied.secret('ray_token')!r}")
+    tls_page.click("button")
+    tls_page.wait_for_text("ray-worker-1", "the nodes")
+    links = tls_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.href)")
+    assert f"{address(proxied, 'notebook')}/" in links, links
+    assert all(link.startswith(f"https://{ADDRESS}:") for link in links), links
+    assert tls_page.evaluate("isSecureContext")
+
+
+def test_mlflow_page_shows_experiments_through_tls(proxied: Stack, tls_page: Page) -> None:
+    tls_page.authenticate(*read_mlflow_account(proxied.root / "secrets" / "mlflow_person"))
+    tls_page.go(f"{address(proxied, 'mlflow')}/#/experiments")
+    tls_page.wait_for_text("digits", "the experiment of the main job")
+
+
+def test_jupyterlab_runs_terminal_through_tls(proxied: Stack, tls_page: Page) -> None:
+    tls_page.resize(1280, 900)
+    tls_page.go(f"{address(proxied, 'notebook')}/lab?reset")
+    wait_for(lambda: tls_page.evaluate("!!document.querySelector('#password_input')"), "the login page", BOUND_S)
+    tls_page.type(proxied.secret("notebook_token"), into="#password_input")
+    tls_page.click("#login_submit")
+    card = '.jp-LauncherCard[title="Start a new terminal session"]'
+    wait_for(lambda: tls_page.evaluate(f"!!document.querySelector('{card}')"), "the launcher", BOUND_S)
+    tls_page.click(card)
+    wait_for(lambda: tls_page.evaluate("!!document.querySelector('.xterm-helper-textarea')"), "a terminal", BOUND_S)
+    made = f"/tmp/through-tls-{uuid.uuid4().hex}"
+    tls_page.type(f"touch {made}", into=".xterm-helper-textarea")
+    tls_page.press_enter()
+    wait_for(
+        lambda: proxied.execute("notebook", "test", "-e", made, check=False).returncode == 0, "the command", BOUND_S
+    )
 
 
 def test_rotation_replaces_authority(proxied: Stack) -> None:
