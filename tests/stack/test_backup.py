@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from failure_training import after_a_checkpoint, nothing_is_lost, starts, step, submit
-from host import Stack, Trained, run, wait_for
+from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -37,7 +39,7 @@ STEPS = 90
 def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
     """A second checkout that nobody has started; the first stack is stopped meanwhile and keeps its data."""
     second = Stack.checked_out(tmp_path / "moved")
-    second.set_env(**MOVED)
+    second.set_env(**MOVED, BACKUP_TO=str(tmp_path / "timer"))
     second.compose("down", "--volumes", "--remove-orphans", check=False)
     try:
         yield second
@@ -58,6 +60,13 @@ def checksums(stack: Stack, bucket: str, prefix: str) -> dict[str, str]:
     keys = stack.objects(bucket, prefix)
     bodies = {key: stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
     return {key: hashlib.sha256(body).hexdigest() for key, body in bodies.items()}
+
+
+def published(stack: Stack, name: str) -> float:
+    """A number about backups that the gateway publishes for Prometheus."""
+    headers = {"Authorization": f"Bearer {stack.secret('gateway_prometheus_token')}"}
+    text = httpx.get(f"http://127.0.0.1:{stack.settings.ray_port}/platform/metrics", headers=headers).text
+    return float(re.findall(rf"^mlplatform_backup_{name}_seconds (\S+)$", text, re.M)[0])
 
 
 def evidence(stack: Stack, job_id: str) -> dict[str, object]:
@@ -137,6 +146,33 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     again = moved.make("restore", f"FROM={target}", check=False)
     assert again.returncode
     assert "FORCE=1" in again.stderr
+
+    # The restored stack makes backups itself, because its `.env` has BACKUP_TO; nobody but the timer has done so.
+    kept = tmp_path / "timer" / "snapshots"
+    wait_for(lambda: list(kept.iterdir()) if kept.exists() else [], "a backup by the timer", 180)
+    wait_for(lambda: published(moved, "success_timestamp") > 0, "the time of the backup among the metrics", 60)
+    assert published(moved, "interval") == 24 * 3600
+    doctor = run(str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", check=False, cwd=moved.root).stdout
+    problems = [finding["problem"] for finding in json.loads(doctor)]
+    assert not [problem for problem in problems if "backup" in problem or "could not run" in problem], problems
+
+
+@pytest.mark.soak
+def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Trained, tmp_path: Path) -> None:
+    target = tmp_path / "backups"
+    before = evidence(stack, trained.id)
+    stack.make("backup", f"TO={target}")
+    later = submit(jobs, 5, 0.2)
+    wait_for(lambda: jobs.get(later).status == "SUCCEEDED", "a job after the backup", 300)
+    stack.s3.delete_object(Bucket="ray", Key=stack.objects("ray", f"{trained.id}/")[0])
+    refused = stack.make("restore", f"FROM={target}", check=False)
+    assert "FORCE=1" in refused.stderr
+    stack.make("restore", f"FROM={target}", "FORCE=1")
+    wait_for(stack.whole, "the restored stack", 300)
+    assert evidence(stack, trained.id) == before
+    assert stack.ray.get(f"/api/jobs/{later}").status_code == httpx.codes.NOT_FOUND
+    assert not stack.runs_of(later)
+    assert not stack.objects("ray", f"{later}/")
 
 
 @pytest.mark.soak
