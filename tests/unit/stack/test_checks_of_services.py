@@ -227,6 +227,7 @@ def test_database_of_other_version_is_found(found: str | None, known: bool, expe
 def test_bucket_without_versions_is_found(versioning: str | None, versioned: bool, count: int) -> None:
     state = {"jobs": {"versioning": versioning, "versioned": versioned}}
     assert len(list(storage.of_buckets(state))) == count
+    assert len(list(storage.of_buckets(state, external=True))) == (versioning is None)
 
 
 # --- GPUs ---

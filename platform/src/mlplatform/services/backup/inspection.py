@@ -9,13 +9,17 @@ from mlplatform.services.buckets import VERSIONED
 from mlplatform.settings.storage import BUCKETS
 from mlplatform.storage.s3 import s3_client, s3_errors
 
+_SILENT = {"AccessDenied", "NotImplemented", "MethodNotAllowed"}
+"""Answers of other S3 servers that keep no versions, or show them to no account of ours."""
+
 
 def state() -> dict[str, Any]:
     """Return the revision of each database beside those of this version, and the versioning of each bucket.
 
     Returns:
         databases: name -> `found` (None without tables), `needed`, and `known`, false for a later version's.
-        buckets: name -> `versioning` (None if the bucket does not exist), and `versioned`, true if it must be on.
+        buckets: name -> `versioning` (None if the bucket does not exist,
+            `Unknown` if the server does not tell), and `versioned`, true if it must be on.
     """
     found, known = databases.revisions(), databases.known_revisions()
     heads = databases.heads()
@@ -34,6 +38,9 @@ def _versioning(bucket: str) -> str | None:
         try:
             return client.get_bucket_versioning(Bucket=bucket).get("Status", "Off")
         except client.exceptions.ClientError as error:
-            if error.response["Error"]["Code"] != "NoSuchBucket":
+            code = error.response["Error"]["Code"]
+            if code in _SILENT:
+                return "Unknown"
+            if code != "NoSuchBucket":
                 raise
             return None

@@ -12,8 +12,6 @@ from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.compose_command import compose
 
-_NEEDED = {"postgres", "minio"}
-
 _SECONDS = 60
 """A container starts and imports MLflow's migrations: 5 s on two idle cores."""
 
@@ -23,8 +21,10 @@ def databases_and_buckets(place: Place) -> Iterator[Finding]:
 
     Nothing while Postgres or MinIO does not run, or before the first `make up`.
     """
+    external = bool(place.settings.s3_endpoint)
+    needed = {"postgres"} if external else {"postgres", "minio"}
     try:
-        if not stack_compose.running(place.root) >= _NEEDED:
+        if not stack_compose.running(place.root) >= needed:
             return
     except (HostError, FileNotFoundError):
         return  # reported as a problem of the start
@@ -42,7 +42,7 @@ def databases_and_buckets(place: Place) -> Iterator[Finding]:
         subprocess.run(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
     yield from of_databases(state["databases"])
-    for finding in of_buckets(state["buckets"]):
+    for finding in of_buckets(state["buckets"], external):
         yield Finding(finding.problem, finding.why, finding.fix, finding.blocks, repair=create)
 
 
@@ -67,8 +67,13 @@ def of_databases(databases: dict[str, dict[str, Any]]) -> Iterator[Finding]:
             )
 
 
-def of_buckets(buckets: dict[str, dict[str, Any]]) -> Iterator[Finding]:
-    """Yield each bucket that is missing, or keeps no former versions although it should."""
+def of_buckets(buckets: dict[str, dict[str, Any]], external: bool = False) -> Iterator[Finding]:
+    """Yield each bucket that is missing, or keeps no former versions although it should.
+
+    Args:
+        buckets: of `services.backup.inspection`.
+        external: the server is not the stack's own, which alone is known to keep versions.
+    """
     for name, state in buckets.items():
         if state["versioning"] is None:
             yield Finding(
@@ -77,7 +82,7 @@ def of_buckets(buckets: dict[str, dict[str, Any]]) -> Iterator[Finding]:
                 "make up",
                 blocks=True,
             )
-        elif state["versioned"] and state["versioning"] != "Enabled":
+        elif state["versioned"] and state["versioning"] != "Enabled" and not external:
             yield Finding(
                 f"The bucket {name} keeps no former versions of its objects.",
                 "What is replaced or deleted by mistake is lost, and a backup may lack what its database names.",
