@@ -348,7 +348,7 @@ def test_containers_have_least_privilege_and_limits(stack: Stack) -> None:
         assert config["User"] not in ("", "0", "root") or name == f"/{stack.container('ownership')}", name
         service = config["Labels"]["com.docker.compose.service"]
         assert host["ReadonlyRootfs"] or service in WRITABLE, name
-        assert "Test" in config.get("Healthcheck", {}) or host["RestartPolicy"]["Name"] == "no", name
+        assert "Test" in (config.get("Healthcheck") or {}) or host["RestartPolicy"]["Name"] == "no", name
         assert host["Memory"] > 0, name
         assert host["PidsLimit"] > 0, name
         assert host["LogConfig"]["Config"].get("max-size"), name
