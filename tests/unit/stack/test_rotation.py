@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -277,3 +278,14 @@ def test_stack_that_is_not_whole_is_refused(stack: Stack, tmp_path: Path) -> Non
     with pytest.raises(HostError, match="mlflow does not: run `make up` first"):
         stack.rotate()
     assert stack.contents() == before
+
+
+def test_second_rotation_waits_for_first(stack: Stack) -> None:
+    lines = rotation.rotate(stack.root)
+    next(lines)
+    folder = os.open(stack.secrets, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lines.close()
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from mlplatform.client.jobs import ENDED, Jobs
 from mlplatform.errors import HostError, PlatformError
+from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import entrance, hosts, services
@@ -53,7 +54,7 @@ def check_none_pending(root: Path) -> None:
 
 
 def rotate(root: Path, only: str = "") -> Iterator[str]:
-    """Change the secrets of a running stack, or complete a rotation that was interrupted.
+    """Change the secrets of a running stack, or complete a rotation that was interrupted; one at a time.
 
     Args:
         root: folder of the checkout.
@@ -68,6 +69,11 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
     """
     settings = StackSettings.load(root / ".env")
     rotation = Rotation(root / "secrets")
+    with atomic.alone(rotation.folder):
+        yield from _rotate(root, settings, rotation, only)
+
+
+def _rotate(root: Path, settings: StackSettings, rotation: Rotation, only: str) -> Iterator[str]:
     plan = rotation.plan
     if plan:
         yield f"completing the interrupted rotation of: {', '.join(plan.groups)}"
