@@ -45,12 +45,12 @@ def docker(what: str, *command: str, **options: Any) -> str:
 
 
 def composed(root: Path, what: str, *arguments: str) -> None:
-    """Run a command of Compose on the checkout's files, for services of all profiles.
+    """Run a command of Compose on the checkout's files.
 
     Raises:
         HostError: it failed.
     """
-    docker(what, *compose(root, "--profile", "*", *arguments)[1:])
+    docker(what, *compose(root, *arguments)[1:])
 
 
 def containers(root: Path) -> list[dict[str, Any]]:

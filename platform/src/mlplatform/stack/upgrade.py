@@ -221,14 +221,15 @@ class Upgrade:
         known = set(images.chosen(self._root, all_profiles=True))
         found = {former.service(entry): entry["Id"] for entry in former.containers(self._root)}
         others = sorted(found.keys() - {"postgres"})
-        former.composed(self._root, "stopping the services", "stop", *(name for name in others if name in known))
+        running = (name for name in others if name in known)
+        former.composed(self._root, "stopping the services", "--profile", "*", "stop", *running)
         if gone := [found[name] for name in others if name not in known]:
             former.docker("stopping services that the new version lacks", "stop", *gone)
 
     def _migrate(self) -> None:
         """Start storage, which gives volumes to their users, and upgrade the databases."""
         profiles = profiles_of(StackSettings.load(self._root / ".env"), self._only)
-        former.composed(self._root, "removing the containers", "down", "--remove-orphans")
+        self._remove_containers()
         former.composed(self._root, "starting storage", "up", "--detach", "--no-build", "--wait", *_STORAGE)
         self._run_once("storage-init")
         if "tracking" in profiles:
@@ -236,12 +237,15 @@ class Upgrade:
         if "ray" in profiles:
             self._run_once("gateway", "python", "-m", "mlplatform.gateway.migrations")
 
+    def _remove_containers(self) -> None:
+        former.composed(self._root, "removing the containers", "--profile", "*", "down", "--remove-orphans")
+
     def _run_once(self, service: str, *command: str) -> None:
         former.composed(self._root, service, "run", "--rm", "--no-deps", "--no-TTY", service, *command)
 
     def _return_data(self) -> str:
         """Give volumes and databases back to the former version."""
-        former.composed(self._root, "removing the containers", "down", "--remove-orphans")
+        self._remove_containers()
         start = self._facts["from"]
         if checkout.commit(self._root) == self._facts["to"] and not checkout.has(self._root, start, _OWNERSHIP):
             version = self._facts["from_version"]
