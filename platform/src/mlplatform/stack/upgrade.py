@@ -29,8 +29,6 @@ _FOLDER, _JOURNAL, _PROGRAM = "upgrade", "journal.json", "program"
 _OWNERSHIP = "platform/src/mlplatform/services/ownership.py"
 """File of the versions that give volumes to their users at every start; earlier ones need it done before."""
 
-_STORAGE = ("postgres", "minio")
-
 
 def is_open(root: Path) -> bool:
     """Return whether an upgrade was interrupted."""
@@ -162,8 +160,7 @@ def _ends(root: Path, origin: str) -> tuple[str, str]:
 def _check_stack(root: Path, start: str, version: str) -> None:
     """Check that the stack runs, in the version from which the upgrade starts."""
     found = former.containers(root)
-    running = {former.service(entry) for entry in found if entry["State"]["Running"]}
-    if not running.issuperset(_STORAGE):
+    if "postgres" not in (former.service(entry) for entry in found if entry["State"]["Running"]):
         raise HostError("The stack does not run, so nothing can be saved: start the version that ran last.")
     images_of_ours = [image for entry in found if (image := entry["Config"]["Image"]).startswith("mlplatform-")]
     if not any(image.endswith(f":{version}") for image in images_of_ours):
@@ -230,7 +227,8 @@ class Upgrade:
         """Start storage, which gives volumes to their users, and upgrade the databases."""
         profiles = profiles_of(StackSettings.load(self._root / ".env"), self._only)
         self._remove_containers()
-        former.composed(self._root, "starting storage", "up", "--detach", "--no-build", "--wait", *_STORAGE)
+        storage = [name for name in images.chosen(self._root, self._only) if name in ("postgres", "minio")]
+        former.composed(self._root, "starting storage", "up", "--detach", "--no-build", "--wait", *storage)
         self._run_once("storage-init")
         if "tracking" in profiles:
             self._run_once("mlflow-migrate")
