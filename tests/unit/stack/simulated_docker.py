@@ -113,6 +113,8 @@ def about_host() -> None:
 
 def about_images(images: dict[str, str]) -> None:
     match WORDS:
+        case ["tag", _, name] if "@" in name:
+            fail("refusing to create a tag with a digest reference")
         case ["tag", image, name]:
             images[name] = images.get(image) or next(found for found in images.values() if found == image)
         case ["image", "ls", *_]:

@@ -31,7 +31,7 @@ upgrade:
 
 PLATFORM = ("gateway", "mlflow", "storage-init", "mlflow-migrate", "ownership")
 SERVICES = {
-    "postgres": "postgres:17",
+    "postgres": "postgres:17@sha256:5eed",
     **dict.fromkeys(PLATFORM, "mlplatform-platform:$VERSION"),
     "minio": "mlplatform-minio:$VERSION",
     "ray-head": "mlplatform-ray:$VERSION",
@@ -76,9 +76,8 @@ class Host:
         self.settings = filled((CHECKOUT / ".env.example").read_text(), SETTINGS)
         (self.root / ".env").write_text(self.settings)
         (self.root / "compose/workers.cpu.generated.yaml").write_text("old\n")
-        images = {f"mlplatform-{name}:1.0": f"{name}-old" for name in ("platform", "ray", "minio")} | {
-            "postgres:17": "pg"
-        }
+        images = {f"mlplatform-{name}:1.0": f"{name}-old" for name in ("platform", "ray", "minio")}
+        images[SERVICES["postgres"]] = "pg"
         self.databases = {"gateway": ["job a", "job b"], "mlflow": ["run a"]}
         self.containers = {
             name: {"name": found, "image": images[found], "running": True}

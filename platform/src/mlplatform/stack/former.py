@@ -111,7 +111,8 @@ class Former:
                 with atomic.new_file(self._root / path.relative_to(self._settings)) as draft:
                     shutil.copy2(path, draft)
         for name, kept in json.loads(self._images.read_text()).items():
-            docker(f"restoring the image {name}", "tag", kept, name)
+            if "@" not in name:  # a name with a digest always means the same image, and none can be given it
+                docker(f"restoring the image {name}", "tag", kept, name)
 
     def forget(self) -> None:
         """Remove the names that kept the images."""
