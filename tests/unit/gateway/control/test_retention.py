@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.gateway.upstream.mlflow import DeletedRuns
+from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.storage.objects import Entry, open_store
 
 T = TypeVar("T")
@@ -194,3 +197,29 @@ def test_mlflow_selects_deleted_runs() -> None:
     found = do(runs.find())
     assert found == [Removable("a" * 32, 2, 7)]
     assert do(runs.remove(found[0]))
+
+
+def test_deleted_runs_are_read_page_by_page(serve: Callable[..., str]) -> None:
+    pages = {"": ["a", "b"], "b": ["c"], "c": []}
+
+    def answer(_: str, path: str) -> tuple[int, str]:
+        after = path.partition("after=")[2].partition("&")[0]
+        page = [{"id": one, "files": 1, "bytes": 2, "removable": one != "b"} for one in pages[after]]
+        return 200, json.dumps({"expired": page})
+
+    async def found() -> list[str]:
+        async with AsyncMlflowRest(serve(answer), Account()) as client:
+            return [one["id"] for one in await DeletedRuns(client).find(30)]
+
+    assert do(found()) == ["a", "c"]
+
+
+def test_server_without_route_is_named(serve: Callable[..., str]) -> None:
+    address = serve(lambda method, path: (404, json.dumps({"error_code": "NOT_FOUND", "message": "No such path"})))
+
+    async def find() -> None:
+        async with AsyncMlflowRest(address, Account()) as client:
+            await DeletedRuns(client).find(30)
+
+    with pytest.raises(StorageError, match="RUNS_KEEP_DAYS is for the stack's own MLflow only"):
+        do(find())

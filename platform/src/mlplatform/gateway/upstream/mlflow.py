@@ -10,7 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_JOB, TAG_ROLE
-from mlplatform.errors import UnreachableError
+from mlplatform.errors import StorageError, UnreachableError
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest, RejectedError, account_in
 
 _OPEN = ("RUNNING", "SCHEDULED")
@@ -92,8 +92,8 @@ async def jobs_with_open_runs(client: AsyncMlflowRest) -> set[str]:
 class DeletedRuns:
     """Deleted runs and logged models that the stack's MLflow removes for good.
 
-    Every method raises UnreachableError or AccessError, as `close_runs` does, and RejectedError if the server is
-    another one, which has no such route.
+    Every method raises UnreachableError or AccessError, as `close_runs` does, and StorageError if the server is another
+    one, which has no such route.
     """
 
     def __init__(self, client: AsyncMlflowRest) -> None:
@@ -103,15 +103,22 @@ class DeletedRuns:
         """Return id, number of files and bytes of each that was deleted some days ago and can be removed."""
         found: list[dict[str, Any]] = []
         after = ""
-        while page := (await self._client.call("GET", _EXPIRED, {"days": days, "after": after}))["expired"]:
+        while page := (await self._call("GET", {"days": days, "after": after}))["expired"]:
             found += [one for one in page if one["removable"]]
             after = page[-1]["id"]
         return found
 
     async def remove(self, identity: str, days: float) -> bool:
         """Remove one with its files, unless it is restored or registered meanwhile; return whether it was removed."""
-        answer = await self._client.call("POST", _EXPIRED, {"id": identity, "days": days})
-        return bool(answer["removed"])
+        return bool((await self._call("POST", {"id": identity, "days": days}))["removed"])
+
+    async def _call(self, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._client.call(method, _EXPIRED, values)
+        except RejectedError as error:
+            raise StorageError(
+                f"{error}; RUNS_KEEP_DAYS is for the stack's own MLflow only, leave it empty."
+            ) from error
 
 
 class JobPages:
