@@ -6,6 +6,13 @@ CLI = .venv/bin/mlplatform
 LIGHT = .venv/light/bin
 ONLY ?=
 
+# With BUNDLE, images and packages come from that archive of `make bundle` instead of the network.
+ifneq ($(BUNDLE),)
+export PIP_NO_INDEX = 1
+export PIP_FIND_LINKS = .venv/wheels
+export UV_OFFLINE = 1
+endif
+
 help:  ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -20,11 +27,17 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --services | grep -x minio) ray-head proxy
-	$(COMPOSE) --profile '*' build notebook hub
+	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --services | grep -x minio) ray-head proxy)
+	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 
-up: build  ## Start the stack and print its addresses (ONLY=tracking or ONLY=ray for one half)
+up: build  ## Start the stack and print its addresses (ONLY=tracking or ray: one half; BUNDLE=file: without network)
 	@$(CLI) stack up --only "$(ONLY)"
+
+bundle: build  ## Write images and packages into one archive for a host without network (TO=mlplatform.bundle)
+	@$(CLI) stack bundle "$(or $(TO),mlplatform.bundle)"
+
+unbundle:
+	PYTHONPATH=platform/src python3 -m mlplatform.stack.unbundle "$(BUNDLE)"
 
 down:  ## Stop the stack; data stays
 	$(COMPOSE) --profile '*' down --remove-orphans
@@ -136,7 +149,7 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
-.venv/cli: platform/requirements.txt platform/pyproject.toml
+.venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
 	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
@@ -156,4 +169,4 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock

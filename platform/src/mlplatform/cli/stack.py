@@ -220,6 +220,19 @@ def rotate(
         print(line, flush=True)
 
 
+@app.command()
+def bundle(
+    target: Annotated[Path, typer.Argument(help="Archive to write.")] = Path("mlplatform.bundle"),
+    root: Root = Path(),
+) -> None:
+    """Write images and packages into one archive, from which a host without network starts the stack."""
+    from mlplatform.stack import bundle as stack_bundle
+
+    checksum = stack_bundle.write(root.absolute(), target.expanduser())
+    print(f"{checksum}  {target}")
+    print(f"On the other host, in a checkout of the same version: make up BUNDLE={target.name}")
+
+
 @app.command("host-token")
 def host_token(
     address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",

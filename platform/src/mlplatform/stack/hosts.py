@@ -6,14 +6,13 @@ import json
 import re
 import socket
 import subprocess
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, images, networks, secrets_folder
+from mlplatform.stack import entrance, image_archive, images, networks, secrets_folder
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.invitation import Invitation
 
@@ -27,8 +26,6 @@ IMAGES = ("platform", "link", "ray")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
 
 _PUBLIC_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
-
-_CHUNK = 1 << 20
 
 
 def invite(root: Path) -> Invitation:
@@ -48,7 +45,7 @@ def invite(root: Path) -> Invitation:
 
     def send(request: dict[str, Any], out: BinaryIO) -> None:
         if missing:
-            _save_images(missing, out)
+            image_archive.save(missing, out)
 
     return Invitation(settings.hub_port, welcome, send)
 
@@ -161,11 +158,3 @@ def _hub(settings: StackSettings, command: str, name: str, data: str = "") -> st
     if result.returncode:
         raise HostError(result.stderr.strip() or f"The hub did not answer ({container}).")
     return result.stdout
-
-
-def _save_images(names: list[str], out: BinaryIO) -> None:
-    with subprocess.Popen(["docker", "save", *names], stdout=subprocess.PIPE) as process:
-        for chunk in iter(partial(process.stdout.read, _CHUNK) if process.stdout else bytes, b""):
-            out.write(chunk)
-    if process.returncode:
-        raise HostError(f"`docker save` exited with {process.returncode}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import subprocess
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Any, BinaryIO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.stack import env, images, openssl, sizing
+from mlplatform.stack import env, image_archive, images, openssl, sizing
 from mlplatform.stack.host import Host
 from mlplatform.stack.hosts import IMAGES, SECRETS
 from mlplatform.stack.invitation import request_join
 
 START_TIMEOUT = 300
 """Seconds after which a worker that has not reached the stack counts as failed."""
-
-_CHUNK = 1 << 20
 
 FILE = "joined.env"
 """Settings of a joined host, in the checkout's root."""
@@ -118,16 +115,10 @@ def _reject_own_stack(root: Path) -> None:
 
 def _load_images(archive: BinaryIO) -> None:
     """Pass the archive that follows the answer to Docker, if there is one."""
-    first = archive.read(_CHUNK)
-    if not first:
-        return
-    # A `docker load` that fails closes its end; its exit status then tells.
-    with suppress(BrokenPipeError), subprocess.Popen(["docker", "load"], stdin=subprocess.PIPE) as process:
-        for chunk in chain([first], iter(partial(archive.read, _CHUNK), b"")):
-            if process.stdin:
-                process.stdin.write(chunk)
-    if process.returncode:
-        raise HostError(f"`docker load` exited with {process.returncode}: free some space, then join again.")
+    first = archive.read(image_archive.CHUNK_BYTES)
+    if first:
+        rest = iter(partial(archive.read, image_archive.CHUNK_BYTES), b"")
+        image_archive.load(chain([first], rest), "join again")
 
 
 def _write(root: Path, host: Host, version: str, name: str, private: str, server: str, reply: dict[str, Any]) -> None:

@@ -1,0 +1,173 @@
+"""Archives of `make bundle`: what is refused before anything changes, and what a host takes from one."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from mlplatform.stack import bundle, unbundle
+from mlplatform.stack.env import checkout_version
+
+CHECKOUT = Path(__file__).parents[3]
+IMAGES = {"mlplatform-ray:1": "sha256:aa", "postgres:17": "sha256:bb"}
+HEADER = unbundle.Header(checkout_version(CHECKOUT), platform.machine(), ["{}.{}".format(*sys.version_info)], IMAGES)
+
+DOCKER = """#!/bin/sh
+# Images are files with their id; an archive has a line for each.
+cd "$ENGINE"
+case "$1" in
+  image) cat "$5" 2>/dev/null ;;
+  load) echo loaded >>log; gzip -dc | while read -r name id; do echo "$id" >"$name"; done ;;
+esac
+"""
+
+
+@dataclass
+class Machine:
+    """A host with a checkout, an engine without images, and Python without packages."""
+
+    root: Path
+    engine: Path
+    path: str
+
+    def use(self, archive: Path) -> subprocess.CompletedProcess[str]:
+        variables = {"PATH": self.path, "ENGINE": str(self.engine), "PYTHONPATH": str(CHECKOUT / "platform/src")}
+        command = [sys.executable, "-S", "-m", "mlplatform.stack.unbundle", str(archive)]
+        return subprocess.run(command, cwd=self.root, env=variables, capture_output=True, text=True, check=False)
+
+    def is_unchanged(self) -> bool:
+        return not list(self.engine.iterdir()) and not (self.root / ".venv").exists()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    programs = tmp_path / "bin"
+    for folder in (programs, tmp_path / "root" / "platform", tmp_path / "engine"):
+        folder.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "platform" / "pyproject.toml", tmp_path / "root" / "platform")
+    (programs / "docker").write_text(DOCKER)
+    (programs / "docker").chmod(0o755)
+    return Machine(tmp_path / "root", tmp_path / "engine", f"{programs}:{os.environ['PATH']}")
+
+
+def written(path: Path, header: unbundle.Header = HEADER) -> Path:
+    """An archive with two small wheels, and images of the engine above."""
+    with path.open("wb") as file:
+        writer = bundle._Writer(file)
+        writer.add(unbundle.HEADER, io.BytesIO(header.render()))
+        for name in ("one.whl", "two.whl"):
+            writer.add(f"{unbundle.WHEELS}{name}", io.BytesIO(name.encode() * 300))
+        lines = "".join(f"{name} {found}\n" for name, found in header.images.items())
+        writer.add(unbundle.IMAGES, io.BytesIO(gzip.compress(lines.encode() * 100)))
+        writer.close()
+    return path
+
+
+def test_packages_and_images_are_taken_from_bundle(machine: Machine, tmp_path: Path) -> None:
+    done = machine.use(written(tmp_path / "stack.bundle"))
+    assert done.returncode == 0, done.stderr
+    assert (machine.root / ".venv/wheels/two.whl").read_bytes() == b"two.whl" * 300
+    assert {path.name: path.read_text().strip() for path in machine.engine.iterdir() if path.name != "log"} == IMAGES
+
+
+def test_loaded_images_are_not_loaded_again(machine: Machine, tmp_path: Path) -> None:
+    archive = written(tmp_path / "stack.bundle")
+    for _ in range(2):
+        assert machine.use(archive).returncode == 0
+    assert (machine.engine / "log").read_text() == "loaded\n"
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.7, 0.9, 0.99])
+def test_truncated_bundle_changes_nothing(machine: Machine, tmp_path: Path, part: float) -> None:
+    archive = written(tmp_path / "stack.bundle")
+    content = archive.read_bytes().rstrip(b"\0")
+    archive.write_bytes(content[: int(len(content) * part)])
+    done = machine.use(archive)
+    assert done.returncode == 1
+    assert "Nothing was changed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert machine.is_unchanged()
+
+
+@pytest.mark.parametrize("old", [b"one.whlone", b"sha256:aa", b"\x1f\x8b", b"wheels/two", b"  images.tar.gz"])
+def test_altered_bundle_changes_nothing(machine: Machine, tmp_path: Path, old: bytes) -> None:
+    archive = written(tmp_path / "stack.bundle")
+    content = archive.read_bytes()
+    assert old in content
+    archive.write_bytes(content.replace(old, old[:-1] + bytes([old[-1] ^ 1]), 1))
+    done = machine.use(archive)
+    assert done.returncode == 1
+    assert "Nothing was changed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert machine.is_unchanged()
+
+
+@pytest.mark.parametrize("content", [b"", b"text" * 1000, None])
+def test_other_files_are_not_bundles(machine: Machine, tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "other").write_bytes(content)
+    done = machine.use(tmp_path / "other")
+    assert done.returncode == 1
+    assert "Nothing was changed" in done.stderr
+    assert machine.is_unchanged()
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (replace(HEADER, version="0.0.1"), r"is for version 0.0.1, and this checkout is"),
+        (replace(HEADER, machine="pdp11"), r"is for processors of kind pdp11"),
+        (replace(HEADER, pythons=["2.7"]), r"is for Python 2.7, and this host has"),
+        (replace(HEADER, format=2), r"has format 2, this version reads 1"),
+    ],
+)
+def test_bundle_for_another_host_changes_nothing(
+    machine: Machine, tmp_path: Path, header: unbundle.Header, expected: str
+) -> None:
+    done = machine.use(written(tmp_path / "stack.bundle", header))
+    assert expected in done.stderr
+    assert machine.is_unchanged()
+
+
+def test_missing_docker_is_named_before_anything_changes(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "docker").unlink()
+    machine.path = str(tmp_path / "bin")
+    done = machine.use(written(tmp_path / "stack.bundle"))
+    assert "install Docker Engine 25 or later" in done.stderr
+    assert machine.is_unchanged()
+
+
+def test_member_of_unknown_length_gets_its_size(tmp_path: Path) -> None:
+    with (tmp_path / "archive").open("wb") as file:
+        writer = bundle._Writer(file)
+        writer.add(unbundle.HEADER, io.BytesIO(HEADER.render()))
+
+        def stream(out: bundle.Output) -> None:
+            for number in range(1000):
+                out.write(b"%d\n" % number)
+
+        writer.add_stream("stream", stream)
+        writer.close()
+    listed = subprocess.run(["tar", "-xOf", tmp_path / "archive", "stream"], capture_output=True, check=True)
+    assert listed.stdout == b"".join(b"%d\n" % number for number in range(1000))
+    assert unbundle.verify(tmp_path / "archive") == HEADER
+
+
+def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), "up", "BUNDLE=stack.bundle"]
+    for name in ("platform/requirements.txt", "platform/pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "mlplatform.stack.unbundle" in lines[0]
+    assert not [line for line in lines if " build " in line]
+    assert lines[-1].startswith(".venv/bin/mlplatform stack up")
