@@ -147,6 +147,9 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade)
 	$(if $(ONLY),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
 
+sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ (ONLY=ray for one)
+	@$(CLI) stack sbom --only "$(ONLY)"
+
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
 .venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
@@ -169,4 +172,4 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock sbom

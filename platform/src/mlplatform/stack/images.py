@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
@@ -41,12 +42,28 @@ def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -
     Raises:
         HostError: Compose rejects the files or the settings.
     """
+    return {name: service["image"] for name, service in _services(root, only, all_profiles).items()}
+
+
+def build_arguments(root: Path) -> dict[str, str]:
+    """Return the arguments with which Compose builds the images that every start needs.
+
+    Raises:
+        HostError: Compose rejects the files or the settings.
+    """
+    builds = [
+        service["build"].get("args", {}) for service in _services(root, None, False).values() if "build" in service
+    ]
+    return {name: str(value or "") for arguments in builds for name, value in arguments.items()}
+
+
+def _services(root: Path, only: str | None, all_profiles: bool) -> dict[str, Any]:
     variables = only_variables(StackSettings.load(root / ".env"), only)
     command = compose(root, *(("--profile", "*") if all_profiles else ()), "config", "--format", "json")
     result = subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
     if result.returncode:
         raise HostError(f"`docker compose config` failed: {result.stderr.strip()}")
-    return {name: service["image"] for name, service in json.loads(result.stdout)["services"].items()}
+    return dict(json.loads(result.stdout)["services"])
 
 
 def pull_missing(root: Path, only: str | None = None) -> None:
