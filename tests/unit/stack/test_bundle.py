@@ -163,11 +163,13 @@ def test_member_of_unknown_length_gets_its_size(tmp_path: Path) -> None:
 
 
 def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> None:
-    command = ["make", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), "up", "BUNDLE=stack.bundle"]
+    command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile")]
     for name in ("platform/requirements.txt", "platform/pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        [*command, "up", "BUNDLE=stack.bundle"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert "mlplatform.stack.unbundle" in lines[0]
     assert not [line for line in lines if " build " in line]
     assert lines[-1].startswith(".venv/bin/mlplatform stack up")
