@@ -288,6 +288,19 @@ def test_jobs_share_no_network_with_services_without_login() -> None:
     assert not [name for name in names if "cluster" in compose_services()[name]["networks"]]
 
 
+def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
+    texts = {path: yaml.safe_load(path.read_text()) for path in (CHECKOUT / "compose").glob("*.yaml")}
+    services_of_ray = {
+        name
+        for content in texts.values()
+        for name, service in (content.get("services") or {}).items()
+        if "cluster" in service.get("networks", ())
+    }
+    of_ray, used_by_jobs, of_hosts = {"ray-head", "worker"}, {"gateway", "minio", "mlflow"}, {"hub", "copies"}
+    # Prometheus reads the nodes' metrics, and notebooks are clients of Ray.
+    assert services_of_ray == of_ray | used_by_jobs | of_hosts | {"prometheus", "notebook"}
+
+
 def test_compose_secrets_equal_generated_secrets() -> None:
     text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
     assert set(re.findall(r"file: \.\./secrets/(\w+)", text)) == set(secrets_folder.FILES)

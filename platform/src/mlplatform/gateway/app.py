@@ -36,6 +36,7 @@ from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
+from mlplatform.gateway.http.grafana import GrafanaHealth
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
@@ -97,6 +98,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         if config.prometheus_password_path
         else None
     )
+    grafana = GrafanaHealth(config.grafana)
     front_page = FrontPageRoutes(page, check, sessions, pages, config.port_of("MLflow"))
 
     @asynccontextmanager
@@ -113,7 +115,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy, page):
+            for part in (head, outages, proxy, page, grafana):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
@@ -135,6 +137,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *front_page.routes(),
             *published,
             *([queries.route()] if queries else []),
+            grafana.route(),
             Mount("/", app=to_head),
         ],
         middleware=[

@@ -63,6 +63,9 @@ class GatewaySettings(EnvironmentSettings):
     prometheus_password_path: Path | None = Field(None, validation_alias="MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
     """File with Prometheus' password; None answers no queries."""
 
+    grafana: str = Field("http://grafana:3000", validation_alias="MLPLATFORM_GATEWAY_GRAFANA")
+    """Address of Grafana, for the health check of Ray's dashboard."""
+
     database: str = Field(
         "postgresql+psycopg2:///gateway?service=gateway", validation_alias="MLPLATFORM_GATEWAY_DATABASE"
     )

@@ -29,7 +29,7 @@ COOKIE = "ray-authentication-token"
 
 LOGIN = "/api/authenticate"
 
-PROMETHEUS = "/platform/prometheus/api/v1/query"
+PROMETHEUS, GRAFANA = "/platform/prometheus/api/v1/query", "/platform/grafana/api/health"
 
 FRONT_PAGE, LOGIN_PAGE, LOGOUT, STATIC = "/platform/", "/platform/login", "/platform/logout", "/platform/static"
 
@@ -47,10 +47,11 @@ OPEN_PATHS = frozenset(
         LOGIN_PAGE,
         LOGOUT,
         PROMETHEUS,
+        GRAFANA,
     }
 )
-"""Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, and
-those queries to Prometheus that Ray's dashboard makes."""
+"""Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
+Grafana, and those queries to Prometheus that Ray's dashboard makes."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/")
 
