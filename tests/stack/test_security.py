@@ -268,13 +268,15 @@ HIDDEN = {("postgres", 5432), ("alertmanager", 9093), ("postgres-exporter", 9187
 
 CONNECT = """
 import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
 def connects(host, port):
     try:
         socket.create_connection((host, port), 2).close()
         return True
     except OSError:
         return False
-print(json.dumps([connects(*place) for place in json.loads(sys.argv[1])]))
+with ThreadPoolExecutor(32) as threads:
+    print(json.dumps(list(threads.map(lambda place: connects(*place), json.loads(sys.argv[1])))))
 """
 
 
