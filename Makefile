@@ -11,6 +11,8 @@ ifneq ($(BUNDLE),)
 export PIP_NO_INDEX = 1
 export PIP_FIND_LINKS = .venv/wheels
 export UV_OFFLINE = 1
+# Docker loads an image with its tag, but without the digest that it was pulled by.
+$(foreach name,$(shell sed -n 's/^\([A-Z0-9_]*_DIGEST\)=.*/\1/p' compose/images.lock),$(eval export $(name) =))
 endif
 
 help:  ## List the verbs

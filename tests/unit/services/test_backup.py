@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects
+from mlplatform.services.backup import archive, files, objects, saving
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.saving import without_passwords
 from mlplatform.stack.backup import merged
@@ -209,3 +209,18 @@ def test_settings_of_host_survive_restore() -> None:
 
 def test_settings_are_saved_without_passwords_in_addresses() -> None:
     assert without_passwords("PIP_INDEX_URL=https://ada:pw@host/simple\n") == "PIP_INDEX_URL=https://host/simple\n"
+
+
+def test_secrets_are_saved_while_former_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("secrets/.rotation/former/ray_token", "secrets/ray_token", "env", "workspace/notes"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(saving, "ENV", tmp_path / "env")
+    monkeypatch.setattr(saving, "SECRETS", tmp_path / "secrets")
+    monkeypatch.setattr(saving, "VOLUMES", tmp_path)
+    output = io.BytesIO()
+    writer = Writer(output, HEADER)
+    saving._save_files(writer)
+    writer.close()
+    secrets = {name: content for name, content in read(output.getvalue()).items() if name.startswith("secrets/")}
+    assert secrets == {"secrets/ray_token": b"secrets/ray_token"}

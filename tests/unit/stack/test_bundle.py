@@ -173,3 +173,10 @@ def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> 
     assert "mlplatform.stack.unbundle" in lines[0]
     assert not [line for line in lines if " build " in line]
     assert lines[-1].startswith(".venv/bin/mlplatform stack up")
+
+
+def test_start_from_bundle_asks_for_no_digest() -> None:
+    printed = ["make", "--no-print-directory", "--eval", "show: ; @env", "show"]
+    for more, expected in (([], False), (["BUNDLE=stack.bundle"], True)):
+        lines = subprocess.run([*printed, *more], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+        assert ("\nPOSTGRES_DIGEST=\n" in lines) is expected

@@ -40,7 +40,7 @@ def write(root: Path, target: Path) -> str:
     """
     settings = StackSettings.load(root / ".env")
     images.pull_missing(root)
-    names = {*images.chosen(root).values(), *_optional(settings.version)}
+    names = {*map(images.tagged, images.chosen(root).values()), *_optional(settings.version)}
     header = Header(
         settings.version, platform.machine(), list(PYTHONS), {name: images.image_id(name) for name in sorted(names)}
     )

@@ -36,6 +36,18 @@ def image_id(image: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def tagged(image: str) -> str:
+    """Return the name and tag of an image, and set the tag if the image is known by its digest only.
+
+    Raises:
+        HostError: this host lacks the image.
+    """
+    name, _, digest = image.partition("@")
+    if digest and subprocess.run(["docker", "tag", image, name], capture_output=True, check=False).returncode:
+        raise HostError(f"This host lacks the image {image}: run `make up` first.")
+    return name
+
+
 def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -> dict[str, str]:
     """Return the image of each service that a start includes, or of every service, as Compose resolves it.
 
