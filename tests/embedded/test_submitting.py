@@ -46,7 +46,10 @@ def submit(reached: Settings, *words: str) -> subprocess.Popen[str]:
 
 
 def printed(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    except json.JSONDecodeError as error:
+        raise AssertionError(f"A line was not printed alone: {text!r}") from error
 
 
 def test_job_file_and_options_apply_and_failure_restarts(reached: Settings, tmp_path: Path) -> None:
