@@ -25,8 +25,10 @@ import json, sys
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import settings
 names = ("MLFLOW_EXPERIMENT_NAME", "SEED")
-print(json.dumps({"note": settings().note, "attempt": settings().attempt, "arguments": sys.argv[1:],
-                  **{name: environment().get(name) for name in names}}))
+line = json.dumps({"note": settings().note, "attempt": settings().attempt, "arguments": sys.argv[1:],
+                   **{name: environment().get(name) for name in names}})
+# Ray makes the output unbuffered: `print` writes the end of the line by itself, and others may write in between.
+sys.stdout.write(line + "\\n")
 sys.exit(settings().attempt < 2)
 """
 
