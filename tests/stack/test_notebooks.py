@@ -72,13 +72,17 @@ def test_terminal_opens_in_lessons_folder_with_commands(terminal: Terminal) -> N
 
 
 def interrupt(terminal: Terminal) -> None:
-    """Press Ctrl-C; again if Python drops it, as it does with exceptions in callbacks of its garbage collector."""
+    """Press Ctrl-C, and again if that does not end the program, as a person does.
+
+    Python drops it in callbacks of its garbage collector. Once, the run was KILLED, but MLflow waited for its thread of
+    system metrics, whose reason to wait is not known.
+    """
     killed = "its run is KILLED"
     terminal.press("\x03")
     try:
         terminal.shown_until(killed)
     except AssertionError as error:
-        if "Exception ignored in" not in str(error):
+        if not any(known in str(error) for known in ("Exception ignored in", "Stopping system metrics monitoring")):
             raise
         terminal.press("\x03")
         terminal.shown_until(killed)
