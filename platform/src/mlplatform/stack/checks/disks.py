@@ -19,7 +19,7 @@ _DISKS = {
         "minio_cluster_capacity_usable_free_bytes",
         "remove checkpoints and data sets in MinIO's console",
     ),
-    "A Ray node's disk": ("ray_node_disk_free", "docker image prune"),
+    "A Ray node's disk": ("ray_node_disk_free", "make prune APPLY=1, then docker image prune"),
 }
 """Metric of the free bytes, and the command or step that frees some."""
 
@@ -43,7 +43,10 @@ def full(place: Place) -> Iterator[Finding]:
 
 
 def forecast(place: Place) -> Iterator[Finding]:
-    """Yield each disk that is full in seven days if it fills as in the last six hours; none without Prometheus."""
+    """Yield each disk that is full in seven days if it fills as in the last six hours; none without Prometheus.
+
+    A disk that has been measured for less than an hour is left out: a start fills it faster than its use.
+    """
     settings = place.settings
     password = place.root / "secrets" / "prometheus_password"
     if not password.is_file():
@@ -54,7 +57,7 @@ def forecast(place: Place) -> Iterator[Finding]:
         timeout=10,
     ) as prometheus:
         for disk, (metric, fix) in _DISKS.items():
-            query = f"min(predict_linear({metric}[6h], {_DAYS * 86400})) < 0"
+            query = f"min(predict_linear({metric}[6h], {_DAYS * 86400}) and {metric} offset 1h) < 0"
             try:
                 answer = prometheus.get("/api/v1/query", params={"query": query})
             except httpx.TransportError:
