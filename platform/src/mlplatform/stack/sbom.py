@@ -36,7 +36,7 @@ def write(root: Path, only: str = "") -> Iterator[Path]:
     found = {name: f"mlplatform-{name}:{settings.version}" for name in built if only in ("", name)}
     present = {name: image for name, image in found.items() if images.is_present(image)}
     if not present:
-        raise HostError(f"There is no image to describe: run `make build`; the images are {', '.join(built)}.")
+        raise HostError(f"No image was found: run `make build`. ONLY= accepts {', '.join(built)}.")
     for name, image in present.items():
         language = "go" if name in _GO else "python"
         own = {"IMAGE": image, "NAME": f"mlplatform-{name}", "VERSION": settings.version, "LANGUAGE": language}
