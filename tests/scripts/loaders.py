@@ -8,7 +8,7 @@ from pathlib import Path
 import ray.train
 from ray.train import Checkpoint, ScalingConfig
 from ray.train.torch import TorchTrainer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import mlplatform
 
@@ -17,7 +17,10 @@ STEPS = 4
 
 
 class Batches(Dataset):
-    """Items; the loader's process keeps them on request, until the kernel ends it."""
+    """Items; the first of the loader's processes keeps them on request, until the kernel ends it.
+
+    The kernel ends the largest process. If all of them kept items, that could be their parent when little is left.
+    """
 
     def __init__(self, keep: bool) -> None:
         self.keep = keep
@@ -27,7 +30,7 @@ class Batches(Dataset):
         return 10_000
 
     def __getitem__(self, index: int) -> int:
-        if self.keep:
+        if self.keep and get_worker_info().id == 0:
             self.kept.append(bytearray(os.urandom(1) * BATCH_BYTES))
         return index
 
