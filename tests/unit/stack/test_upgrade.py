@@ -201,7 +201,8 @@ RETURN = (" ownership --to", "^tag mlplatform-former", " up .*--wait postgres$",
 def test_killed_return_continues(host: Host, during: str) -> None:
     assert host.upgrade("FROM=HEAD~1", BREAK=STEPS["start"][0], KILL=during).returncode
     assert (host.root / ".stack/upgrade/journal.json").exists()
-    # The former version may be checked out already, which has no such verb in reality.
+    # The former version may be checked out already, and has no such verb in reality.
+    host.git("checkout", "--quiet", host.new)
     done = host.upgrade()
     assert "failed while starting the new version" in done.stderr
     host.is_as_before()

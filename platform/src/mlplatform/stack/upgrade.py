@@ -190,6 +190,7 @@ class Upgrade:
         self._root = root
         self._facts = facts
         self._only = facts["only"]
+        self._volumes_returned = folder / "volumes-returned"
         self.former = former.Former(root, folder / "former")
 
     def steps(self) -> list[Step]:
@@ -244,10 +245,11 @@ class Upgrade:
     def _return_data(self) -> str:
         """Give volumes and databases back to the former version."""
         self._remove_containers()
-        start = self._facts["from"]
-        if checkout.commit(self._root) == self._facts["to"] and not checkout.has(self._root, start, _OWNERSHIP):
+        # Once only: afterwards, `.env` may name the former version, whose image lacks the program.
+        if not self._volumes_returned.exists() and not checkout.has(self._root, self._facts["from"], _OWNERSHIP):
             version = self._facts["from_version"]
             former.composed(self._root, "giving volumes back", "run", "--rm", "--no-TTY", "ownership", "--to", version)
+            self._volumes_returned.touch()
         self._return_files()
         former.composed(self._root, "starting Postgres", "up", "--detach", "--no-build", "--wait", "postgres")
         self.former.restore_databases()
