@@ -106,7 +106,7 @@ def test_second_backup_waits_for_end_of_first(tmp_path: Path, capsys: pytest.Cap
         thread = threading.Thread(target=second)
         thread.start()
         deadline = time.monotonic() + 10
-        while "Another backup runs" not in capsys.readouterr().err:
+        while "Another backup or restore runs" not in capsys.readouterr().err:
             assert time.monotonic() < deadline
         order.append("first")
     thread.join(10)

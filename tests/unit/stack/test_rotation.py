@@ -18,7 +18,7 @@ import yaml
 
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import HostError, SettingsError
-from mlplatform.stack import rotation, secrets_folder
+from mlplatform.stack import rotation, secrets_folder, unfinished
 from mlplatform.stack.checks import secrets as checks
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.rotation_files import GROUPS, NOT_ROTATED, Plan, Rotation, chosen
@@ -242,7 +242,7 @@ def test_start_and_doctor_name_interrupted_rotation(stack: Stack) -> None:
     with pytest.raises(HostError, match="run `make rotate` again"):
         stack.rotate(fails_at=5)
     with pytest.raises(HostError, match="`make rotate` completes it"):
-        rotation.check_none_pending(stack.root)
+        unfinished.check_no_rotation(stack.root)
     (found,) = checks.rotation(Place(stack.root))
     assert (found.fix, found.blocks) == ("make rotate", True)
 

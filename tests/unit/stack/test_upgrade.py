@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from mlplatform.errors import HostError
+from mlplatform.stack import backup, rotation
 from mlplatform.stack.env import filled
 
 CHECKOUT = Path(__file__).parents[3]
@@ -257,6 +259,24 @@ def test_interrupted_upgrade_blocks_a_start(host: Host) -> None:
         done = subprocess.run(command, cwd=host.root, capture_output=True, text=True, check=False)
         assert done.returncode
         assert reason in done.stderr
+
+
+def test_interrupted_upgrade_blocks_rotation_and_restore(host: Host) -> None:
+    (host.root / ".stack/upgrade").mkdir(parents=True)
+    (host.root / ".stack/upgrade/journal.json").touch()
+    with pytest.raises(HostError, match="run `make upgrade`, which continues it"):
+        list(rotation.rotate(host.root))
+    with pytest.raises(HostError, match="run `make upgrade`, which continues it"):
+        list(backup.restore(host.root, str(host.root)))
+
+
+def test_interrupted_rotation_blocks_upgrade_and_restore(host: Host) -> None:
+    (host.root / "secrets/.rotation").mkdir(parents=True)
+    (host.root / "secrets/.rotation/plan.json").write_text('{"groups": ["ray"], "services": []}')
+    assert "`make rotate` completes it" in host.upgrade("FROM=HEAD~1").stderr
+    with pytest.raises(HostError, match="`make rotate` completes it"):
+        list(backup.restore(host.root, str(host.root)))
+    assert host.state["calls"] == []
 
 
 def test_stopped_stack_is_not_upgraded(host: Host) -> None:

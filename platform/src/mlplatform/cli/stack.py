@@ -38,11 +38,10 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, prune, rotation, upgrade
+    from mlplatform.stack import compose, doctor, joining, prune, unfinished
 
-    if upgrade.is_open(root.absolute()):
-        raise HostError("An upgrade was interrupted: run `make upgrade`, which continues it.")
-    rotation.check_none_pending(root.absolute())
+    unfinished.check_no_upgrade(root.absolute())
+    unfinished.check_no_rotation(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError, SettingsError, StorageError
@@ -17,6 +18,7 @@ from mlplatform.stack import env as stack_env
 from mlplatform.stack import services
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
+from mlplatform.stack.unfinished import check_no_rotation, check_no_upgrade
 
 TARGET = "/target"
 """Mount point, in the containers, of a folder of the host or of the folder of an archive."""
@@ -72,13 +74,18 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
     Raises:
         StorageError: the backup is damaged or of a newer version; nothing was changed.
-        HostError: the stack has data, or did not start.
+        HostError: the stack has data, an upgrade or rotation of it was interrupted, or it did not start.
     """
+    check_no_upgrade(root)
+    check_no_rotation(root)
     mounts, arguments = _source(source, snapshot)
-    if _in_container(root, mounts, "verify", *arguments):
+    verified = _in_container(root, mounts, "verify", *arguments, stdout=subprocess.PIPE)
+    if verified.returncode:
         raise StorageError(f"{source} was not restored and nothing was changed: the reason is above.")
+    # The snapshot that was verified: meanwhile, the timer may have added one that is now the latest.
+    arguments[2:] = verified.stdout.split()[-1:]
     _start_storage(root)
-    status = _in_container(root, [], "has-data")
+    status = _in_container(root, [], "has-data").returncode
     if status == _HAS_DATA and not force:
         raise HostError("The stack has runs, jobs or objects: FORCE=1 deletes them and restores the backup.")
     if status not in (0, _HAS_DATA):
@@ -86,7 +93,7 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
     _stop_all_but_storage(root)
     with tempfile.TemporaryDirectory(prefix="mlplatform-restore-") as handover:
         mounts += ["--volume", f"{handover}:/handover"]
-        if _in_container(root, mounts, "apply", *arguments):
+        if _in_container(root, mounts, "apply", *arguments).returncode:
             raise StorageError("The restore is unfinished: the reason is above. Correct it and repeat the command.")
         yield from _adopt(root, Path(handover))
     stack_compose.up(root)
@@ -106,9 +113,9 @@ def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
     return ["--volume", f"{path.parent}:{TARGET}:ro"], [f"{TARGET}/{path.name}", source]
 
 
-def _in_container(root: Path, mounts: list[str], *arguments: str) -> int:
+def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = compose(root, "run", "--rm", "--no-TTY", "--no-deps", *mounts, "restore", *arguments)
-    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    return subprocess.run(command, stdin=subprocess.DEVNULL, text=True, check=False, **options)
 
 
 def _start_storage(root: Path) -> None:

@@ -30,6 +30,7 @@ from mlplatform.stack import entrance, hosts, services
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.env import client_settings
 from mlplatform.stack.rotation_files import FORMER, GROUPS, Plan, Rotation, chosen
+from mlplatform.stack.unfinished import check_no_upgrade
 
 _START_SECONDS = 300
 
@@ -41,16 +42,6 @@ _AUTHORITY = ("/data/caddy/pki/authorities/local", "/data/caddy/certificates/loc
 
 _OF_JOBS = {"minio", "mlflow"}
 """Groups with accounts that jobs use."""
-
-
-def check_none_pending(root: Path) -> None:
-    """Refuse to continue in the middle of a rotation.
-
-    Raises:
-        HostError: one was interrupted.
-    """
-    if Rotation(root / "secrets").plan:
-        raise HostError("A rotation of secrets was interrupted: `make rotate` completes it.")
 
 
 def rotate(root: Path, only: str = "") -> Iterator[str]:
@@ -65,8 +56,9 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
 
     Raises:
         SettingsError: a group is unknown.
-        HostError: the stack does not run as a whole, or a step failed.
+        HostError: the stack does not run as a whole, an upgrade of it was interrupted, or a step failed.
     """
+    check_no_upgrade(root)
     settings = StackSettings.load(root / ".env")
     rotation = Rotation(root / "secrets")
     with atomic.alone(rotation.folder):

@@ -23,16 +23,12 @@ from mlplatform.stack import checkout, doctor, former, images
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.journal import Journal, Step, UndoneError, run
 from mlplatform.stack.services import profiles_of
+from mlplatform.stack.unfinished import JOURNAL, UPGRADE, check_no_rotation, has_upgrade
 
-_FOLDER, _JOURNAL, _PROGRAM = "upgrade", "journal.json", "program"
+_PROGRAM = "program"
 
 _OWNERSHIP = "platform/src/mlplatform/services/ownership.py"
 """File of the versions that give volumes to their users at every start; earlier ones need it done before."""
-
-
-def is_open(root: Path) -> bool:
-    """Return whether an upgrade was interrupted."""
-    return (root / ".stack" / _FOLDER / _JOURNAL).exists()
 
 
 def check_out_and_upgrade(root: Path, to: str) -> int:
@@ -41,7 +37,7 @@ def check_out_and_upgrade(root: Path, to: str) -> int:
     Raises:
         HostError: the version is unknown, or git cannot check it out; nothing was changed.
     """
-    if is_open(root):
+    if has_upgrade(root):
         raise HostError("An upgrade was interrupted: run `make upgrade` without TO= first, which continues it.")
     fetched = checkout.fetch(root)
     if not checkout.commit(root, to):
@@ -53,7 +49,7 @@ def check_out_and_upgrade(root: Path, to: str) -> int:
     checkout.switch(root, to)
     # From here on the checkout has another version's code, so nothing more is imported.
     result = subprocess.run(["make", "--no-print-directory", "upgrade", "TO=", f"FROM={origin}"], cwd=root, check=False)
-    if result.returncode and not is_open(root) and checkout.commit(root) == checkout.commit(root, to):
+    if result.returncode and not has_upgrade(root) and checkout.commit(root) == checkout.commit(root, to):
         checkout.switch(root, back)
     return result.returncode
 
@@ -68,19 +64,21 @@ def prepare(root: Path, origin: str) -> None:
     Raises:
         PlatformError: the stack cannot be upgraded as it is; nothing was changed.
     """
-    if is_open(root):
+    if has_upgrade(root):
         return
+    check_no_rotation(root)
     facts = _facts(root, origin)
-    folder = checkout.state_folder(root) / _FOLDER
+    checkout.state_folder(root)
+    folder = root / UPGRADE
     shutil.rmtree(folder, ignore_errors=True)
     package = Path(__file__).parents[1]
     shutil.copytree(package, folder / _PROGRAM / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    Journal(folder / _JOURNAL, facts).write()
+    Journal(folder / JOURNAL, facts).write()
 
 
 def start_program(root: Path) -> None:
     """Replace this process by the program that performs the upgrade."""
-    program = root / ".stack" / _FOLDER / _PROGRAM
+    program = root / UPGRADE / _PROGRAM
     words = [sys.executable, "-P", "-m", "mlplatform", "stack", "perform-upgrade", "--root", str(root)]
     os.execve(sys.executable, words, {**environment(), "PYTHONPATH": str(program)})  # noqa: S606 no shell
 
@@ -91,9 +89,9 @@ def perform(root: Path, report: Callable[[str], None]) -> str:
     Raises:
         HostError: a step failed; the message has what was restored.
     """
-    folder = root / ".stack" / _FOLDER
+    folder = root / UPGRADE
     with _alone(folder), changed_environment({"PYTHONPATH": None}):
-        journal = Journal.load(folder / _JOURNAL)
+        journal = Journal.load(folder / JOURNAL)
         if journal is None:
             raise HostError("No upgrade was prepared: run `make upgrade`.")
         to, facts = journal.facts["to"], journal.facts
@@ -119,7 +117,7 @@ def _shown(facts: dict[str, str], end: str) -> str:
 def _finish(upgrade: Upgrade, folder: Path) -> None:
     upgrade.former.forget()
     # First, so that a half removed folder does not look like an upgrade that was interrupted.
-    (folder / _JOURNAL).unlink()
+    (folder / JOURNAL).unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 

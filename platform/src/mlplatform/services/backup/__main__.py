@@ -3,6 +3,7 @@
 python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MONTHLY
 python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
+                                                     # verify prints the id of the snapshot that it has read
 python -m mlplatform.services.backup has-data        # exits with 3 if there is some
 python -m mlplatform.services.backup inspect         # prints the state of databases and buckets as JSON
 """
@@ -48,8 +49,11 @@ def main(verb: str, *arguments: str) -> int:
         source.check()
         header = restoring.verify(source.open)
         print(f"The backup of {header.created[:19]} by version {header.version} is complete.", file=sys.stderr)
+        if source.snapshot:
+            print(source.snapshot)
     else:
-        restoring.apply(source.open)
+        with marks.one_at_a_time():
+            restoring.apply(source.open)
         files.give_to_owner_of(restoring.HANDOVER)
     return 0
 
@@ -83,16 +87,17 @@ class _Source:
         self._path = Path(address)
         self._shown = shown
         self._repository = Repository(address, shown) if snapshot else None
-        self._snapshot = snapshot
+        self.snapshot = snapshot
 
     def check(self) -> None:
         if self._repository:
             self._repository.check()
+            self.snapshot = self._repository.id_of(self.snapshot)
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         if self._repository:
-            with self._repository.opened(self._snapshot) as stream:
+            with self._repository.opened(self.snapshot) as stream:
                 yield stream
             return
         try:

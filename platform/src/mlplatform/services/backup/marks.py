@@ -35,11 +35,14 @@ def last_success(folder: Path = STATE) -> float:
 
 @contextmanager
 def one_at_a_time(folder: Path = STATE) -> Iterator[None]:
-    """Wait for the end of another backup: the first to end would let the buckets delete what the other still reads."""
+    """Wait for the end of another backup or restore.
+
+    The first backup to end would let the buckets delete what the other still reads, as a restore does.
+    """
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("Another backup runs; this one starts when that has ended.", file=sys.stderr, flush=True)
+            print("Another backup or restore runs; this one starts when that has ended.", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

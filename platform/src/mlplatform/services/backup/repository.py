@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -79,6 +80,20 @@ class Repository:
         self._open()
         self._run("check", "--quiet", "--no-lock")
 
+    def id_of(self, snapshot: str) -> str:
+        """Return the id of a backup, which stays the same when later ones are added.
+
+        Args:
+            snapshot: the beginning of its id, or `latest`.
+
+        Raises:
+            StorageError: there is no such backup.
+        """
+        found = json.loads(self._run("snapshots", "--json", "--no-lock", f"--tag={_TAG}", snapshot) or "[]")
+        if not found:
+            raise StorageError(f"{self.shown} has no backup {snapshot}; name another one with SNAPSHOT=.")
+        return str(found[0]["id"])
+
     @contextmanager
     def opened(self, snapshot: str) -> Iterator[IO[bytes]]:
         """Open the archive of a backup.
@@ -120,10 +135,11 @@ class Repository:
         """Check that the repository answers and accepts the password."""
         self._run("cat", "config", "--no-lock", seconds=_ANSWER_SECONDS)
 
-    def _run(self, *arguments: str, seconds: float | None = None) -> None:
+    def _run(self, *arguments: str, seconds: float | None = None) -> str:
         result = self._try(*arguments, seconds=seconds)
         if result.returncode:
             raise self._problem(result.returncode, result.stderr)
+        return result.stdout
 
     def _try(self, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
         command = ["restic", *arguments]

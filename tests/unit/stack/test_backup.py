@@ -1,0 +1,66 @@
+"""`make restore` with a recording program in the place of Docker; `tests/stack/test_backup.py` has the real one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mlplatform.errors import StorageError
+from mlplatform.stack import backup
+
+CHECKOUT = Path(__file__).parents[3]
+
+# Records each call. The verified backup is the latest one only until then.
+DOCKER = """\
+#!/bin/sh
+echo "$*" >>"$CALLS"
+case "$*" in
+  *" restore verify "*"$DAMAGED") exit 1 ;;
+  *" restore verify "*" latest") echo 5eed01 ;;
+  *" config --format json") echo '{"services": {}}' ;;
+esac
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that was never started."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").write_text(DOCKER)
+    (tmp_path / "bin" / "docker").chmod(0o755)
+    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("DAMAGED", "none")
+    monkeypatch.setenv("MLPLATFORM_VERSION", "0")
+    return tmp_path
+
+
+def calls(root: Path) -> list[str]:
+    return (root / "calls").read_text().splitlines()
+
+
+def test_restored_backup_is_the_one_that_was_verified(root: Path) -> None:
+    list(backup.restore(root, "s3:https://s3.example.org/backups"))
+    (verified,) = [call for call in calls(root) if " restore verify " in call]
+    (applied,) = [call for call in calls(root) if " restore apply " in call]
+    assert verified.endswith(" latest")
+    assert applied.endswith(" s3:https://s3.example.org/backups 5eed01")
+
+
+def test_archive_is_restored_without_snapshot(root: Path) -> None:
+    archive = root / "stack.tar"
+    archive.touch()
+    list(backup.restore(root, str(archive)))
+    (applied,) = [call for call in calls(root) if " restore apply " in call]
+    assert applied.endswith(f" apply /target/stack.tar {archive}")
+
+
+def test_damaged_backup_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAMAGED", "latest")
+    with pytest.raises(StorageError, match="nothing was changed"):
+        next(backup.restore(root, "s3:https://s3.example.org/backups"))
+    assert len(calls(root)) == 1
