@@ -102,14 +102,15 @@ async def taken(packages: Packages, name: str = NAME) -> tuple[int, bytes]:
     return size, b"".join([part async for part in stream])
 
 
-def test_package_upload_read_and_delete(client: httpx.Client, packages: Packages, spool: Path) -> None:
+def test_package_upload_read_and_delete(client: httpx.Client, packages: Packages, root: Path, spool: Path) -> None:
     missing = client.get(PATH)
     assert (missing.status_code, missing.text) == (404, f"Package gcs://{NAME} does not exist")
     content = hashlib.sha256(b"seed").digest() * (LIMIT // 32)
     assert client.put(PATH, content=content).status_code == 200
     assert asyncio.run(taken(packages)) == (LIMIT, content)
-    asyncio.run(packages.delete(NAME))
-    asyncio.run(packages.delete(NAME))
+    restarted = Packages(str(root), LIMIT, spool)
+    assert asyncio.run(restarted.delete(NAME))
+    assert asyncio.run(restarted.delete(NAME))
     assert not asyncio.run(packages.exists(NAME))
     with pytest.raises(NoSuchPackageError, match="does not exist"):
         asyncio.run(taken(packages))
@@ -127,6 +128,15 @@ def test_old_packages_without_job_are_unused(packages: Packages, root: Path) -> 
     assert asyncio.run(packages.unused({"_ray_pkg_needed.zip"})) == {names[0]: 1}
     assert packages.was_requested("_ray_pkg_asked.zip")
     assert not packages.was_requested(names[0])
+
+
+def test_package_that_is_uploaded_again_is_kept_for_its_job(packages: Packages, root: Path) -> None:
+    for _ in range(2):
+        asyncio.run(packages.put(NAME, pieces(b"x")))
+        os.utime(root / "packages" / NAME, (0, 0))
+    assert asyncio.run(packages.unused(set())) == {}
+    assert not asyncio.run(packages.delete(NAME))
+    assert asyncio.run(packages.exists(NAME))
 
 
 def test_drafts_of_killed_process_are_removed(packages: Packages, spool: Path) -> None:

@@ -76,10 +76,7 @@ class UnusedPackages:
         return [Removable(name, 1, size) for name, size in unused.items()]
 
     async def remove(self, found: Removable) -> bool:
-        if self._packages.was_requested(found.name) or found.name in await self._store.packages():
-            return False
-        await self._packages.delete(found.name)
-        return True
+        return found.name not in await self._store.packages() and await self._packages.delete(found.name)
 
 
 class OldCheckpoints:

@@ -81,7 +81,7 @@ class Packages:
         stream: AsyncIterator[bytes],
         before_storing: Callable[[int, str], Awaitable[None]] | None = None,
     ) -> None:
-        """Store the content of `stream`, whole or not at all; a package that exists is never replaced.
+        """Store the content of `stream`, whole or not at all; one that exists is never replaced, but kept for a day.
 
         Args:
             name: of the package.
@@ -115,6 +115,8 @@ class Packages:
                         f"The package {name} exists with other content, which was uploaded under this name "
                         "before; change a file of yours, or the version of a wheel, and submit again."
                     )
+                else:
+                    self._asked_for[name] = time.monotonic()
 
     async def _digest(self, name: str) -> str:
         """Return the digest of a stored package."""
@@ -138,10 +140,16 @@ class Packages:
         file = await to_thread.run_sync(self._fetch, name)
         return os.fstat(file.fileno()).st_size, _parts(file)
 
-    async def delete(self, name: str) -> None:
-        """Delete a package; do nothing if there is none."""
-        await to_thread.run_sync(self._store.delete, _key(name))
-        self._digests.pop(name, None)
+    async def delete(self, name: str) -> bool:
+        """Delete a package, if there is one; return False if it was requested, and so is kept."""
+        key = _key(name)
+        # An upload that finds the package either marks it as requested before, or stores it again afterwards.
+        async with self._locks.setdefault(key, anyio.Lock()):
+            if self.was_requested(name):
+                return False
+            await to_thread.run_sync(self._store.delete, key)
+            self._digests.pop(name, None)
+        return True
 
     async def unused(self, needed: Collection[str]) -> dict[str, int]:
         """Return the size of each package that is not `needed`, older than a day and not requested within a day.
@@ -156,7 +164,7 @@ class Packages:
         return {name: size for name, size in old.items() if name not in needed and not self.was_requested(name)}
 
     def was_requested(self, name: str) -> bool:
-        """Return whether a client has checked for a package within a day, and may be about to submit a job with it."""
+        """Return whether a client has checked for a package or uploaded it again, and may be about to submit a job."""
         return name in self._asked_for
 
     def tidy(self) -> None:
