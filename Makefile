@@ -103,6 +103,7 @@ rotate: .venv/cli  ## Change secrets and certificates of the running stack (ONLY
 destroy:  ## Remove the stack with all of its data, after asking
 	@read -rp "This deletes every run, model, checkpoint and notebook of the stack. Type 'destroy' to continue: " answer && [ "$$answer" = destroy ]
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
+	@rm -f .stack/restore
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes ---
 

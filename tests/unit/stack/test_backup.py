@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.errors import StorageError
-from mlplatform.stack import backup
+from mlplatform.errors import HostError, StorageError
+from mlplatform.stack import backup, unfinished
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -19,6 +19,8 @@ DOCKER = """\
 echo "$*" >>"$CALLS"
 case "$*" in
   *" restore verify "*"$DAMAGED") exit 1 ;;
+  *" restore has-data") exit "$HAS_DATA" ;;
+  *" restore apply "*) exit "$APPLIED" ;;
   *" restore verify "*" latest") echo 5eed01 ;;
   *" config --format json") echo '{"services": {}}' ;;
 esac
@@ -34,7 +36,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setenv("DAMAGED", "none")
+    for name, value in {"DAMAGED": "none", "HAS_DATA": "0", "APPLIED": "0"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLPLATFORM_VERSION", "0")
     return tmp_path
 
@@ -64,3 +67,18 @@ def test_damaged_backup_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StorageError, match="nothing was changed"):
         next(backup.restore(root, "s3:https://s3.example.org/backups"))
     assert len(calls(root)) == 1
+
+
+def test_interrupted_restore_blocks_start_until_it_is_repeated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "s3:https://s3.example.org/backups"
+    monkeypatch.setenv("APPLIED", "1")
+    with pytest.raises(StorageError, match="The restore is unfinished"):
+        list(backup.restore(root, source))
+    with pytest.raises(HostError, match=f"repeat `make restore FROM={source} SNAPSHOT=5eed01`"):
+        unfinished.check(root)
+    monkeypatch.setenv("APPLIED", "0")
+    monkeypatch.setenv("HAS_DATA", "3")
+    list(backup.restore(root, source))
+    unfinished.check(root)
+    with pytest.raises(HostError, match="FORCE=1"):
+        list(backup.restore(root, source))

@@ -242,7 +242,7 @@ def test_start_and_doctor_name_interrupted_rotation(stack: Stack) -> None:
     with pytest.raises(HostError, match="run `make rotate` again"):
         stack.rotate(fails_at=5)
     with pytest.raises(HostError, match="`make rotate` completes it"):
-        unfinished.check_no_rotation(stack.root)
+        unfinished.check(stack.root)
     (found,) = checks.rotation(Place(stack.root))
     assert (found.fix, found.blocks) == ("make rotate", True)
 

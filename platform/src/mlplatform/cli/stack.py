@@ -40,8 +40,7 @@ def up(root: Root = Path(), only: Only = "") -> None:
     from mlplatform.errors import HostError
     from mlplatform.stack import compose, doctor, joining, prune, unfinished
 
-    unfinished.check_no_upgrade(root.absolute())
-    unfinished.check_no_rotation(root.absolute())
+    unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))

@@ -15,10 +15,9 @@ from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import services
+from mlplatform.stack import services, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
-from mlplatform.stack.unfinished import check_no_rotation, check_no_upgrade
 
 TARGET = "/target"
 """Mount point, in the containers, of a folder of the host or of the folder of an archive."""
@@ -74,10 +73,9 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
     Raises:
         StorageError: the backup is damaged or of a newer version; nothing was changed.
-        HostError: the stack has data, an upgrade or rotation of it was interrupted, or it did not start.
+        HostError: the stack has data, another change of it was interrupted, or it did not start.
     """
-    check_no_upgrade(root)
-    check_no_rotation(root)
+    unfinished.check(root, "restore")
     mounts, arguments = _source(source, snapshot)
     verified = _in_container(root, mounts, "verify", *arguments, stdout=subprocess.PIPE)
     if verified.returncode:
@@ -86,16 +84,18 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
     arguments[2:] = verified.stdout.split()[-1:]
     _start_storage(root)
     status = _in_container(root, [], "has-data").returncode
-    if status == _HAS_DATA and not force:
+    if status == _HAS_DATA and not (force or unfinished.has_restore(root)):
         raise HostError("The stack has runs, jobs or objects: FORCE=1 deletes them and restores the backup.")
     if status not in (0, _HAS_DATA):
         raise HostError("The stack's storage does not answer: the reason is above.")
+    unfinished.begin_restore(root, " SNAPSHOT=".join([source, *arguments[2:]]))
     _stop_all_but_storage(root)
     with tempfile.TemporaryDirectory(prefix="mlplatform-restore-") as handover:
         mounts += ["--volume", f"{handover}:/handover"]
         if _in_container(root, mounts, "apply", *arguments).returncode:
             raise StorageError("The restore is unfinished: the reason is above. Correct it and repeat the command.")
         yield from _adopt(root, Path(handover))
+    unfinished.end_restore(root)
     stack_compose.up(root)
 
 

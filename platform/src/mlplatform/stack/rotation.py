@@ -26,11 +26,10 @@ from mlplatform.errors import HostError, PlatformError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import entrance, hosts, services
+from mlplatform.stack import entrance, hosts, services, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.env import client_settings
 from mlplatform.stack.rotation_files import FORMER, GROUPS, Plan, Rotation, chosen
-from mlplatform.stack.unfinished import check_no_upgrade
 
 _START_SECONDS = 300
 
@@ -56,9 +55,9 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
 
     Raises:
         SettingsError: a group is unknown.
-        HostError: the stack does not run as a whole, an upgrade of it was interrupted, or a step failed.
+        HostError: the stack does not run as a whole, another change of it was interrupted, or a step failed.
     """
-    check_no_upgrade(root)
+    unfinished.check(root, "rotate")
     settings = StackSettings.load(root / ".env")
     rotation = Rotation(root / "secrets")
     with atomic.alone(rotation.folder):

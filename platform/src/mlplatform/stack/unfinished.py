@@ -1,10 +1,13 @@
-"""Upgrades and rotations that were interrupted: until they are complete, no other verb may change the stack."""
+"""Upgrades, rotations and restores that were interrupted: until one is complete, no other verb changes the stack."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.errors import HostError
+from mlplatform.files import atomic
+from mlplatform.stack import checkout
 from mlplatform.stack.rotation_files import Rotation
 
 UPGRADE = Path(".stack") / "upgrade"
@@ -12,27 +15,61 @@ UPGRADE = Path(".stack") / "upgrade"
 
 JOURNAL = "journal.json"
 
+_RESTORE = Path(".stack") / "restore"
+"""File with the source of a restore, from its first change to its last one."""
+
+
+def check(root: Path, continues: str = "") -> None:
+    """Refuse to change a stack in the middle of another change.
+
+    Args:
+        root: folder of the checkout.
+        continues: the verb that is about to run, which may continue its own.
+
+    Raises:
+        HostError: an upgrade, rotation or restore was interrupted; the message names the command that completes it.
+    """
+    for verb, sentence in _interrupted(root):
+        if verb != continues:
+            raise HostError(sentence)
+
+
+def _interrupted(root: Path) -> Iterator[tuple[str, str]]:
+    if has_upgrade(root):
+        yield "upgrade", "An upgrade was interrupted: run `make upgrade`, which continues it."
+    if Rotation(root / "secrets").plan:
+        yield "rotate", "A rotation of secrets was interrupted: `make rotate` completes it."
+    if has_restore(root):
+        source = (root / _RESTORE).read_text()
+        yield (
+            "restore",
+            f"A restore was interrupted: repeat `make restore FROM={source}`, or delete {_RESTORE} to start with the "
+            "part of the data that is there.",
+        )
+
 
 def has_upgrade(root: Path) -> bool:
     """Return whether an upgrade was interrupted."""
     return (root / UPGRADE / JOURNAL).exists()
 
 
-def check_no_upgrade(root: Path) -> None:
-    """Refuse to continue in the middle of an upgrade.
+def has_restore(root: Path) -> bool:
+    """Return whether a restore was interrupted, so that nobody has written anything since."""
+    return (root / _RESTORE).exists()
 
-    Raises:
-        HostError: one was interrupted.
+
+def begin_restore(root: Path, source: str) -> None:
+    """Record that a restore begins to change the stack.
+
+    Args:
+        root: folder of the checkout.
+        source: value of FROM=, with the words of further variables behind it.
     """
-    if has_upgrade(root):
-        raise HostError("An upgrade was interrupted: run `make upgrade`, which continues it.")
+    checkout.state_folder(root)
+    with atomic.new_file(root / _RESTORE) as draft:
+        draft.write_text(source)
 
 
-def check_no_rotation(root: Path) -> None:
-    """Refuse to continue in the middle of a rotation.
-
-    Raises:
-        HostError: one was interrupted.
-    """
-    if Rotation(root / "secrets").plan:
-        raise HostError("A rotation of secrets was interrupted: `make rotate` completes it.")
+def end_restore(root: Path) -> None:
+    """Record that a restore is complete."""
+    (root / _RESTORE).unlink(missing_ok=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checkout, doctor, former, images
+from mlplatform.stack import checkout, doctor, former, images, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.journal import Journal, Step, UndoneError, run
 from mlplatform.stack.services import profiles_of
-from mlplatform.stack.unfinished import JOURNAL, UPGRADE, check_no_rotation, has_upgrade
+from mlplatform.stack.unfinished import JOURNAL, UPGRADE, has_upgrade
 
 _PROGRAM = "program"
 
@@ -66,7 +66,7 @@ def prepare(root: Path, origin: str) -> None:
     """
     if has_upgrade(root):
         return
-    check_no_rotation(root)
+    unfinished.check(root)
     facts = _facts(root, origin)
     checkout.state_folder(root)
     folder = root / UPGRADE
