@@ -32,7 +32,8 @@ MOVED = {
 }
 """Another host, as far as the stack can tell: other names, addresses, volumes, secrets and ports."""
 
-STEPS = 90
+STEPS = 240
+"""The training outlasts a backup on a slow machine; it hurries afterwards."""
 
 
 @pytest.fixture

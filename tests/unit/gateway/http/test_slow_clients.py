@@ -17,7 +17,8 @@ from starlette.routing import Route
 
 from mlplatform.compat.uvicorn_h11 import BoundedHeaders
 
-HEADER_SECONDS = 0.4
+HEADER_SECONDS = 0.8
+"""Enough for a client on a busy machine to send its headers."""
 
 
 class Quick(BoundedHeaders):
@@ -25,7 +26,7 @@ class Quick(BoundedHeaders):
 
 
 async def slow(request: Request) -> PlainTextResponse:
-    await asyncio.sleep(2 * HEADER_SECONDS)
+    await asyncio.sleep(1.5 * HEADER_SECONDS)
     return PlainTextResponse("done")
 
 
@@ -76,7 +77,7 @@ def test_incomplete_second_request_is_closed(server: str) -> None:
 def test_slow_answer_and_slow_body_are_not_cut(server: str) -> None:
     def body() -> Iterator[bytes]:
         yield b"first"
-        time.sleep(2 * HEADER_SECONDS)  # the behaviour under test: a pause that outlasts the bound of the headers
+        time.sleep(1.5 * HEADER_SECONDS)  # the behaviour under test: a pause that outlasts the bound of the headers
         yield b"second"
 
     with httpx.Client(base_url=server, timeout=BOUND_S, trust_env=False) as client:
