@@ -74,7 +74,6 @@ def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:
         yield _LogIn("MLflow", account, settings.mlflow_port, "/version")
     yield _LogIn("JupyterLab", "notebook_token", settings.notebook_port, "/api/status")
     yield _LogIn("Prometheus", "prometheus_password", settings.prometheus_port, "/-/healthy")
-    reset = (
-        f'docker exec {settings.prefix}grafana grafana cli admin reset-admin-password "$(cat secrets/grafana_password)"'
-    )
+    command = "grafana cli admin reset-admin-password --password-from-stdin <secrets/grafana_password"
+    reset = f"docker exec --interactive {settings.prefix}grafana {command}"
     yield _LogIn("Grafana", "grafana_password", settings.grafana_port, "/api/user", reset)
