@@ -16,8 +16,8 @@ import pytest
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checks, secrets_folder
-from mlplatform.stack.checks import backups, clocks, disks, health, kernel, runs, secrets
+from mlplatform.stack import checks, secrets_folder, unfinished
+from mlplatform.stack.checks import backups, clocks, disks, health, kernel, runs, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 CHECKOUT = Path(__file__).parents[3]
@@ -200,3 +200,16 @@ def test_backups_are_not_judged_without_gateway(
 ) -> None:
     monkeypatch.setenv("RAY_PORT", str(closed_port))
     assert list(backups.age(place)) == []
+
+
+def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:
+    assert list(start.interrupted(place)) == []
+    unfinished.begin_restore(place.root, "/mnt/backups")
+    (place.root / unfinished.UPGRADE).mkdir()
+    (place.root / unfinished.UPGRADE / unfinished.JOURNAL).touch()
+    upgrade, restore = start.interrupted(place)
+    assert (upgrade.blocks, restore.blocks) == (True, True)
+    assert "run `make upgrade`" in upgrade.fix
+    assert "repeat `make restore FROM=/mnt/backups`" in restore.fix
+    unfinished.end_restore(place.root)
+    assert [finding.fix for finding in start.interrupted(place)] == [upgrade.fix]

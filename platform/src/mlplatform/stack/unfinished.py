@@ -29,12 +29,13 @@ def check(root: Path, continues: str = "") -> None:
     Raises:
         HostError: an upgrade, rotation or restore was interrupted; the message names the command that completes it.
     """
-    for verb, sentence in _interrupted(root):
+    for verb, sentence in interrupted(root):
         if verb != continues:
             raise HostError(sentence)
 
 
-def _interrupted(root: Path) -> Iterator[tuple[str, str]]:
+def interrupted(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the verb of each change that was interrupted, and a sentence with the command that completes it."""
     if has_upgrade(root):
         yield "upgrade", "An upgrade was interrupted: run `make upgrade`, which continues it."
     if Rotation(root / "secrets").plan:

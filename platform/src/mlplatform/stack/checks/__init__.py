@@ -31,6 +31,7 @@ Check = Callable[[Place], Iterator[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     start.start_problems,
+    start.interrupted,
     start.misfits,
     kernel.limits,
     gpus.drivers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform.stack import doctor, sizing
+from mlplatform.stack import doctor, sizing, unfinished
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import this_host
 
@@ -18,6 +18,14 @@ def start_problems(place: Place) -> Iterator[Finding]:
         for line in str(error).splitlines():
             problem, _, fix = line.partition(": ")
             yield Finding(problem, "The stack cannot start like this.", fix or line, blocks=True)
+
+
+def interrupted(place: Place) -> Iterator[Finding]:
+    """Yield an upgrade or a restore that was interrupted; `secrets.rotation` yields rotations."""
+    for verb, sentence in unfinished.interrupted(place.root):
+        if verb != "rotate":
+            problem, _, fix = sentence.partition(": ")
+            yield Finding(problem, "Services are stopped, or have a part of their data only.", fix, blocks=True)
 
 
 def misfits(place: Place) -> Iterator[Finding]:
