@@ -1,6 +1,6 @@
 """`make upgrade` between two commits of a real checkout, with every step failing: a program stands in for Docker.
 
-`tests/stack/test_upgrade.py` does it with the real one.
+`tests/stack/test_failed_upgrade.py` does it with the real one.
 """
 
 from __future__ import annotations
