@@ -18,16 +18,16 @@ from psycopg2 import errors
 
 from mlplatform.credentials import read_postgres_service
 
-ROLES = ("mlflow", "gateway", "exporter", "stranger")
+ROLES = ("mlflow", "gateway", "exporter", "backup", "stranger")
 OWNERS = ("mlflow", "gateway")
 
 # Each role connects to its own database, in which the statements below are executed.
-HOME = {"mlflow": "mlflow", "gateway": "gateway", "exporter": "postgres", "stranger": "postgres"}
+HOME = {"mlflow": "mlflow", "gateway": "gateway", "exporter": "postgres", "backup": "gateway", "stranger": "postgres"}
 
 CONNECT: dict[str, tuple[str, ...]] = {
-    "mlflow": ("mlflow",),
-    "mlflow_auth": ("mlflow",),
-    "gateway": ("gateway",),
+    "mlflow": ("mlflow", "backup"),
+    "mlflow_auth": ("mlflow", "backup"),
+    "gateway": ("gateway", "backup"),
     "postgres": ("exporter",),
     "template1": (),
 }
@@ -43,7 +43,8 @@ STATEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "join another role": ("GRANT {other} TO {role}", ()),
     "transfer a database": ("ALTER DATABASE postgres OWNER TO {role}", ()),
     "drop another's database": ("DROP DATABASE {other}", ()),
-    "read passwords": ("SELECT rolpassword FROM pg_authid", ()),
+    # Verifiers, with which nobody can log in: Postgres lets a role that reads all data read the catalogs too.
+    "read passwords": ("SELECT rolpassword FROM pg_authid", ("backup",)),
     "read a file": ("SELECT pg_read_file('/etc/passwd')", ()),
     "write a file": ("COPY (SELECT 1) TO '/tmp/rights_probe'", ()),
     "run a program": ("COPY (SELECT 1) TO PROGRAM 'true'", ()),
@@ -51,7 +52,7 @@ STATEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stop logging": ("SET log_statement = 'none'", ()),
     "load a library": ("LOAD '/tmp/rights_probe.so'", ()),
     "write a large object": ("SELECT lo_import('/etc/passwd')", ()),
-    "read settings": ("SHOW max_connections", (*OWNERS, "exporter")),
+    "read settings": ("SHOW max_connections", (*OWNERS, "exporter", "backup")),
     "read a setting of the superuser": ("SHOW data_directory", ("exporter",)),
 }
 """Action: statement, and the roles that may."""
@@ -62,7 +63,8 @@ def postgres(running: Stack) -> dict[str, Any]:
     """Address of the server, and each role's password."""
     name = running.container("postgres")
     address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-    passwords = {role: read_postgres_service(running.root / "secrets" / f"postgres_{role}")[1] for role in OWNERS}
+    files = {role: running.root / "secrets" / f"postgres_{role}" for role in (*OWNERS, "backup")}
+    passwords = {role: read_postgres_service(file)[1] for role, file in files.items()}
     passwords |= {"exporter": running.secret("postgres_exporter_password"), "stranger": uuid.uuid4().hex}
     return {"host": run("docker", "inspect", "--format", address, name).stdout.strip(), "passwords": passwords}
 
@@ -104,6 +106,14 @@ def test_postgres_roles_execute_what_table_says(postgres: dict[str, Any], action
             except errors.InsufficientPrivilege:
                 pass
     assert performed == set(allowed)
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM jobs", "TRUNCATE jobs CASCADE", "UPDATE jobs SET id = id"])
+def test_role_of_backups_reads_but_changes_nothing(postgres: dict[str, Any], change: str) -> None:
+    with connected(postgres, "backup", "gateway") as connection, closing(connection.cursor()) as cursor:
+        cursor.execute("SELECT count(*) FROM jobs")
+        with pytest.raises(errors.InsufficientPrivilege):
+            cursor.execute(change)
 
 
 def test_postgres_logs_connections_and_changed_schemas_without_passwords(
