@@ -25,6 +25,14 @@ class JobRow(Base):
     """Submission id of the job, as users see it."""
 
     user: Mapped[str]
+    """Name that the submission gives; that of the person if a person's token submitted it."""
+
+    person: Mapped[str | None]
+    """Owner; null if the shared token submitted it."""
+
+    team: Mapped[str | None]
+    """Team that the owner submitted it for."""
+
     entrypoint: Mapped[str]
     runtime_env: Mapped[dict[str, Any]]
     job_metadata: Mapped[dict[str, Any]]

@@ -1,1 +1,1 @@
-"""People at the gateway: the sessions of their browsers."""
+"""People at the gateway: teams, tokens, sessions of their browsers, and who may do what."""

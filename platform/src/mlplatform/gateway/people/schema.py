@@ -1,9 +1,11 @@
-"""Tables of people's sessions; `migrations/` creates and upgrades them."""
+"""Tables of people, teams, their tokens and sessions; `migrations/` creates and upgrades them."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
+from sqlalchemy import Double
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mlplatform.gateway.database.base import Base
@@ -18,6 +20,94 @@ class SessionRow(Base):
     """SHA-256 of the session's id, which only the browser has."""
 
     token_digest: Mapped[str]
-    """SHA-256 of the token that opened it: a rotation of the token ends the session."""
+    """SHA-256 of the token that opened it: a rotation of the token ends the session. If a person's token opened it,
+    this is the `digest` of the token's row, and the session belongs to that person."""
 
+    expires: Mapped[datetime]
+
+
+class PersonRow(Base):
+    """A person who uses the platform with tokens of their own."""
+
+    __tablename__ = "people"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    administrator: Mapped[bool]
+    """True for rights over all jobs and settings, as the shared token has."""
+
+    created: Mapped[datetime]
+
+
+class TeamRow(Base):
+    """A group of people that shares jobs and resources."""
+
+    __tablename__ = "teams"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    share_gpus: Mapped[float] = mapped_column(Double)
+    """Number of GPUs that the team is guaranteed."""
+
+    share_cpus: Mapped[float] = mapped_column(Double)
+    """Number of CPUs that the team is guaranteed."""
+
+    weight: Mapped[float] = mapped_column(Double)
+    """Weight among the teams that ask for idle resources."""
+
+    caps: Mapped[dict[str, Any]]
+    """Upper limits of the whole `team` and of each `person` in it, as in `{"team": {"gpus": 4}, "person": {"running":
+    2}}`; a missing name means no limit."""
+
+    default_limit_s: Mapped[int]
+    """Time limit of the team's jobs that set none, in seconds."""
+
+    created: Mapped[datetime]
+
+
+class MemberRow(Base):
+    """Membership of a person in a team."""
+
+    __tablename__ = "members"
+
+    team: Mapped[str] = mapped_column(primary_key=True)
+    person: Mapped[str] = mapped_column(primary_key=True, index=True)
+    role: Mapped[str]
+    """`member` or `lead`."""
+
+    joined: Mapped[datetime]
+    """The team that a person joined first gets the jobs that name no team."""
+
+
+class TokenRow(Base):
+    """A token, of which only the id and a digest are stored. Rows remain after the end of the token."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """The readable part of the token; not a secret."""
+
+    digest: Mapped[str] = mapped_column(unique=True)
+    """SHA-256 of the secret part, which is random, so the digest needs no salt."""
+
+    kind: Mapped[str]
+    """`person` or `service`."""
+
+    owner: Mapped[str] = mapped_column(index=True)
+    """Name of the person or of the service."""
+
+    created: Mapped[datetime]
+    expires: Mapped[datetime]
+    revoked: Mapped[datetime | None]
+    used: Mapped[datetime | None]
+    """Time of the last use, up to some minutes late."""
+
+
+class LoginCodeRow(Base):
+    """A code that a person exchanges for a token, once."""
+
+    __tablename__ = "login_codes"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    """SHA-256 of the code."""
+
+    person: Mapped[str]
     expires: Mapped[datetime]
