@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -30,6 +30,7 @@ from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import utilisation as http_utilisation
+from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
 from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
@@ -39,6 +40,7 @@ from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.grafana import GrafanaHealth
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.people import PeopleRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.ends import JobEnds
@@ -50,6 +52,8 @@ from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.people.sessions import Sessions
+from mlplatform.gateway.people.store import People
+from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.mlflow_rest import AsyncMlflowRest
@@ -87,8 +91,11 @@ def create_app(config: GatewaySettings) -> Starlette:
     metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks, backups)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
-    check = TokenCheck(token.read, audit)
-    sessions = Sessions(store.engine, token.read)
+    tokens = Tokens(store.engine)
+    people = People(store.engine, tokens.forget)
+    services = _services(config)
+    check = TokenCheck(token.read, audit, tokens, services)
+    sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
     utilisation = http_utilisation.UtilisationSource(head)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks)
@@ -99,7 +106,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, pages, config.port_of("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.port_of("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -122,8 +129,8 @@ def create_app(config: GatewaySettings) -> Starlette:
             if queries is not None:
                 await queries.close()
 
-    return Starlette(
-        routes=[
+    routes = guarded(
+        [
             *jobs.routes(),
             *http_packages.routes(packages, audit=audit, disks=disks),
             *http_disks.routes(disks),
@@ -133,6 +140,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),
             *http_sessions.routes(check, sessions),
+            *PeopleRoutes(people, tokens, check).routes(),
             *http_utilisation.routes(overview, reconciler, utilisation),
             *front_page.routes(),
             *published,
@@ -140,6 +148,10 @@ def create_app(config: GatewaySettings) -> Starlette:
             grafana.route(),
             Mount("/", app=to_head),
         ],
+        shipper_has_token=LOG_SHIPPER in services,
+    )
+    return Starlette(
+        routes=routes,
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
             Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
@@ -173,6 +185,15 @@ def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[R
     token = TokenFile(config.metrics_token_path, "MLPLATFORM_METRICS_TOKEN_PATH")
     token.read()
     return [metrics.route(token.read)]
+
+
+def _services(config: GatewaySettings) -> dict[str, Callable[[], str]]:
+    """Return what reads the token of each service that has one."""
+    if config.shipper_token_path is None:
+        return {}
+    token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
+    token.read()
+    return {LOG_SHIPPER: token.read}
 
 
 def _exit_with(task: asyncio.Task[None]) -> None:

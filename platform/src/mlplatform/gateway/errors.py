@@ -11,6 +11,12 @@ PlatformError
 │       ├── NoSuchPackageError
 │       ├── PackageExistsError
 │       └── PackageTooLargeError
+├── ForbiddenError            the person may not do this
+├── PersonError               a name or a value of a person or a team is invalid
+│   ├── NoSuchNameError       no person, team or token has the name
+│   └── NameTakenError        the name of a new team is in use, or a token belongs to somebody else
+├── TokenError                a person's token is wrong, expired or revoked
+├── LoginCodeError            a log-in code is wrong, used or expired
 ├── DiskFullError             a disk has too little room for new jobs
 ├── UnknownJobError           no job is known for a log file, at least not yet
 ├── JobGoneError              the job of a log file was deleted
@@ -59,6 +65,39 @@ class PackageExistsError(PackageError):
 
 class PackageTooLargeError(PackageError):
     """A package exceeds the size limit."""
+
+
+class ForbiddenError(PlatformError):
+    """The person may not do this; the message names who may."""
+
+
+class PersonError(PlatformError):
+    """A name or a value of a person or a team is invalid."""
+
+
+class NoSuchNameError(PersonError):
+    """No person, team or token has the name."""
+
+
+class NameTakenError(PersonError):
+    """The name of a new team is in use, or a token belongs to somebody else."""
+
+
+class TokenError(PlatformError):
+    """A person's token is wrong, expired or revoked.
+
+    Args:
+        message: the sentence for the client.
+        person: owner of the token; empty if it is wrong.
+    """
+
+    def __init__(self, message: str, person: str = "") -> None:
+        super().__init__(message)
+        self.person = person
+
+
+class LoginCodeError(PlatformError):
+    """A log-in code is wrong, used or expired."""
 
 
 class DiskFullError(PlatformError):

@@ -57,6 +57,10 @@ class GatewaySettings(EnvironmentSettings):
     metrics_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_METRICS_TOKEN_PATH")
     """File with the token that Prometheus sends; None publishes no metrics."""
 
+    shipper_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_SHIPPER_TOKEN_PATH")
+    """File with the token that log shippers send, which the gateway then accepts for logs instead of the one that
+    clients send; None for that one."""
+
     prometheus: str = Field("http://prometheus:9090", validation_alias="MLPLATFORM_GATEWAY_PROMETHEUS")
     """Address of Prometheus, for the queries of Ray's dashboard."""
 

@@ -22,6 +22,7 @@ from mlplatform.settings.gateway import GatewaySettings
 
 LOG = "starts-0123456789abcdef.jsonl"
 METRICS_TOKEN = "metrics" * 5
+SHIPPER_TOKEN = "shipper" * 5
 
 
 def line(cold: str | None = None, role: str = "worker", attempt: object = "1", job: object = "mine") -> bytes:
@@ -39,18 +40,20 @@ class StartedGateway:
     disk_reserve: float = 0
     backups: Path | None = None
     backup_hours: float | None = None
+    shipper_token: bool = False
+    prometheus: bool = False
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
         (self.folder / "ray_token").write_text(TOKEN)
         (self.folder / "metrics_token").write_text(METRICS_TOKEN)
+        (self.folder / "shipper_token").write_text(SHIPPER_TOKEN)
         self.store = JobStore(f"sqlite:///{self.folder}/gateway.db")
         asyncio.run(upgrade(self.store.engine))
 
-    @contextmanager
-    def running(self) -> Iterator[httpx.Client]:
-        """Serve the gateway; each call is a start of it."""
-        config = GatewaySettings.load(
+    def settings(self) -> GatewaySettings:
+        """The settings with which the gateway is served."""
+        return GatewaySettings.load(
             head=self.head,
             head_agent=self.head,
             token_path=self.folder / "ray_token",
@@ -60,9 +63,16 @@ class StartedGateway:
             disk_reserve=self.disk_reserve,
             backups=self.backups,
             backup_hours=self.backup_hours,
+            shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
+            prometheus=self.head,
+            prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
         )
+
+    @contextmanager
+    def running(self) -> Iterator[httpx.Client]:
+        """Serve the gateway; each call is a start of it."""
         with (
-            served(create_app(config)) as address,
+            served(create_app(self.settings())) as address,
             httpx.Client(base_url=address, headers=AUTHORIZED, timeout=BOUND_S, verify=NO_TLS) as client,
         ):
             yield client

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlplatform.gateway.http.auth import principal_of
+
 _READ = ("GET", "HEAD")
 
 _PART = "[^/]+"
@@ -55,6 +57,18 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 """Methods and patterns of whole decoded paths; `WEBSOCKET` is the handshake of a WebSocket."""
 
+OF_PEOPLE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (_READ, "/|/favicon.ico|/static/.+|/api/authentication_mode"),
+    (_READ, "/api/healthz|/api/gcs_healthz|/api/local_raylet_healthz|/-/healthz"),
+    (_READ, "/timezone|/usage_stats_enabled|/cluster_id"),
+    (_READ, "/api/profiling_enabled|/api/v0/runtime_env_redaction|/api/v0/cluster_metadata"),
+    (_READ, "/api/grafana_health|/api/prometheus_health|/api/version|/api/ray/version"),
+    # Without the details of a node, which have the command lines of all jobs' processes.
+    (_READ, "/nodes|/api/cluster_status|/api/v0/nodes"),
+)
+"""The part of `ALLOWED` for people who are not administrators: nothing in it is about a job. The gateway itself answers
+for their jobs, and for the logs of these."""
+
 
 class AllowedRequests:
     """ASGI application that passes the requests of a list on, and answers all others with 403.
@@ -64,19 +78,33 @@ class AllowedRequests:
     Args:
         app: the reverse proxy.
         allowed: methods and patterns of whole decoded paths.
+        of_people: those for everybody; `allowed` is for administrators and the shared token.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[tuple[tuple[str, ...], str]] = ALLOWED) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        allowed: Iterable[tuple[tuple[str, ...], str]] = ALLOWED,
+        of_people: Iterable[tuple[tuple[str, ...], str]] = OF_PEOPLE,
+    ) -> None:
         self._app = app
         self._allowed = [(methods, re.compile(path)) for methods, path in allowed]
+        self._of_people = [(methods, re.compile(path)) for methods, path in of_people]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
-        if any(method in methods and path.fullmatch(scope["path"]) for methods, path in self._allowed):
+        lists = [self._allowed] if principal_of(scope).administrator else [self._of_people, self._allowed]
+        for_all, *for_administrators = (
+            any(method in methods and path.fullmatch(scope["path"]) for methods, path in allowed) for allowed in lists
+        )
+        if for_all:
             return await self._app(scope, receive, send)
         shown = f"{method} {scope['path'][:200]!r}"
         if scope["path"].startswith("/platform/"):
             unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.yaml.", 404)
             return await unknown(scope, receive, send)
+        if any(for_administrators):
+            text = f"Only administrators may use {shown} of Ray; `mlplatform jobs` and the front page show your jobs."
+            return await PlainTextResponse(text, 403)(scope, receive, send)
         text = f"The gateway does not pass {shown} on to Ray; use a job or the command line."
         await PlainTextResponse(text, 403)(scope, receive, send)

@@ -1,5 +1,8 @@
 """Token authentication compatible with Ray's own, sessions of browsers, and the guard against cross-site requests.
 
+A request has the shared token, a person's token, a session that either has opened, or a service's token. What comes
+after the authentication sees the shared token, which is the only one that Ray's head accepts, and the `Principal`.
+
 Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import hmac
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -19,15 +22,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
+from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.errors import error_response
+from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
+from mlplatform.gateway.people.principal import SHARED, Principal
 from mlplatform.gateway.people.sessions import Sessions
+from mlplatform.gateway.people.tokens import PREFIX, Tokens
 from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
 
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
 
 LOGIN = "/api/authenticate"
+
+TOKENS = "/platform/tokens"
+"""Path at which a log-in code is exchanged for a token."""
 
 PROMETHEUS, GRAFANA = "/platform/prometheus/api/v1/query", "/platform/grafana/api/health"
 
@@ -63,10 +73,15 @@ BROWSERS_POST = (LOGIN, LOGIN_PAGE, LOGOUT)
 RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
-_KIND = "mlplatform.kind"
-"""Key of a request's scope: the credential that it came with, if that is not the token."""
+_KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
+"""Keys of a request's scope: the kind of its credential, if that is not a token, and the one whom it identifies."""
+
+INVALID = "Forbidden: Invalid authentication token"
+"""The response to a wrong token, which is also the beginning of that to a person's wrong token."""
 
 _warn = ThrottledWarning(logging.getLogger(__name__))
+
+_CREDENTIALS = (b"authorization", b"x-ray-authorization")
 
 # Two servers may read these differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
@@ -76,32 +91,72 @@ class TokenCheck:
     """Check of a token as Ray's head does it, and a limit of failed log-ins per address.
 
     Args:
-        token: returns the current token.
+        token: returns the current shared token.
         audit: where failed log-ins are recorded, those that get 429 excepted; None to record none.
+        tokens: tokens of people; None to accept none.
+        services: by the name of each service that has a token of its own, what returns it.
     """
 
-    def __init__(self, token: Callable[[], str], audit: AuditLog | None = None) -> None:
+    def __init__(
+        self,
+        token: Callable[[], str],
+        audit: AuditLog | None = None,
+        tokens: Tokens | None = None,
+        services: Mapping[str, Callable[[], str]] | None = None,
+    ) -> None:
         self.token = token
+        self.tokens = tokens
+        self._services = services or {}
         self._audit = audit
         self._throttle = LoginThrottle()
         self._recorded = LoginThrottle(RECORDED_FAILURES, _RECORDED_SECONDS)
 
-    async def refusal(self, given: str, scope: Scope, kind: str = "token") -> PlainTextResponse | None:
-        """Return 401 for an empty credential, 403 for a wrong one or 429 for too many; None for `Bearer <token>`.
+    async def authenticate(self, given: str, scope: Scope, kind: str = "token") -> Principal | PlainTextResponse:
+        """Return the owner of a credential `Bearer <token>`; else 401 for none, 403 for a wrong one, or 429.
 
         Args:
             given: the credential.
-            scope: the request; only wrong credentials of its client's address are throttled, never the token.
+            scope: the request; only wrong credentials of its client's address are throttled, never a valid token.
             kind: of the credential, for the audit log.
+
+        Raises:
+            UnreachableError: it may be a person's token, and the database is unavailable.
         """
         if not given:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        if hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {self.token()}".encode()):
-            return None
+        if _equal(given, self.token()):
+            return SHARED
+        for service, token in self._services.items():
+            if _equal(given, token()):
+                return Principal(service=service)
+        if self.tokens is None or not given.startswith(f"Bearer {PREFIX}"):
+            return await self.fail(INVALID, scope, kind)
+        try:
+            return await self.tokens.check(given.removeprefix("Bearer "))
+        except TokenError as error:
+            return await self.fail(str(error), scope, kind, error.person or UNKNOWN)
+
+    async def again(self, principal: Principal) -> None:
+        """Check a person again who was authenticated before.
+
+        Raises:
+            TokenError: the token has ended, or the person's rights have changed.
+        """
+        if self.tokens is None or await self.tokens.owner(principal.token_id) != principal:
+            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
+
+    async def refusal(self, given: str, scope: Scope, kind: str = "token") -> PlainTextResponse | None:
+        """Return the refusal of a credential, as `authenticate` does; None if it is accepted."""
+        found = await self.authenticate(given, scope, kind)
+        return found if isinstance(found, PlainTextResponse) else None
+
+    async def fail(self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN) -> PlainTextResponse:
+        """Count and record a failed log-in; return 403 with the text, or 429 after too many from the address."""
         if seconds := self._throttle.fail(client_address(scope)):
             return PlainTextResponse(throttled_text(seconds), 429, {"Retry-After": str(seconds)})
-        await self._record(Actor(UNKNOWN, kind, client_address(scope)), f"{scope.get('method', 'GET')} {scope['path']}")
-        return PlainTextResponse("Forbidden: Invalid authentication token", 403)
+        actor = Actor(principal, kind, client_address(scope))
+        await self._record(actor, f"{scope.get('method', 'GET')} {scope['path']}")
+        return PlainTextResponse(text, 403)
 
     async def _record(self, actor: Actor, target: str) -> None:
         if self._audit is None or self._recorded.fail(""):
@@ -118,13 +173,15 @@ class TokenAuth:
     Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, 429 after ten
     of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a browser's
     request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way. What
-    comes after sees the token instead of the session. A browser that opens a page of ours is sent to the login page.
+    comes after sees the shared token instead of the session or of a person's token, and the `Principal`. A browser that
+    opens a page of ours is sent to the login page. A person's requests that last are ended once the token has ended.
 
     Args:
         check: check of the token.
         sessions: sessions of browsers; None to accept none.
         open_paths: exact decoded paths that need no token.
         open_folders: prefixes of such paths, each with its trailing slash.
+        check_seconds: interval at which the token of a request that lasts is checked again.
     """
 
     def __init__(
@@ -134,12 +191,14 @@ class TokenAuth:
         sessions: Sessions | None = None,
         open_paths: Collection[str] = OPEN_PATHS,
         open_folders: tuple[str, ...] = OPEN_FOLDERS,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self._app = app
         self._check = check
         self._sessions = sessions
         self._open_paths = open_paths
         self._open_folders = open_folders
+        self._check_seconds = check_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -150,29 +209,41 @@ class TokenAuth:
             if refusal and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
         refusal = refusal or _cross_site(scope)
-        await (refusal or self._app)(scope, receive, send)
+        app = refusal or self._app
+        if refusal is None and principal_of(scope).token_id:
+            app = until_refused(app, lambda: self._check.again(principal_of(scope)), self._check_seconds)
+        await app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
         path = scope["path"]
-        if scope["type"] != "http" or not (path in self._open_paths or path.startswith(self._open_folders)):
+        if scope["type"] != "http":
+            return False
+        if scope["method"] == "POST" and path == TOKENS:
+            return self._check.tokens is not None  # a log-in by a code, which is checked there
+        if not (path in self._open_paths or path.startswith(self._open_folders)):
             return False
         return _only_reads(scope) or (scope["method"] == "POST" and path in BROWSERS_POST)
 
     async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
-        """Return the refusal of a request, if any, and the request with the token in place of a session."""
+        """Return the refusal of a request, if any, and the request as its principal's, with the shared token."""
         headers = Headers(scope=scope)
         session_id = _session_in(headers)
         # The first credential decides, as on Ray's head: a client's header, a proxy's, the dashboard's cookie.
         given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
-        if given or not session_id or self._sessions is None:
-            return await self._check.refusal(given, scope), scope
         try:
-            if await self._sessions.is_open(session_id):
-                return None, _with_token(scope, self._check.token())
+            if not given and session_id and self._sessions is not None:
+                holder = await self._sessions.holder(session_id)
+                if holder is None:
+                    return await self._check.fail(INVALID, scope, "session"), scope
+                return None, {**_with_token(scope, self._check.token()), _KIND: "session", _PRINCIPAL: holder}
+            found = await self._check.authenticate(given, scope)
         except UnreachableError as error:
             return error_response(error), scope
-        return await self._check.refusal("an ended session", scope, "session"), scope
+        if isinstance(found, Response):
+            return found, scope
+        sent = _with_token(scope, self._check.token()) if found.person else scope
+        return None, {**sent, _PRINCIPAL: found}
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -226,9 +297,21 @@ def client_address(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
-def actor_of(scope: Scope) -> Actor:
-    """Return the one who sends a request that was authenticated, for the audit log."""
-    return Actor(SHARED_TOKEN, scope.get(_KIND, "token"), client_address(scope))
+def principal_of(scope: Scope) -> Principal:
+    """Return the one whom a request's credential identifies; one without rights if it needed no credential."""
+    found: Principal = scope.get(_PRINCIPAL, Principal())
+    return found
+
+
+def actor_of(scope: Scope, principal: Principal | None = None) -> Actor:
+    """Return the one who sends a request that was authenticated, for the audit log.
+
+    Args:
+        scope: the request.
+        principal: the one who logs in, if the request is a log-in.
+    """
+    by = principal or principal_of(scope)
+    return Actor(by.person or by.service or SHARED_TOKEN, scope.get(_KIND, "token"), client_address(scope))
 
 
 def _shows_pages(scope: Scope) -> bool:
@@ -242,6 +325,10 @@ def _session_in(headers: Headers) -> str | None:
 
 
 def _with_token(scope: Scope, token: str) -> Scope:
-    """Return the request with the token in place of the session, which Ray's head does not know."""
-    headers = [*Headers(scope=scope).raw, (b"authorization", f"Bearer {token}".encode())]
-    return {**scope, "headers": headers, _KIND: "session"}
+    """Return the request with the shared token in place of a session or a person's token, which Ray's head rejects."""
+    headers = [(name, value) for name, value in scope["headers"] if name not in _CREDENTIALS]
+    return {**scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]}
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {token}".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -22,18 +22,20 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.errors import JobIsOpenError, NoSuchJobError, RequestError
+from mlplatform.gateway.errors import ForbiddenError, JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import actor_of
-from mlplatform.gateway.http.browser import is_browser
-from mlplatform.gateway.jobs.details import job_details
-from mlplatform.gateway.jobs.listing import JobList
-from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
+from mlplatform.gateway.jobs.details import first_line
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, StartRow
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.people.rights import Verb, may
+from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.storage import fence
 
@@ -66,8 +68,9 @@ class JobRoutes:
         disks: Disks | None = None,
     ) -> None:
         self._store = store
-        self._jobs, self._redacted_jobs = JobList(store.engine, redact=False), JobList(store.engine, redact=True)
+        self._lists = JobLists(store.engine)
         self._audit = AuditLog(store.engine)
+        self._people = People(store.engine)
         self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
@@ -86,10 +89,10 @@ class JobRoutes:
             Route("/api/version", self._get_version),
             Route("/api/jobs/", self._list, methods=["GET"]),
             Route("/api/jobs/", self._submit, methods=["POST"]),
-            Route("/api/jobs/{job_id}", self._own_or_proxied(self._info), methods=["GET"]),
-            Route("/api/jobs/{job_id}", self._own_or_proxied(self._delete, "delete"), methods=["DELETE"]),
-            Route("/api/jobs/{job_id}/stop", self._own_or_proxied(self._stop, "stop"), methods=["POST"]),
-            Route("/api/jobs/{job_id}/logs", self._own_or_proxied(self._get_logs), methods=["GET"]),
+            Route("/api/jobs/{job_id}", self._own_or_proxied(self._info, Verb.SEE), methods=["GET"]),
+            Route("/api/jobs/{job_id}", self._own_or_proxied(self._delete, Verb.DELETE), methods=["DELETE"]),
+            Route("/api/jobs/{job_id}/stop", self._own_or_proxied(self._stop, Verb.STOP), methods=["POST"]),
+            Route("/api/jobs/{job_id}/logs", self._own_or_proxied(self._get_logs, Verb.LOGS), methods=["GET"]),
             WebSocketRoute("/api/jobs/{job_id}/logs/tail", self._tail),
             Route("/api/v0/logs/file", self._log_file, methods=["GET"]),
             Route("/api/v0/logs/stream", self._log_file, methods=["GET"]),
@@ -100,6 +103,7 @@ class JobRoutes:
     async def _submit(self, request: Request) -> Response:
         body = await request_body.whole(request.receive, _BODY_BYTES, "upload files as a package")
         job = Submission.parse(body).job()
+        await assign(job, principal_of(request.scope), self._people)
         await self._disks.check()
         if (
             not job.wait_for_capacity
@@ -113,9 +117,9 @@ class JobRoutes:
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
-        jobs = self._redacted_jobs if is_browser(request.headers) else self._jobs
-        texts, others = await asyncio.gather(jobs.encoded(), self._others())
-        texts += [json.dumps(job).encode() for job in others]
+        texts, others = await asyncio.gather(self._lists.encoded(request), self._others())
+        principal = principal_of(request.scope)
+        texts += [json.dumps(of_ray_for(principal, job)).encode() for job in others]
         return Response(b"[" + b",".join(texts) + b"]", media_type="application/json")
 
     async def _others(self) -> list[dict[str, Any]]:
@@ -131,7 +135,7 @@ class JobRoutes:
         ]
 
     async def _info(self, request: Request, job: JobRow) -> Response:
-        return JSONResponse(job_details(job, is_browser(request.headers)))
+        return JSONResponse(details_for(request, job))
 
     async def _stop(self, request: Request, job: JobRow) -> Response:
         stopped, job = await self._store.request_stop(job.id, actor_of(request.scope))
@@ -169,6 +173,11 @@ class JobRoutes:
         except NoSuchJobError:
             await self._tail_of_ray_job(socket)
             return
+        try:
+            require(socket.scope, Verb.LOGS, job)
+        except ForbiddenError as error:
+            await socket.send_denial_response(PlainTextResponse(str(error), 403))
+            return
         await socket.accept()
         # A job may be silent for days, and its client may disconnect meanwhile.
         sending, leaving = (
@@ -203,6 +212,7 @@ class JobRoutes:
     async def _stream(self, request: Request) -> Response:
         """Stream a job's log over plain HTTP while it grows; `skip_lines` serves clients that reconnect."""
         job = await self._store.get(request.path_params["job_id"])
+        require(request.scope, Verb.LOGS, job)
         skip = request.query_params.get("skip_lines", "0")
         if not _NUMBER.fullmatch(skip):
             raise RequestError(f"Invalid skip_lines={skip[:100]!r}: pass a number of lines, 0 or more.")
@@ -223,6 +233,7 @@ class JobRoutes:
             job = await self._store.get(job_id)
         except NoSuchJobError:
             return self._proxy
+        require(request.scope, Verb.LOGS, job)
         lines = request.query_params.get("lines", str(_TAIL_LINES))
         text = await self._logs.text(job.id)
         if _NUMBER.fullmatch(lines):
@@ -234,27 +245,13 @@ class JobRoutes:
     async def _attempts(self, request: Request) -> Response:
         job = await self._store.get(request.path_params["job_id"])
         starts = await self._starts.of(job.id)
-        attempts = [
-            {
-                "number": attempt.number,
-                "ray_submission_id": attempt.ray_submission_id,
-                "outcome": attempt.outcome,
-                "reason": attempt.reason,
-                "node": attempt.node,
-                "created": attempt.created.isoformat(),
-                "ended": attempt.ended.isoformat() if attempt.ended else None,
-                "starts": [
-                    {"role": start.role, "reason": start.reason or None, "count": start.count}
-                    for start in starts.get(attempt.number, ())
-                ],
-            }
-            for attempt in job.attempts
-        ]
+        everything = may(principal_of(request.scope), Verb.METADATA, job.person, job.team)
+        attempts = [_attempt(attempt, starts.get(attempt.number, ()), everything) for attempt in job.attempts]
         limits = {
             "max_restarts_on_loss": job.max_restarts_on_loss,
             "max_restarts_on_failure": job.max_restarts_on_failure,
         }
-        details = job_details(job, is_browser(request.headers))
+        details = details_for(request, job)
         return JSONResponse({**details, "state": job.state, **limits, "attempts": attempts})
 
     async def _get_version(self, request: Request) -> Response:
@@ -270,25 +267,45 @@ class JobRoutes:
         await self._store.ping()
         return JSONResponse({"status": "ok"})
 
-    def _own_or_proxied(
-        self, endpoint: Callable[[Request, JobRow], Awaitable[Response]], verb: str | None = None
-    ) -> _Endpoint:
+    def _own_or_proxied(self, endpoint: Callable[[Request, JobRow], Awaitable[Response]], verb: Verb) -> _Endpoint:
         """Return an endpoint for the gateway's jobs that proxies requests for other jobs to the head.
 
+        Only administrators have other jobs; an action on one of them is recorded before the head gets it.
+
         Args:
-            verb: action on another job, which is recorded before the head gets it; None for reads.
+            verb: the right that somebody needs for the job.
         """
 
         async def answer(request: Request) -> ASGIApp:
             try:
                 job = await self._store.get(request.path_params["job_id"])
             except NoSuchJobError:
-                if verb is not None:
+                if not principal_of(request.scope).administrator:
+                    raise
+                if verb in (Verb.STOP, Verb.DELETE):
                     await self._audit.add(actor_of(request.scope), verb, f"job {request.path_params['job_id']}")
                 return self._proxy
+            require(request.scope, verb, job)
             return await endpoint(request, job)
 
         return answer
+
+
+def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) -> dict[str, Any]:
+    """Return an attempt; its whole reason and the reasons of cold starts are for the job's team only."""
+    return {
+        "number": attempt.number,
+        "ray_submission_id": attempt.ray_submission_id,
+        "outcome": attempt.outcome,
+        "reason": attempt.reason if everything or attempt.reason is None else first_line(attempt.reason),
+        "node": attempt.node,
+        "created": attempt.created.isoformat(),
+        "ended": attempt.ended.isoformat() if attempt.ended else None,
+        "starts": [
+            {"role": start.role, "reason": start.reason or None, "count": start.count}
+            for start in (starts if everything else ())
+        ],
+    }
 
 
 async def _description(_: Request) -> Response:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, actor_of
+from mlplatform.gateway.http.auth import COOKIE, INVALID, LOGIN, LOGIN_PAGE, LOGOUT, TokenCheck, actor_of
 from mlplatform.gateway.people.sessions import LIFETIME, Sessions
 
 
@@ -21,10 +21,11 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
 
     async def log_in(request: Request) -> Response:
         """Accept the token in the header `Authorization` and set a cookie with a new session: 401 and 403 without."""
-        if refusal := await check.refusal(request.headers.get("authorization", ""), request.scope):
-            return refusal
+        opened = await open_session(check, sessions, request.headers.get("authorization", ""), request)
+        if isinstance(opened, Response):
+            return opened
         response = JSONResponse({"status": "authenticated", "message": "Token is valid"})
-        set_session(response, request, await sessions.open(actor_of(request.scope)))
+        set_session(response, request, opened)
         return response
 
     async def log_out(request: Request) -> Response:
@@ -36,6 +37,23 @@ def routes(check: TokenCheck, sessions: Sessions) -> list[Route]:
         return response
 
     return [Route(LOGIN, log_in, methods=["POST"]), Route(LOGOUT, log_out, methods=["POST"])]
+
+
+async def open_session(check: TokenCheck, sessions: Sessions, given: str, request: Request) -> str | PlainTextResponse:
+    """Return the id of a new session of the one whose token is given, or the refusal.
+
+    Args:
+        check: check of the token.
+        sessions: sessions of browsers.
+        given: the credential, `Bearer <token>`; services have no sessions.
+        request: the log-in.
+    """
+    found = await check.authenticate(given, request.scope)
+    if isinstance(found, PlainTextResponse):
+        return found
+    if found.service:
+        return await check.fail(INVALID, request.scope, "token")
+    return await sessions.open(actor_of(request.scope, found), found.token_id)
 
 
 def set_session(response: Response, request: Request, session_id: str) -> None:

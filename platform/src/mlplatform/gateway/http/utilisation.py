@@ -15,6 +15,8 @@ from starlette.routing import Route
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.http.auth import principal_of
+from mlplatform.gateway.http.job_views import shown_to
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJob, ShownJobs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.utilisation import GpuUse, JobUse, Utilisation, utilisation_in
@@ -57,10 +59,10 @@ class UtilisationSource:
 def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> list[Route]:
     """Return the route `GET /platform/utilisation`; errors are plain text."""
 
-    async def get(_: Request) -> Response:
+    async def get(request: Request) -> Response:
         """Respond with the use of nodes, GPUs and the running jobs that the front page shows."""
         shown, use = await asyncio.gather(jobs.read(), _use(reconciler, source))
-        return JSONResponse(_answer(shown, use))
+        return JSONResponse(_answer(shown_to(principal_of(request.scope), shown), use))
 
     return [Route("/platform/utilisation", get, methods=["GET"])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,13 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 
 _REDACTED = "<redacted>"
+
+HIDDEN = "<hidden>"
+"""The command of another team's job."""
+
+_REASON_CHARACTERS = 300
+
+_AMOUNTS = ("entrypoint_num_", "entrypoint_memory", "entrypoint_resources")
 
 
 def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
@@ -45,11 +53,48 @@ def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: b
     }
 
 
+def public_details(job: JobRow) -> dict[str, Any]:
+    """Return the fields of a job that everybody may see; `listed_publicly` describes them."""
+    return listed_publicly(job, job.attempts[-1] if job.attempts else None)
+
+
+def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) -> dict[str, Any]:
+    """Return Ray's fields with owner, requested resources, state and reason of a job; nothing else of its own.
+
+    The metadata has the owner as `user` and `team`, and the resources under the names of the submission.
+    """
+    group = {"workers" if name == "count" else f"worker_{name}": amount for name, amount in (job.workers or {}).items()}
+    entry = {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
+    known = {"user": job.user, "team": job.team, **group, **entry}
+    return {
+        **listed(job, last, redact=True),
+        "entrypoint": HIDDEN,
+        # Ray's messages about failed jobs continue with the end of the log.
+        "message": first_line(job.message),
+        "metadata": {name: _text(value) for name, value in known.items() if value},
+        "runtime_env": {},
+        "driver_info": None,
+        "driver_agent_http_address": None,
+    }
+
+
+def first_line(message: str) -> str:
+    """Return the first line of a message, at most 300 characters."""
+    return next(iter(message.strip().splitlines()), "")[:_REASON_CHARACTERS]
+
+
 def redacted(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """Return the environment with the values of its variables hidden, as `ray.dashboard.runtime_env_redaction` does."""
     variables = runtime_env.get("env_vars")
     hidden = {"env_vars": dict.fromkeys(variables, _REDACTED)} if isinstance(variables, dict) else {}
     return {**runtime_env, **hidden}
+
+
+def _text(value: Any) -> str:
+    """Return a value of the metadata, where all are text."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _milliseconds(moment: datetime | None) -> int | None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import transaction
-from mlplatform.gateway.jobs.details import listed
+from mlplatform.gateway.jobs.details import listed, listed_publicly
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 
 _OF_JOBS = (
     *(JobRow.sequence, JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.created, JobRow.ended),
     *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code, JobRow.error_type),
+    *(JobRow.user, JobRow.person, JobRow.team, JobRow.workers, JobRow.entrypoint_request),
 )
 
 _OF_ATTEMPTS = (
@@ -32,6 +33,14 @@ _NAMED = 500
 """Jobs that a statement names; beyond that, reading all jobs is faster, and SQLite limits the number of parameters."""
 
 
+class Entry(NamedTuple):
+    """A job of the list as JSON, and whose it is."""
+
+    text: bytes
+    person: str | None
+    team: str | None
+
+
 class JobList:
     """All jobs in Ray's form. An ended job never changes, so each is read and encoded once.
 
@@ -40,12 +49,14 @@ class JobList:
     Args:
         engine: the gateway's database.
         redact: hide the values of environment variables.
+        public: leave out everything that only a job's team may see.
     """
 
-    def __init__(self, engine: Engine, redact: bool) -> None:
+    def __init__(self, engine: Engine, redact: bool, public: bool = False) -> None:
         self.engine = engine
         self._redact = redact
-        self._ended: dict[int, bytes] = {}
+        self._public = public
+        self._ended: dict[int, Entry] = {}
 
     async def encoded(self) -> list[bytes]:
         """Return the JSON of each job, in the order of arrival.
@@ -53,17 +64,26 @@ class JobList:
         Raises:
             UnreachableError: the database is unavailable.
         """
+        return [entry.text for entry in (await self.entries()).values()]
+
+    async def entries(self) -> dict[int, Entry]:
+        """Return the entry of each job by its sequence number, in the order of arrival.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
         # Another request may replace the dictionary meanwhile.
         ended = self._ended
         sequences, unknown = await self._read(ended.keys())
-        texts: dict[int, bytes] = {}
+        found: dict[int, Entry] = {}
         for job, last in unknown:
-            text = json.dumps(listed(job, last, self._redact), ensure_ascii=False, separators=(",", ":")).encode()
-            (texts if job.ended is None else ended)[job.sequence] = text
-        texts |= {sequence: ended[sequence] for sequence in sequences if sequence in ended}
+            details = listed_publicly(job, last) if self._public else listed(job, last, self._redact)
+            text = json.dumps(details, ensure_ascii=False, separators=(",", ":")).encode()
+            (found if job.ended is None else ended)[job.sequence] = Entry(text, job.person, job.team)
+        found |= {sequence: ended[sequence] for sequence in sequences if sequence in ended}
         if len(ended) > len(sequences):
-            self._ended = {job: text for job, text in texts.items() if job in ended}  # without the deleted jobs
-        return [texts[sequence] for sequence in sequences if sequence in texts]
+            self._ended = {job: entry for job, entry in found.items() if job in ended}  # without the deleted jobs
+        return {sequence: found[sequence] for sequence in sequences if sequence in found}
 
     @transaction
     def _read(

@@ -33,6 +33,8 @@ class ShownJob:
     created: datetime
     began: datetime | None
     ended: datetime | None
+    person: str | None = None
+    team: str | None = None
 
     @classmethod
     def of(cls, job: JobRow) -> ShownJob:
@@ -49,6 +51,8 @@ class ShownJob:
             created=job.created,
             began=last.created if last else None,
             ended=job.ended,
+            person=job.person,
+            team=job.team,
         )
 
 

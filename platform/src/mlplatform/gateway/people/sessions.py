@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import transaction
-from mlplatform.gateway.people.schema import SessionRow
+from mlplatform.gateway.errors import TokenError
+from mlplatform.gateway.people.principal import SHARED, Principal
+from mlplatform.gateway.people.schema import SessionRow, TokenRow
+from mlplatform.gateway.people.tokens import Tokens, digest
 
 LIFETIME = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A session as the database has it.
+
+    Attributes:
+        token_digest: digest of the token that opened it.
+        expires: its end.
+        token_id: id of that token if it is a person's; empty if it is the shared one.
+        person: owner of that token; empty likewise.
+    """
+
+    token_digest: str
+    expires: datetime
+    token_id: str = ""
+    person: str = ""
 
 
 class Sessions:
@@ -24,67 +44,91 @@ class Sessions:
 
     Args:
         engine: the gateway's database.
-        token: returns the current token.
+        token: returns the current shared token.
+        tokens: tokens of people.
     """
 
-    def __init__(self, engine: Engine, token: Callable[[], str]) -> None:
+    def __init__(self, engine: Engine, token: Callable[[], str], tokens: Tokens | None = None) -> None:
         self.engine = engine
         self._token = token
-        self._known: dict[str, tuple[str, datetime]] = {}
+        self._tokens = tokens or Tokens(engine)
+        self._known: dict[str, _Known] = {}
 
-    async def open(self, actor: Actor = PLATFORM) -> str:
-        """Store a session of somebody who has shown the current token, and return its id."""
+    async def open(self, actor: Actor = PLATFORM, token_id: str = "") -> str:
+        """Store a session of somebody who has shown a valid token, and return its id.
+
+        Args:
+            actor: the one who logs in.
+            token_id: id of the person's token that was shown; empty for the shared token.
+        """
         session_id = secrets.token_urlsafe(32)
-        await self._add(_digest(session_id), actor)
+        await self._add(digest(session_id), actor, token_id)
         return session_id
 
     async def close(self, session_id: str, actor: Actor | None = None) -> None:
         """End a session; do nothing if it has ended.
 
         Args:
-            actor: the person who logs out; None if the session has expired.
+            actor: the one who logs out; None if the session has expired. A person's session names the person.
         """
-        self._known.pop(_digest(session_id), None)
-        await self._remove(_digest(session_id), actor)
+        self._known.pop(digest(session_id), None)
+        await self._remove(digest(session_id), actor)
 
-    async def is_open(self, session_id: str) -> bool:
-        """Return whether a session exists, has not expired, and was opened with the current token."""
-        digest = _digest(session_id)
-        found = self._known.get(digest) or await self._find(digest)
+    async def holder(self, session_id: str) -> Principal | None:
+        """Return the one whose token opened a session; None if it does not exist, has expired, or the token has ended.
+
+        The shared token ends when it is replaced, a person's when it expires or is revoked.
+        """
+        key = digest(session_id)
+        found = self._known.get(key) or await self._find(key)
         if found is None:
-            return False
+            return None
         # Ids that do not exist are not remembered: they would fill the memory.
-        self._known[digest] = found
-        token_digest, expires = found
-        if token_digest == _digest(self._token()) and datetime.now(UTC) < expires:
-            return True
+        self._known[key] = found
+        if datetime.now(UTC) < found.expires and (holder := await self._owner(found)):
+            return holder
         await self.close(session_id)
-        return False
+        return None
+
+    async def _owner(self, found: _Known) -> Principal | None:
+        if not found.token_id:
+            return SHARED if found.token_digest == digest(self._token()) else None
+        try:
+            return await self._tokens.owner(found.token_id)
+        except TokenError:
+            return None
 
     @transaction
-    def _add(self, session: Session, digest: str, actor: Actor) -> None:
+    def _add(self, session: Session, key: str, actor: Actor, token_id: str) -> None:
         session.execute(delete(SessionRow).where(SessionRow.expires < datetime.now(UTC)))
-        token_digest, expires = _digest(self._token()), datetime.now(UTC) + LIFETIME
-        session.add(SessionRow(digest=digest, token_digest=token_digest, expires=expires))
-        record(session, actor, "log-in", _named(digest), after={"expires": expires.isoformat(timespec="seconds")})
+        opened_with = session.get_one(TokenRow, token_id).digest if token_id else digest(self._token())
+        expires = datetime.now(UTC) + LIFETIME
+        session.add(SessionRow(digest=key, token_digest=opened_with, expires=expires))
+        record(session, actor, "log-in", _named(key), after={"expires": expires.isoformat(timespec="seconds")})
 
     @transaction
-    def _find(self, session: Session, digest: str) -> tuple[str, datetime] | None:
-        row = session.get(SessionRow, digest)
-        return (row.token_digest, row.expires) if row else None
+    def _find(self, session: Session, key: str) -> _Known | None:
+        return _read(session, key)
 
     @transaction
-    def _remove(self, session: Session, digest: str, actor: Actor | None) -> None:
-        if row := session.get(SessionRow, digest):
-            session.delete(row)
-            if actor is not None:
-                record(session, actor, "log-out", _named(digest))
+    def _remove(self, session: Session, key: str, actor: Actor | None) -> None:
+        found = _read(session, key)
+        if found is None:
+            return
+        session.execute(delete(SessionRow).where(SessionRow.digest == key))
+        if actor is not None:
+            named = replace(actor, principal=found.person) if found.person else actor
+            record(session, named, "log-out", _named(key))
 
 
-def _named(digest: str) -> str:
+def _read(session: Session, key: str) -> _Known | None:
+    row = session.get(SessionRow, key)
+    if row is None:
+        return None
+    token = session.scalars(select(TokenRow).where(TokenRow.digest == row.token_digest)).one_or_none()
+    return _Known(row.token_digest, row.expires, *((token.id, token.owner) if token else ()))
+
+
+def _named(key: str) -> str:
     """Return the name of a session in the audit log; it tells nothing about the session's id."""
-    return f"session {digest[:8]}"
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return f"session {key[:8]}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,9 +17,13 @@ from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import FRONT_PAGE, LOGIN_PAGE, STATIC, TokenCheck, actor_of
+from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
 from mlplatform.gateway.http.front_page.view import FrontPage
-from mlplatform.gateway.http.sessions import set_session
+from mlplatform.gateway.http.job_views import shown_to
+from mlplatform.gateway.http.sessions import open_session, set_session
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.people.rights import Verb
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream.mlflow import JobPages
 
@@ -40,6 +45,7 @@ class FrontPageRoutes:
         page: source of what is shown.
         check: check of the token.
         sessions: sessions of browsers.
+        job: returns a job by its id.
         pages: finds a job's pages at MLflow; None without MLflow.
         mlflow_port: port of MLflow on this host; None if it has none.
     """
@@ -49,12 +55,14 @@ class FrontPageRoutes:
         page: FrontPage,
         check: TokenCheck,
         sessions: Sessions,
+        job: Callable[[str], Awaitable[JobRow]],
         pages: JobPages | None = None,
         mlflow_port: int | None = None,
     ) -> None:
         self._page = page
         self._check = check
         self._sessions = sessions
+        self._job = job
         self._pages = pages
         self._mlflow_port = mlflow_port
 
@@ -93,6 +101,7 @@ class FrontPageRoutes:
         except UnreachableError as error:
             problem = f"{await self._page.full_disk()} {error}".strip()
             return _TEMPLATES.get_template("problem.html").render(problem=problem)
+        view = replace(view, jobs=shown_to(principal_of(request.scope), view.jobs))
         # Other pages have the name by which the browser reaches this host, be it by way of a forwarded port.
         address = {"scheme": request.url.scheme, "host": request.url.hostname}
         return _TEMPLATES.get_template("content.html").render(view=view, **address)
@@ -104,25 +113,33 @@ class FrontPageRoutes:
         """Open a session for the form's token and go to the page; the form with 403 or 429 for a wrong token."""
         body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-        if refusal := await self._check.refusal(f"Bearer {token}", request.scope):
-            throttled = refusal.status_code == 429
-            problem = bytes(refusal.body).decode() if throttled else "This token is wrong; copy it without spaces."
-            response = _html("login.html", refusal.status_code, problem=problem)
-            response.headers.update({name: refusal.headers[name] for name in ["retry-after"] if throttled})
-            return response
+        opened = await open_session(self._check, self._sessions, f"Bearer {token}", request)
+        if isinstance(opened, Response):
+            throttled, text = opened.status_code == 429, bytes(opened.body).decode()
+            problem = "This token is wrong; copy it without spaces." if text.startswith(INVALID) else text
+            form = _html("login.html", opened.status_code, problem=problem)
+            form.headers.update({name: opened.headers[name] for name in ["retry-after"] if throttled})
+            return form
         response = RedirectResponse(FRONT_PAGE, 303)
-        set_session(response, request, await self._sessions.open(actor_of(request.scope)))
+        set_session(response, request, opened)
         return response
 
     async def _run(self, request: Request) -> Response:
-        job_id = request.path_params["job_id"]
+        job_id = await self._job_of(request)
         found = await self._pages.run(job_id) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job_id} has no run at MLflow.")
 
     async def _model(self, request: Request) -> Response:
-        job_id = request.path_params["job_id"]
+        job_id = await self._job_of(request)
         found = await self._pages.model(job_id) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job_id} has logged no model.")
+
+    async def _job_of(self, request: Request) -> str:
+        """Return the id of the job; raise ForbiddenError or NoSuchJobError if the person may not see its pages."""
+        job_id: str = request.path_params["job_id"]
+        if not principal_of(request.scope).administrator:
+            require(request.scope, Verb.METADATA, await self._job(job_id))
+        return job_id
 
     def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
         if page is None or self._mlflow_port is None:

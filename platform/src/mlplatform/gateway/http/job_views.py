@@ -1,0 +1,107 @@
+"""Jobs as the one who asks may see them, and the owner of a new job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Engine
+from starlette.requests import HTTPConnection
+
+from mlplatform.gateway.errors import ForbiddenError, NoSuchNameError
+from mlplatform.gateway.http.auth import principal_of
+from mlplatform.gateway.http.browser import is_browser
+from mlplatform.gateway.jobs.details import HIDDEN, first_line, job_details, public_details
+from mlplatform.gateway.jobs.listing import JobList
+from mlplatform.gateway.jobs.overview import ShownJob, ShownJobs
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.people.principal import Principal
+from mlplatform.gateway.people.rights import Verb, may
+from mlplatform.gateway.people.store import People
+
+_USER = "MLPLATFORM_USER"
+"""Variable that would take precedence over the metadata's user in the processes of the job."""
+
+
+def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:
+    """Return Ray's fields of a job, without what the one who asks may not see, and without values for browsers."""
+    principal = principal_of(request.scope)
+    if not may(principal, Verb.METADATA, job.person, job.team):
+        return public_details(job)
+    values = may(principal, Verb.VALUES, job.person, job.team)
+    return job_details(job, redact=not values or is_browser(request.headers))
+
+
+class JobLists:
+    """The list of all jobs, in the form that each reader may see."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._full, self._redacted = JobList(engine, redact=False), JobList(engine, redact=True)
+        self._public = JobList(engine, redact=True, public=True)
+
+    async def encoded(self, request: HTTPConnection) -> list[bytes]:
+        """Return the JSON of each job, in the order of arrival.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        principal = principal_of(request.scope)
+        owned = self._redacted if is_browser(request.headers) else self._full
+        if principal.administrator:
+            return await owned.encoded()
+        public, of_team, own = await asyncio.gather(self._public.entries(), self._redacted.entries(), owned.entries())
+        texts = []
+        for sequence, entry in public.items():
+            allowed = public
+            if may(principal, Verb.METADATA, entry.person, entry.team):
+                allowed = own if may(principal, Verb.VALUES, entry.person, entry.team) else of_team
+            texts.append(allowed.get(sequence, entry).text)
+        return texts
+
+
+def of_ray_for(principal: Principal, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Ray's details of a job that bypassed the gateway; only administrators see more than that it runs."""
+    if principal.administrator:
+        return dict(details)
+    user = (details.get("metadata") or {}).get("user")
+    hidden = {"entrypoint": HIDDEN, "message": first_line(details.get("message") or ""), "runtime_env": {}}
+    return {**details, **hidden, "metadata": {"user": user} if user else {}, "driver_info": None}
+
+
+def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
+    """Return the lists of the front page without the commands and messages that somebody may not see."""
+
+    def shown(job: ShownJob) -> ShownJob:
+        if may(principal, Verb.METADATA, job.person, job.team):
+            return job
+        return replace(job, entrypoint=HIDDEN, message=first_line(job.message))
+
+    running, waiting, ended = ([shown(job) for job in group] for group in (jobs.running, jobs.waiting, jobs.ended))
+    return ShownJobs(running, waiting, ended, jobs.counts)
+
+
+async def assign(job: JobRow, principal: Principal, people: People) -> None:
+    """Make a person the owner of a new job, whatever user the submission names; keep a job of the shared token.
+
+    The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
+
+    Raises:
+        ForbiddenError: the person is not a member of the team.
+        NoSuchNameError: an administrator names a team that does not exist.
+    """
+    if not principal.person:
+        return
+    team = job.job_metadata.get("team") or next(iter(principal.teams), None)
+    if team is not None and team not in principal.teams:
+        if not may(principal, Verb.SUBMIT, None, team):
+            own = " or ".join(principal.teams) or "none: ask an administrator to add you to one"
+            raise ForbiddenError(f"You may not submit jobs for team {team[:100]!r}; your teams are {own}.")
+        if team not in {known.name for known in await people.teams()}:
+            raise NoSuchNameError(f"There is no team {team[:100]!r}; `mlplatform teams list` lists them.")
+    job.person, job.team, job.user = principal.person, team, principal.person
+    job.job_metadata = {**job.job_metadata, "user": principal.person}
+    variables = job.runtime_env.get("env_vars") or {}
+    if _USER in variables:
+        job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}

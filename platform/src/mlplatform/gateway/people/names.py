@@ -1,0 +1,39 @@
+"""Names of people and teams, which MLflow and MinIO must accept as names of accounts and in names of buckets."""
+
+from __future__ import annotations
+
+import re
+
+from mlplatform.gateway.errors import PersonError
+
+_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
+"""Lower case, as in names of buckets, which have 3 to 63 characters: `ray-<team>` must be one."""
+
+RESERVED = frozenset(
+    {
+        # Accounts of services at Postgres, MinIO and MLflow (`stack/secrets_folder.py`).
+        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "minio", "grafana"),
+        # Principals of the audit log, and what could be mistaken for one.
+        *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody"),
+        *("admin", "administrator", "root", "service", "system"),
+        # Buckets: `ray-<team>`, and those that exist.
+        *("ray", "jobs", "datasets", "mlflow-artifacts"),
+    }
+)
+"""Names that no person and no team can have."""
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a name for a person or a team.
+
+    Raises:
+        PersonError: it is invalid or reserved.
+    """
+    if not _NAME.fullmatch(name):
+        raise PersonError(
+            f"Invalid name of a {what} {name[:100]!r}: use 2 to 30 lower-case letters, digits and single '-', "
+            "beginning with a letter."
+        )
+    if name in RESERVED:
+        raise PersonError(f"The name {name!r} is reserved for the platform; choose another name for the {what}.")
+    return name

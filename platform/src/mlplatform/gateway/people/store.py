@@ -1,0 +1,234 @@
+"""People and teams in the gateway's database: each change is one transaction with its entry in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, delete, select, update
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.audit.log import Actor, record
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError
+from mlplatform.gateway.people.names import check_name
+from mlplatform.gateway.people.principal import Role
+from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
+from mlplatform.gateway.people.tokens import new_code
+
+DEFAULTS: Mapping[str, Any] = {
+    "share_gpus": 0.0,
+    "share_cpus": 0.0,
+    "weight": 1.0,
+    "caps": {},
+    "default_limit_s": 24 * 3600,
+}
+"""Values of a team of which nothing else is set."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person with the role in each team, in the order of joining."""
+
+    name: str
+    administrator: bool
+    created: datetime
+    teams: Mapping[str, Role]
+
+
+@dataclass(frozen=True)
+class Invited:
+    """A person who can log in.
+
+    Attributes:
+        code: log-in code.
+        expires: end of the code.
+        added: false if the person existed before.
+    """
+
+    code: str
+    expires: datetime
+    added: bool
+
+
+class People:
+    """People, teams and memberships.
+
+    Methods raise UnreachableError while the database is unavailable; then nothing has changed.
+
+    Args:
+        engine: the gateway's database.
+        changed: called after a change of somebody's rights.
+    """
+
+    def __init__(self, engine: Engine, changed: Callable[[], None] = lambda: None) -> None:
+        self.engine = engine
+        self._changed = changed
+
+    async def add(
+        self, name: str, actor: Actor, team: str | None = None, lead: bool = False, administrator: bool = False
+    ) -> Invited:
+        """Add a person, or a team or rights to somebody, and return a new log-in code.
+
+        Args:
+            name: name of the person.
+            actor: the one who adds the person.
+            team: team to join; a membership that exists gets the role.
+            lead: join as a lead of the team.
+            administrator: give the rights of administrators; false leaves them as they are.
+
+        Raises:
+            PersonError: the name is invalid or that of a team, or neither a team nor `administrator` is set.
+            NoSuchNameError: there is no such team.
+        """
+        invited = await self._add(check_name("person", name), actor, team, lead, administrator)
+        self._changed()
+        return invited
+
+    async def remove(self, name: str, actor: Actor, team: str | None = None) -> None:
+        """Remove a person with all memberships, codes and sessions, and revoke all tokens; jobs stay.
+
+        Args:
+            name: name of the person.
+            actor: the one who removes the person.
+            team: remove the person only from this team.
+
+        Raises:
+            NoSuchNameError: there is no such person, or the person is not in the team.
+        """
+        await (self._remove(name, actor) if team is None else self._leave(name, team, actor))
+        self._changed()
+
+    @transaction
+    def people(self, session: Session) -> Sequence[Person]:
+        """Return all people by name."""
+        teams: dict[str, dict[str, Role]] = {}
+        for member in session.scalars(select(MemberRow).order_by(MemberRow.joined, MemberRow.team)):
+            teams.setdefault(member.person, {})[member.team] = Role(member.role)
+        rows = session.scalars(select(PersonRow).order_by(PersonRow.name))
+        return [Person(row.name, row.administrator, row.created, teams.get(row.name, {})) for row in rows]
+
+    @transaction
+    def teams(self, session: Session) -> Sequence[TeamRow]:
+        """Return all teams by name."""
+        return session.scalars(select(TeamRow).order_by(TeamRow.name)).all()
+
+    @transaction
+    def add_team(self, session: Session, name: str, values: Mapping[str, Any], actor: Actor) -> TeamRow:
+        """Add a team.
+
+        Args:
+            name: name of the team.
+            values: columns that differ from `DEFAULTS`.
+            actor: the one who adds it.
+
+        Raises:
+            PersonError: the name is invalid or that of a person.
+            NameTakenError: there is such a team.
+        """
+        check_name("team", name)
+        if session.get(TeamRow, name):
+            raise NameTakenError(f"There is a team {name} already; `mlplatform teams set {name}` changes it.")
+        if session.get(PersonRow, name):
+            raise PersonError(f"The name {name!r} is that of a person; choose another name for the team.")
+        team = TeamRow(name=name, created=datetime.now(UTC), **{**DEFAULTS, **values})
+        session.add(team)
+        record(session, actor, "add", f"team {name}", after=_facts(team))
+        return team
+
+    @transaction
+    def set_team(self, session: Session, name: str, values: Mapping[str, Any], actor: Actor) -> TeamRow:
+        """Change columns of a team.
+
+        Raises:
+            NoSuchNameError: there is no such team.
+        """
+        team = _team(session, name, lock=True)
+        before = _facts(team)
+        for column, value in values.items():
+            setattr(team, column, value)
+        record(session, actor, "set", f"team {name}", before, _facts(team))
+        return team
+
+    @transaction
+    def _add(
+        self, session: Session, name: str, actor: Actor, team: str | None, lead: bool, administrator: bool
+    ) -> Invited:
+        row = session.get(PersonRow, name, with_for_update=True)
+        before = None if row is None else _rights(session, row)
+        if row is None:
+            if team is None and not administrator:
+                raise PersonError(f"There is no person {name!r} yet; add one with a team (--team) or as --admin.")
+            if session.get(TeamRow, name):
+                raise PersonError(f"The name {name!r} is that of a team; choose another name for the person.")
+            row = PersonRow(name=name, administrator=False, created=datetime.now(UTC))
+            session.add(row)
+        row.administrator = row.administrator or administrator
+        if team is not None:
+            _join(session, _team(session, team).name, name, Role.LEAD if lead else Role.MEMBER)
+        code, expires = new_code(session, name)
+        session.flush()
+        record(session, actor, "add", f"person {name}", before, _rights(session, row))
+        return Invited(code, expires, before is None)
+
+    @transaction
+    def _remove(self, session: Session, name: str, actor: Actor) -> None:
+        row = _person(session, name)
+        before = _rights(session, row)
+        of_the_person = select(TokenRow.digest).where(TokenRow.owner == name)
+        session.execute(delete(SessionRow).where(SessionRow.token_digest.in_(of_the_person)))
+        valid = update(TokenRow).where(TokenRow.owner == name, TokenRow.revoked.is_(None))
+        session.execute(valid.values(revoked=datetime.now(UTC)))
+        session.execute(delete(LoginCodeRow).where(LoginCodeRow.person == name))
+        session.execute(delete(MemberRow).where(MemberRow.person == name))
+        session.delete(row)
+        record(session, actor, "remove", f"person {name}", before)
+
+    @transaction
+    def _leave(self, session: Session, name: str, team: str, actor: Actor) -> None:
+        row = _person(session, name)
+        before = _rights(session, row)
+        member = session.get(MemberRow, (team, name))
+        if member is None:
+            raise NoSuchNameError(
+                f"{name} is not a member of team {team[:100]!r}; `mlplatform people list` lists teams."
+            )
+        session.delete(member)
+        session.flush()
+        record(session, actor, "remove", f"person {name}", before, _rights(session, row))
+
+
+def _person(session: Session, name: str) -> PersonRow:
+    row = session.get(PersonRow, name)
+    if row is None:
+        raise NoSuchNameError(f"There is no person {name[:100]!r}; `mlplatform people list` lists them.")
+    return row
+
+
+def _team(session: Session, name: str, lock: bool = False) -> TeamRow:
+    team = session.get(TeamRow, name, with_for_update=lock)
+    if team is None:
+        raise NoSuchNameError(f"There is no team {name[:100]!r}; `mlplatform teams add` adds one.")
+    return team
+
+
+def _join(session: Session, team: str, person: str, role: Role) -> None:
+    member = session.get(MemberRow, (team, person))
+    if member is None:
+        session.add(MemberRow(team=team, person=person, role=role, joined=datetime.now(UTC)))
+    else:
+        member.role = role
+
+
+def _rights(session: Session, person: PersonRow) -> dict[str, Any]:
+    members = session.scalars(select(MemberRow).where(MemberRow.person == person.name).order_by(MemberRow.team))
+    return {
+        "administrator": person.administrator,
+        "teams": ", ".join(f"{member.team} ({member.role})" for member in members),
+    }
+
+
+def _facts(team: TeamRow) -> dict[str, Any]:
+    return {column: getattr(team, column) for column in DEFAULTS}

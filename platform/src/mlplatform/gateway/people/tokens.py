@@ -1,0 +1,260 @@
+"""Tokens of people: their format, their check with a short cache, log-in by a one-time code, and revocation."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import string
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine, delete, select
+from sqlalchemy.orm import Session
+
+from mlplatform.contract import PERSON_TOKEN
+from mlplatform.errors import UnreachableError
+from mlplatform.gateway.audit.log import Actor, record
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
+from mlplatform.gateway.people.principal import Principal, Role
+from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
+
+PREFIX = "mlp_"
+
+LIFETIME, CODE_LIFETIME = timedelta(days=90), timedelta(hours=24)
+
+CACHE_SECONDS = 20.0
+"""Time for which a token is not read again; a revocation through this gateway takes effect at once."""
+
+_USED = timedelta(minutes=5)
+"""Precision of the time of the last use: each request would otherwise write to the database."""
+
+_ID_LETTERS, _SECRET_LETTERS = string.ascii_lowercase + string.digits, string.ascii_letters + string.digits
+
+_CODE_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Without letters that look like others: people type codes."""
+
+_AGAIN = "ask an administrator for a code and run `mlplatform login`."
+
+WRONG = f"Forbidden: Invalid authentication token of a person; {_AGAIN}"
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token that was issued; nobody can read it again.
+
+    Attributes:
+        token: the whole token, `mlp_<id>_<secret>`.
+        person: its owner.
+        expires: its end.
+    """
+
+    token: str
+    person: str
+    expires: datetime
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A token as the database has it, with the rights of its owner."""
+
+    digest: str
+    person: str
+    expires: datetime
+    revoked: datetime | None
+    exists: bool
+    administrator: bool
+    teams: Mapping[str, Role]
+    read: float
+
+
+class Tokens:
+    """Tokens in the gateway's database.
+
+    Methods raise UnreachableError while the database is unavailable; known tokens are then still accepted.
+
+    Args:
+        engine: the gateway's database.
+        cache_seconds: time for which a token is not read again.
+    """
+
+    def __init__(self, engine: Engine, cache_seconds: float = CACHE_SECONDS) -> None:
+        self.engine = engine
+        self._cache_seconds = cache_seconds
+        self._known: dict[str, _Known] = {}
+
+    async def check(self, token: str) -> Principal:
+        """Return the owner of a token.
+
+        Raises:
+            TokenError: it is wrong, expired or revoked.
+        """
+        match = PERSON_TOKEN.fullmatch(token)
+        known = await self._read(match[1]) if match else None
+        if match is None or known is None or not hmac.compare_digest(known.digest, digest(match[2])):
+            raise TokenError(WRONG)
+        return _principal(match[1], known)
+
+    async def owner(self, token_id: str) -> Principal:
+        """Return the owner of a token by its id, for sessions and streams that a token has opened.
+
+        Raises:
+            TokenError: it has expired or was revoked.
+        """
+        known = await self._read(token_id)
+        if known is None:
+            raise TokenError(WRONG)
+        return _principal(token_id, known)
+
+    def forget(self) -> None:
+        """Read all tokens and memberships again when they are used next."""
+        self._known.clear()
+
+    async def exchange(self, code: str, address: str, instead_of: str = "") -> NewToken:
+        """Return a new token for a code, which is then used up.
+
+        Args:
+            code: a code of `People.add`.
+            address: of the client, for the audit log.
+            instead_of: id of a token that the client replaces, which is revoked; it must be of the same person.
+
+        Raises:
+            LoginCodeError: the code is wrong, used or expired.
+            NameTakenError: the other token is of somebody else; the code remains valid.
+        """
+        issued = await self._exchange(code, address, instead_of)
+        self._known.pop(instead_of, None)
+        return issued
+
+    async def revoke(self, token_id: str, actor: Actor, person: str | None = None) -> None:
+        """Revoke a token; do nothing if it was revoked before.
+
+        Args:
+            token_id: its id.
+            actor: the one who revokes it.
+            person: only this person's tokens; None for everybody's.
+
+        Raises:
+            NoSuchNameError: there is no such token.
+        """
+        await self._revoke(token_id, actor, person)
+        self._known.pop(token_id, None)
+
+    @transaction
+    def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
+        """Return the tokens of a person, or all, in the order of their creation."""
+        query = select(TokenRow).order_by(TokenRow.created, TokenRow.id)
+        return session.scalars(query if owner is None else query.where(TokenRow.owner == owner)).all()
+
+    async def _read(self, token_id: str) -> _Known | None:
+        known = self._known.get(token_id)
+        if known is not None and time.monotonic() - known.read < self._cache_seconds:
+            return known
+        try:
+            found = await self._find(token_id)
+        except UnreachableError:
+            # Nobody can revoke it meanwhile: that needs the database, too.
+            if known is None:
+                raise
+            return known
+        # Ids that do not exist are not remembered: they would fill the memory.
+        if found is not None:
+            self._known[token_id] = found
+        return found
+
+    @transaction
+    def _find(self, session: Session, token_id: str) -> _Known | None:
+        token = session.get(TokenRow, token_id)
+        if token is None:
+            return None
+        now = datetime.now(UTC)
+        if token.revoked is None and now < token.expires and (token.used is None or now - token.used > _USED):
+            token.used = now
+        person = session.get(PersonRow, token.owner)
+        joined = select(MemberRow).where(MemberRow.person == token.owner).order_by(MemberRow.joined, MemberRow.team)
+        return _Known(
+            digest=token.digest,
+            person=token.owner,
+            expires=token.expires,
+            revoked=token.revoked,
+            exists=person is not None,
+            administrator=person is not None and person.administrator,
+            teams={member.team: Role(member.role) for member in session.scalars(joined)},
+            read=time.monotonic(),
+        )
+
+    @transaction
+    def _exchange(self, session: Session, code: str, address: str, instead_of: str) -> NewToken:
+        now = datetime.now(UTC)
+        row = session.get(LoginCodeRow, digest(plain_code(code)))
+        if row is None or row.expires <= now:
+            raise LoginCodeError("This log-in code is wrong, used or expired; ask an administrator for another one.")
+        old = session.get(TokenRow, instead_of) if instead_of else None
+        if instead_of and (old is None or old.owner != row.person):
+            raise NameTakenError(
+                f"The code is of {row.person}, and the token that it would replace is not; pass --force to replace it."
+            )
+        # Of two requests at the same moment, one deletes the row.
+        used = session.execute(delete(LoginCodeRow).where(LoginCodeRow.digest == row.digest))
+        if used.rowcount != 1:  # type: ignore[attr-defined]
+            raise LoginCodeError("This log-in code was used a moment ago; ask an administrator for another one.")
+        if old is not None and old.revoked is None:
+            old.revoked = now
+        token_id, secret = _random(_ID_LETTERS, 20), _random(_SECRET_LETTERS, 40)
+        expires = now + LIFETIME
+        session.add(
+            TokenRow(id=token_id, digest=digest(secret), kind="person", owner=row.person, created=now, expires=expires)
+        )
+        after = {"expires": expires.isoformat(timespec="seconds")}
+        record(session, Actor(row.person, "code", address), "log-in", f"token {token_id}", after=after)
+        return NewToken(f"{PREFIX}{token_id}_{secret}", row.person, expires)
+
+    @transaction
+    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None) -> None:
+        token = session.get(TokenRow, token_id)
+        if token is None or person not in (None, token.owner):
+            raise NoSuchNameError(f"There is no token {token_id[:100]!r}; `mlplatform tokens list` lists them.")
+        if token.revoked is None:
+            token.revoked = datetime.now(UTC)
+            record(session, actor, "revoke", f"token {token_id}", {"owner": token.owner})
+
+
+def new_code(session: Session, person: str) -> tuple[str, datetime]:
+    """Store a code with which a person can log in once, in place of the person's earlier ones; return it, with its end.
+
+    Args:
+        session: the transaction.
+        person: name of the person.
+    """
+    now = datetime.now(UTC)
+    session.execute(delete(LoginCodeRow).where((LoginCodeRow.person == person) | (LoginCodeRow.expires <= now)))
+    code, expires = "-".join(_random(_CODE_LETTERS, 5) for _ in range(4)), now + CODE_LIFETIME
+    session.add(LoginCodeRow(digest=digest(plain_code(code)), person=person, expires=expires))
+    return code, expires
+
+
+def plain_code(code: str) -> str:
+    """Return a code without what people add when they type it: upper case, spaces, and other dashes."""
+    return "".join(letter for letter in code.lower() if letter.isalnum())
+
+
+def digest(secret: str) -> str:
+    """Return the digest under which a secret is stored: hexadecimal SHA-256."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _random(letters: str, length: int) -> str:
+    return "".join(secrets.choice(letters) for _ in range(length))
+
+
+def _principal(token_id: str, known: _Known) -> Principal:
+    """Return the owner of a token whose secret was shown; raise TokenError if it is not valid any more."""
+    if known.revoked is not None or not known.exists:
+        raise TokenError(f"Forbidden: This token of {known.person} was revoked; {_AGAIN}", known.person)
+    if datetime.now(UTC) >= known.expires:
+        ended = f"{known.expires:%Y-%m-%d %H:%M} UTC"
+        raise TokenError(f"Forbidden: This token of {known.person} expired on {ended}; {_AGAIN}", known.person)
+    return Principal(known.person, known.teams, known.administrator, token_id)

@@ -1,0 +1,191 @@
+"""Every route of the gateway, and who may use it: each combination is sent to the whole gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from peopled import as_person, populate, submit
+from ray_head import BOUND_S, TOKEN, talking
+from starlette.routing import Route
+from started_gateway import METRICS_TOKEN, SHIPPER_TOKEN, StartedGateway
+from websockets.exceptions import InvalidStatus
+
+from mlplatform.gateway.app import create_app
+from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
+
+OPEN = {"owner", "team-mate", "lead", "other", "administrator", "shared token", "log shipper", "nobody"}
+PEOPLE = OPEN - {"log shipper", "nobody"}
+TEAM = PEOPLE - {"other"}
+CONTROL = TEAM - {"team-mate"}
+ADMINISTRATORS = {"administrator", "shared token"}
+LOG_SHIPPER = {"log shipper"}
+
+
+@dataclass
+class Asked:
+    """A request for a route, and who may make it."""
+
+    path: str
+    allowed: set[str]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+TABLE: dict[tuple[str, str], Asked] = {
+    ("GET", "/platform/health"): Asked("/platform/health", OPEN),
+    ("GET", "/platform/openapi.yaml"): Asked("/platform/openapi.yaml", PEOPLE),
+    ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", PEOPLE),
+    ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", TEAM),
+    ("GET", "/platform/jobs/{job_id}/run"): Asked("/platform/jobs/hers/run", TEAM),
+    ("GET", "/platform/jobs/{job_id}/model"): Asked("/platform/jobs/hers/model", TEAM),
+    ("GET", "/api/jobs/"): Asked("/api/jobs/", PEOPLE),
+    ("POST", "/api/jobs/"): Asked("/api/jobs/", PEOPLE, {"json": {"entrypoint": "true"}}),
+    ("GET", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", PEOPLE),
+    ("DELETE", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", CONTROL),
+    ("POST", "/api/jobs/{job_id}/stop"): Asked("/api/jobs/hers/stop", CONTROL),
+    ("GET", "/api/jobs/{job_id}/logs"): Asked("/api/jobs/hers/logs", TEAM),
+    ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Asked("/api/jobs/hers/logs/tail", TEAM),
+    ("GET", "/api/v0/logs/file"): Asked("/api/v0/logs/file?submission_id=hers", TEAM),
+    ("GET", "/api/v0/logs/stream"): Asked("/api/v0/logs/stream?submission_id=hers", TEAM),
+    ("GET", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", PEOPLE),
+    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", PEOPLE),
+    ("GET", "/api/version"): Asked("/api/version", PEOPLE),
+    ("POST", "/platform/capacity"): Asked("/platform/capacity", PEOPLE, {"json": {}}),
+    ("GET", "/platform/utilisation"): Asked("/platform/utilisation", PEOPLE),
+    ("GET", "/platform/disks"): Asked("/platform/disks", PEOPLE),
+    ("GET", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),
+    ("POST", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),
+    ("GET", "/platform/audit"): Asked("/platform/audit", ADMINISTRATORS),
+    ("GET", "/platform/logs"): Asked("/platform/logs", LOG_SHIPPER),
+    ("PUT", "/platform/logs/{node}/{file}"): Asked("/platform/logs/node/file", LOG_SHIPPER),
+    ("POST", "/platform/logs/{node}"): Asked("/platform/logs/node", LOG_SHIPPER),
+    ("PUT", "/platform/starts/{node}/{file}"): Asked("/platform/starts/node/file", LOG_SHIPPER),
+    ("GET", "/platform/people"): Asked("/platform/people", PEOPLE),
+    ("POST", "/platform/people"): Asked("/platform/people", ADMINISTRATORS, {"json": {"name": "bob"}}),
+    ("DELETE", "/platform/people/{name}"): Asked("/platform/people/missing", ADMINISTRATORS),
+    ("GET", "/platform/teams"): Asked("/platform/teams", PEOPLE),
+    ("POST", "/platform/teams"): Asked("/platform/teams", ADMINISTRATORS, {"json": {"name": "vision"}}),
+    ("PATCH", "/platform/teams/{name}"): Asked("/platform/teams/vision", ADMINISTRATORS, {"json": {}}),
+    ("POST", "/platform/tokens"): Asked("/platform/tokens", OPEN, {"json": {}}),
+    ("GET", "/platform/tokens"): Asked("/platform/tokens", PEOPLE),
+    ("DELETE", "/platform/tokens/{token_id}"): Asked("/platform/tokens/missing", PEOPLE),
+    # It opens a session for whoever has a token.
+    ("POST", "/api/authenticate"): Asked("/api/authenticate", PEOPLE),
+    ("POST", "/platform/logout"): Asked("/platform/logout", OPEN),
+    ("GET", "/platform/login"): Asked("/platform/login", OPEN),
+    ("POST", "/platform/login"): Asked("/platform/login", OPEN, {"data": {"token": TOKEN}}),
+    ("GET", "/platform/"): Asked("/platform/", PEOPLE),
+    ("GET", "/platform/live"): Asked("/platform/live", PEOPLE),
+    ("MOUNT", "/platform/static"): Asked("/platform/static/style.css", OPEN),
+    ("GET", "/platform/metrics"): Asked(
+        "/platform/metrics", OPEN, {"headers": {"Authorization": f"Bearer {METRICS_TOKEN}"}}
+    ),
+    ("GET", "/platform/prometheus/api/v1/query"): Asked("/platform/prometheus/api/v1/query?query=vector(1)", OPEN),
+    ("GET", "/platform/grafana/api/health"): Asked("/platform/grafana/api/health", OPEN),
+    # Everything else is Ray's; `test_ray_paths_of_people` has more of it.
+    ("MOUNT", ""): Asked("/api/v0/tasks", ADMINISTRATORS),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The whole gateway without a Ray head; job `hers` is of alice and team vision."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True).running() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clients(gateway: httpx.Client) -> Iterator[dict[str, httpx.Client]]:
+    """A client per relation to the job."""
+    tokens = populate(gateway)
+    whose = {"owner": "alice", "team-mate": "bob", "lead": "lena", "other": "otto", "administrator": "ada"}
+    found = {relation: as_person(gateway, tokens[name]) for relation, name in whose.items()}
+    found |= {
+        "shared token": gateway,
+        "log shipper": as_person(gateway, SHIPPER_TOKEN),
+        "nobody": as_person(gateway, ""),
+    }
+    assert submit(found["owner"], "hers").status_code == 200
+    yield found
+    for client in found.values():
+        client.close()
+
+
+def status(client: httpx.Client, method: str, asked: Asked) -> int:
+    """The status of a request; of a WebSocket that is accepted, 101."""
+    if method == "WEBSOCKET":
+        headers = {"Authorization": client.headers["authorization"]} if "authorization" in client.headers else {}
+        try:
+            with talking(str(client.base_url).rstrip("/"), asked.path, additional_headers=headers):
+                return 101
+        except InvalidStatus as refused:
+            return refused.response.status_code
+    if asked.path == "/platform/logout":
+        client.cookies.clear()
+    with client.stream("GET" if method == "MOUNT" else method, asked.path, timeout=BOUND_S, **asked.options) as answer:
+        client.cookies.clear()
+        return answer.status_code
+
+
+@pytest.mark.parametrize(("method", "route"), TABLE)
+def test_route_is_used_by_whom_the_table_names(clients: dict[str, httpx.Client], method: str, route: str) -> None:
+    asked = TABLE[method, route]
+    statuses = {relation: status(client, method, asked) for relation, client in clients.items()}
+    assert {relation for relation, code in statuses.items() if code not in (401, 403)} == asked.allowed, statuses
+
+
+def test_table_has_every_route_of_the_gateway(started: StartedGateway) -> None:
+    started.shipper_token = started.prometheus = True
+    routes: list[Any] = create_app(started.settings()).routes
+    served = {(method, route.path) for route in routes for method in methods_of(route)}
+    assert served == TABLE.keys() == ACCESS.keys()
+
+
+def test_new_route_without_a_decision_is_an_error() -> None:
+    async def endpoint(_: object) -> None:
+        """Never called."""
+
+    with pytest.raises(LookupError, match="GET /platform/new is missing"):
+        guarded([Route("/platform/new", endpoint)])
+
+
+@pytest.mark.parametrize("path", ["/nodes?view=summary", "/api/cluster_status", "/api/v0/nodes", "/", "/timezone"])
+def test_ray_paths_of_people(clients: dict[str, httpx.Client], path: str) -> None:
+    assert {clients[name].get(path).status_code for name in ("owner", "other", "administrator")} == {503}
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v0/actors", "/api/v0/logs?node_id=1", "/nodes/a1", "/logical/actors", "/events", "/api/jobs/a/b"]
+)
+def test_other_ray_paths_are_for_administrators(clients: dict[str, httpx.Client], path: str) -> None:
+    answer = clients["owner"].get(path)
+    assert (answer.status_code, answer.text[:31]) == (403, "Only administrators may use GET")
+    assert clients["administrator"].get(path).status_code == 503
+
+
+def test_jobs_that_only_ray_knows_do_not_exist_for_people(clients: dict[str, httpx.Client]) -> None:
+    for method, path in (("GET", ""), ("GET", "/logs"), ("POST", "/stop"), ("DELETE", "")):
+        answer = clients["owner"].request(method, f"/api/jobs/01000000{path}")
+        assert (answer.status_code, answer.text) == (404, "Job 01000000 does not exist")
+
+
+def test_refusal_names_who_may(clients: dict[str, httpx.Client]) -> None:
+    assert clients["team-mate"].post("/api/jobs/hers/stop").text == (
+        "Job hers belongs to alice of team vision, so bob cannot stop it; only alice, the leads of team vision and "
+        "administrators can."
+    )
+    assert clients["other"].get("/api/jobs/hers/logs").text == (
+        "Job hers belongs to alice of team vision, so otto cannot read its log; only alice, members of team vision and "
+        "administrators can."
+    )
+
+
+def test_log_shipper_opens_no_session(clients: dict[str, httpx.Client]) -> None:
+    shipper = clients["log shipper"]
+    assert shipper.post("/platform/login", data={"token": SHIPPER_TOKEN}).status_code == 403
+    assert shipper.post("/api/authenticate").status_code == 403
+    assert not shipper.cookies

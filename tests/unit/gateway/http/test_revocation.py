@@ -1,0 +1,92 @@
+"""Requests that last when their token is revoked: followed logs over HTTP, and WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from peopled import as_person
+from ray_head import BOUND_S, Head, served, talking
+from sqlalchemy import Engine
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from websockets.exceptions import ConnectionClosed
+
+from mlplatform.gateway.audit.log import PLATFORM
+from mlplatform.gateway.database.engine import connect
+from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
+from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.gateway.people.store import People
+from mlplatform.gateway.people.tokens import Tokens
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = connect(f"sqlite:///{tmp_path}/gateway.db")
+    asyncio.run(upgrade(engine))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def token(engine: Engine) -> str:
+    code = asyncio.run(People(engine).add("ada", PLATFORM, administrator=True)).code
+    return asyncio.run(Tokens(engine).exchange(code, "")).token
+
+
+@pytest.fixture
+def gateway(engine: Engine, head: Head) -> Iterator[str]:
+    """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
+    check = TokenCheck(lambda: "shared", tokens=Tokens(engine, cache_seconds=0))
+    app = Starlette(routes=[Mount("/", ReverseProxy(head.address))])
+    with served(TokenAuth(app, check, check_seconds=0.05)) as address:
+        yield address
+
+
+def revoke(engine: Engine, token: str) -> None:
+    asyncio.run(Tokens(engine).revoke(token.split("_")[1], PLATFORM))
+
+
+def test_stream_ends_without_looking_complete(gateway: str, engine: Engine, token: str) -> None:
+    with (
+        as_person(httpx.Client(base_url=gateway), token) as client,
+        client.stream("GET", "/halting", timeout=BOUND_S) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines) == "first"
+        revoke(engine, token)
+        with pytest.raises(httpx.RemoteProtocolError):
+            next(lines)
+
+
+def test_websocket_is_closed_with_the_reason(gateway: str, engine: Engine, token: str) -> None:
+    with talking(gateway, additional_headers={"Authorization": f"Bearer {token}"}) as socket:
+        assert socket.recv(BOUND_S)
+        revoke(engine, token)
+        with pytest.raises(ConnectionClosed):
+            socket.recv(BOUND_S)
+        assert socket.close_code == 1008
+        assert "This token of ada was revoked" in (socket.close_reason or "")
+
+
+def test_request_of_changed_rights_ends(gateway: str, engine: Engine, token: str) -> None:
+    with talking(gateway, additional_headers={"Authorization": f"Bearer {token}"}) as socket:
+        assert socket.recv(BOUND_S)
+        asyncio.run(People(engine).add_team("vision", {}, PLATFORM))
+        asyncio.run(People(engine).add("ada", PLATFORM, team="vision"))
+        with pytest.raises(ConnectionClosed):
+            socket.recv(BOUND_S)
+        assert "rights of ada have changed" in (socket.close_reason or "")
+
+
+def test_request_of_valid_token_lasts(gateway: str, token: str) -> None:
+    with talking(gateway, additional_headers={"Authorization": f"Bearer {token}"}) as socket:
+        assert socket.recv(BOUND_S)
+        with pytest.raises(TimeoutError):
+            socket.recv(0.5)
+        socket.send("still here")
+        assert socket.recv(BOUND_S) == "still here"
