@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from mlplatform.cli import audit, data, jobs, local, models, output, stack, submit, top
+from mlplatform.cli import audit, data, jobs, local, login, models, output, people, stack, submit, teams, tokens, top
 from mlplatform.errors import PlatformError
 
 app = typer.Typer(
@@ -21,6 +21,11 @@ for verb in (jobs.logs, jobs.wait, jobs.stop):
     app.command(verb.__name__)(verb)
 app.command("top")(top.top)
 app.command("audit")(audit.audit)
+for session in (login.login, login.logout):
+    app.command(session.__name__)(session)
+app.add_typer(people.app, name="people")
+app.add_typer(teams.app, name="teams")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.command("env")(stack.shell_env)

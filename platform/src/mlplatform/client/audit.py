@@ -42,8 +42,12 @@ def read(link: Connection, limit: int, since: int | None = None) -> Sequence[Map
     return found
 
 
-def seconds_in(span: str) -> int:
+def seconds_in(span: str, option: str = "--since") -> int:
     """Return the seconds of a time span such as `7d`.
+
+    Args:
+        span: a number and a unit.
+        option: the option that has this value, for the error.
 
     Raises:
         SettingsError: it is not a number and a unit.
@@ -51,7 +55,7 @@ def seconds_in(span: str) -> int:
     match = _SPAN.fullmatch(span)
     if match is None:
         raise SettingsError(
-            f"Invalid --since {span!r}: use a number of at most 6 digits and s, m, h, d or w, as in 7d."
+            f"Invalid {option} {span!r}: use a number of at most 6 digits and s, m, h, d or w, as in 7d."
         )
     return int(match[1]) * _SECONDS[match[2]]
 

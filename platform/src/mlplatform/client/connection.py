@@ -38,24 +38,32 @@ class Connection:
         AccessError: the token is missing or rejected.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, authenticates: bool = True) -> None:
         """Set up the client; it connects with the first request.
+
+        Args:
+            settings: address of the gateway, and the file with the token.
+            authenticates: send the token.
 
         Raises:
             SettingsError: the file of the token cannot be read.
         """
         self._settings = settings
-        self.http = httpx.Client(base_url=settings.ray_address, auth=_signature(settings), timeout=_TIMEOUT)
+        signature = _signature(settings) if authenticates else None
+        self.http = httpx.Client(base_url=settings.ray_address, auth=signature, timeout=_TIMEOUT)
 
     def close(self) -> None:
         """Close the connections."""
         self.http.close()
 
-    def call(self, method: str, path: str, *, job_id: str | None = None, **options: Any) -> httpx.Response:
+    def call(
+        self, method: str, path: str, *, job_id: str | None = None, named: bool = False, **options: Any
+    ) -> httpx.Response:
         """Send a request and return its successful answer.
 
         Args:
             job_id: the job that the request is about, named in the error if it does not exist.
+            named: the request names something else that may not exist, which the gateway's answer then says.
             options: keyword arguments of `httpx.Client.request`.
 
         Raises:
@@ -64,7 +72,7 @@ class Connection:
         """
         response = self.send(method, path, **options)
         if not response.is_success:
-            self._raise(response, job_id)
+            self._raise(response, job_id, named)
         return response
 
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -75,8 +83,10 @@ class Connection:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"{address} does not answer ({reason}); start it or correct the address.") from error
+        if response.status_code == 403 and GATEWAY_HEADER in response.headers and not _is_invalid(response):
+            raise AccessError(response.text.strip())
         if response.status_code in (401, 403):
-            used = self._settings.ray_auth_token_path or "no token"
+            used = self._settings.token_file or "no token"
             raise AccessError(
                 f"{address} rejects the token ({response.status_code}, used: {used}); "
                 "set RAY_AUTH_TOKEN_PATH to the file with its token."
@@ -108,7 +118,7 @@ class Connection:
                     raise
             time.sleep(POLL_SECONDS)
 
-    def _raise(self, response: httpx.Response, job_id: str | None) -> NoReturn:
+    def _raise(self, response: httpx.Response, job_id: str | None, named: bool) -> NoReturn:
         address = self._settings.ray_address
         last_line = (response.text.strip().splitlines() or [""])[-1]
         if response.status_code == 422:
@@ -117,6 +127,8 @@ class Connection:
             raise StorageError(last_line)
         if response.status_code == 503:
             raise UnavailableError(f"Ray at {address} cannot answer now: {last_line}")
+        if response.status_code == 404 and named and GATEWAY_HEADER in response.headers:
+            raise JobError(last_line)
         if response.status_code == 404 and response.url.path.startswith("/platform/"):
             self._raise_missing_path(response, job_id)
         if response.status_code == 404 and job_id:
@@ -135,14 +147,19 @@ class Connection:
             )
 
 
+def _is_invalid(response: httpx.Response) -> bool:
+    """Return whether the shared token is wrong; otherwise the text says what is wrong, and what to do."""
+    return response.text == "Forbidden: Invalid authentication token"
+
+
 def _signature(config: Settings) -> Callable[[httpx.Request], httpx.Request] | None:
     """Return the function that adds the token to a request; None without a token.
 
     Raises:
         SettingsError: the token's file cannot be read, or is empty.
     """
-    if config.ray_auth_token_path is None:
+    if config.token_file is None:
         return None
-    token = TokenFile(config.ray_auth_token_path)
+    token = TokenFile(config.token_file)
     token.read()
     return token.sign

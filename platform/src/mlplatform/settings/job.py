@@ -42,7 +42,7 @@ class Settings(EnvironmentSettings):
     """Address of Ray's Jobs API, which the gateway serves."""
 
     ray_auth_token_path: Path | None = Field(None, validation_alias="RAY_AUTH_TOKEN_PATH")
-    """File that holds the token for `ray_address`."""
+    """File that holds the token for `ray_address`; `token_file` has the default."""
 
     storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
     """Storage of checkpoints: `s3://bucket[/prefix]` or an absolute folder; each job has its own sub-folder."""
@@ -133,6 +133,11 @@ class Settings(EnvironmentSettings):
         return values
 
     @property
+    def token_file(self) -> Path | None:
+        """The file with the token for `ray_address`: without a setting, Ray's default file if it exists."""
+        return self.ray_auth_token_path or (default_token_file() if default_token_file().is_file() else None)
+
+    @property
     def driver_labels(self) -> dict[str, str]:
         """The label that entry points need, as a Ray label selector; empty if any node is accepted."""
         return label_selector(self.driver_label)
@@ -163,6 +168,11 @@ class Settings(EnvironmentSettings):
         if self.ray_auth_token_path:
             values["RAY_AUTH_MODE"] = "token"
         return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+def default_token_file() -> Path:
+    """Return the file that Ray's clients read without a setting (`ray/_private/authentication` of Ray 2.60)."""
+    return Path.home() / ".ray" / "auth_token"
 
 
 @cache

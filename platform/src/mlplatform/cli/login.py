@@ -1,0 +1,34 @@
+"""`mlplatform login` and `mlplatform logout`: a person's own token on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def login(
+    code: Annotated[str | None, typer.Argument(help="Log-in code; prompted for without.")] = None,
+    force: Annotated[bool, typer.Option(help="Replace a token of somebody else in the file.")] = False,
+) -> None:
+    """Log in with the one-time code that `mlplatform people add` has printed, and store the token for Ray's clients.
+
+    The token is written to the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token, and to nothing else.
+    """
+    from mlplatform.cli.output import span
+    from mlplatform.client.people import check_replaceable, log_in
+    from mlplatform.settings.job import settings
+
+    if not force:
+        check_replaceable(settings())
+    done = log_in(settings(), code or typer.prompt("Log-in code", hide_input=True), force)
+    print(f"Logged in as {done.person} until {span(done.expires)}; the token is in {done.file}.")
+    print(f"Ray's own clients send it with: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={done.file}")
+
+
+def logout() -> None:
+    """Revoke the token of `mlplatform login` and remove its file."""
+    from mlplatform.client.people import log_out
+    from mlplatform.settings.job import settings
+
+    print(f"Logged out; {log_out(settings())} is removed.")

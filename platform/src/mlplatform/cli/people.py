@@ -1,0 +1,74 @@
+"""`mlplatform people ...`: add, list and remove people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="People with tokens of their own: add, list, remove.")
+
+Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
+
+
+@app.command()
+def add(
+    name: Name,
+    team: Annotated[str | None, typer.Option(help="Team to join; `mlplatform teams add` adds one.")] = None,
+    lead: Annotated[bool, typer.Option(help="Lead of the team, who may stop and delete its jobs.")] = False,
+    admin: Annotated[bool, typer.Option(help="Administrator, who may do everything.")] = False,
+) -> None:
+    """Add a person, and print a code for `mlplatform login`.
+
+    If the person exists, add the team or rights that are given. The code is valid once, for 24 hours; earlier codes of
+    the person are void.
+    """
+    from mlplatform.cli.output import span
+    from mlplatform.client.people import add_person, connected
+    from mlplatform.settings.job import settings
+
+    with connected(settings()) as link:
+        answer = add_person(link, name, team, lead, admin)
+    print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
+    print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
+
+
+@app.command("list")
+def list_() -> None:
+    """Show all people with their teams."""
+    from mlplatform.cli.output import print_table, span
+    from mlplatform.client.people import connected, people
+    from mlplatform.settings.job import settings
+
+    with connected(settings()) as link:
+        found = people(link)
+    if not found:
+        print("Nobody has been added: everybody uses the shared token.")
+        return
+    rows = [
+        (
+            person["name"],
+            ", ".join(f"{team} (lead)" if role == "lead" else team for team, role in person["teams"].items()),
+            "administrator" if person["administrator"] else "",
+            span(datetime.fromisoformat(person["created"])),
+        )
+        for person in found
+    ]
+    print_table(["Name", "Teams", "Rights", "Added"], rows)
+
+
+@app.command()
+def remove(
+    name: Name, team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None
+) -> None:
+    """Remove a person and revoke all tokens at once; running jobs continue, and all jobs stay."""
+    from mlplatform.client.people import connected, remove_person
+    from mlplatform.settings.job import settings
+
+    with connected(settings()) as link:
+        remove_person(link, name, team)
+    if team:
+        print(f"Removed {name} from team {team}.")
+    else:
+        print(f"Removed {name}. The jobs stay, and would belong to anybody who is added under this name again.")

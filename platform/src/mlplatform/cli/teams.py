@@ -1,0 +1,115 @@
+"""`mlplatform teams ...`: add, change and list teams."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list.")
+
+Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
+Gpus = Annotated[float | None, typer.Option(min=0, help="GPUs that the team is guaranteed (default 0).")]
+Cpus = Annotated[float | None, typer.Option(min=0, help="CPUs that the team is guaranteed (default 0).")]
+Weight = Annotated[float | None, typer.Option(min=0, help="Weight for idle resources (default 1).")]
+Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none, as in 24h (the default).")]
+Cap = Annotated[
+    list[str] | None, typer.Option(help="Upper limit of the team: gpus=4, cpus=, running= or waiting=; repeatable.")
+]
+PersonCap = Annotated[list[str] | None, typer.Option(help="The same for each person of the team; repeatable.")]
+
+
+@app.command()
+def add(
+    name: Name,
+    gpus: Gpus = None,
+    cpus: Cpus = None,
+    weight: Weight = None,
+    default_limit: Limit = None,
+    cap: Cap = None,
+    person_cap: PersonCap = None,
+) -> None:
+    """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
+    from mlplatform.client.people import GUARANTEES, add_team, connected
+    from mlplatform.settings.job import settings
+
+    values = _values(gpus, cpus, weight, default_limit, cap, person_cap)
+    with connected(settings()) as link:
+        add_team(link, name, values)
+    print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
+
+
+@app.command("set")
+def set_(
+    name: Name,
+    gpus: Gpus = None,
+    cpus: Cpus = None,
+    weight: Weight = None,
+    default_limit: Limit = None,
+    cap: Cap = None,
+    person_cap: PersonCap = None,
+) -> None:
+    """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
+    from mlplatform.client.people import connected, set_team
+    from mlplatform.settings.job import settings
+
+    values = _values(gpus, cpus, weight, default_limit, cap, person_cap)
+    with connected(settings()) as link:
+        set_team(link, name, values)
+    print(f"Changed team {name}.")
+
+
+@app.command("list")
+def list_() -> None:
+    """Show all teams with their shares and limits."""
+    from mlplatform.cli.output import print_table
+    from mlplatform.client.people import connected, teams
+    from mlplatform.settings.job import settings
+
+    with connected(settings()) as link:
+        found = teams(link)
+    if not found:
+        print("There are no teams; `mlplatform teams add NAME` adds one.")
+        return
+    rows = [
+        (
+            team["name"],
+            *(f"{team[column]:g}" for column in ("share_gpus", "share_cpus", "weight")),
+            f"{team['default_limit_s'] / 3600:g} h",
+            _shown(team["caps"]),
+        )
+        for team in found
+    ]
+    print_table(["Team", "GPUs", "CPUs", "Weight", "Time limit", "Upper limits"], rows)
+
+
+def _values(
+    gpus: float | None,
+    cpus: float | None,
+    weight: float | None,
+    default_limit: str | None,
+    cap: list[str] | None,
+    person_cap: list[str] | None,
+) -> dict[str, Any]:
+    """Return the fields of the gateway that are given."""
+    from mlplatform.client.audit import seconds_in
+    from mlplatform.client.people import caps_in
+
+    given: dict[str, Any] = {
+        "share_gpus": gpus,
+        "share_cpus": cpus,
+        "weight": weight,
+        "default_limit_s": None if default_limit is None else seconds_in(default_limit, "--default-limit"),
+    }
+    if cap or person_cap:
+        caps = {"team": caps_in("--cap", cap or []), "person": caps_in("--person-cap", person_cap or [])}
+        given["caps"] = {whose: limits for whose, limits in caps.items() if limits}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _shown(caps: dict[str, dict[str, float]]) -> str:
+    return "; ".join(
+        f"{whose}: " + ", ".join(f"{name} {value:g}" for name, value in limits.items())
+        for whose, limits in caps.items()
+        if limits
+    )

@@ -1,0 +1,218 @@
+"""People, teams and tokens at the gateway, and the file with a person's own token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mlplatform.client.connection import Connection
+from mlplatform.contract import PERSON_TOKEN
+from mlplatform.errors import AccessError, SettingsError
+from mlplatform.files import atomic
+from mlplatform.settings.job import Settings, default_token_file
+
+GUARANTEES = """\
+Between people on one Ray cluster, the platform guarantees:
+- The gateway knows who sends a request. It shows logs, commands and names of variables of a job to its team only, and
+  values of variables to its owner only. Only the owner, leads of the team and administrators can stop or delete it.
+- A mistake in somebody's command or script changes no job of anybody else through the gateway.
+It does not guarantee:
+- Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
+  as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
+- That a job uses only what it has declared: Ray also grants what the job's code requests later.
+- Separate data: until jobs have accounts of their own, all use the same ones at MLflow and the object store.
+Teams that must be protected from each other need a stack each.
+"""
+"""Guarantees of one Ray cluster for several people, in plain words."""
+
+
+@dataclass(frozen=True)
+class LoggedIn:
+    """A log-in that has succeeded.
+
+    Attributes:
+        person: name of the person.
+        expires: end of the token.
+        file: file with the token.
+    """
+
+    person: str
+    expires: datetime
+    file: Path
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[Connection]:
+    """Connect to the gateway, and close the connection at the end."""
+    link = Connection(settings)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def add_person(link: Connection, name: str, team: str | None, lead: bool, administrator: bool) -> Mapping[str, Any]:
+    """Add a person, or add a team or rights to one; return the answer with the log-in `code`."""
+    body = {"name": name, "team": team, "lead": lead, "administrator": administrator}
+    answer: Mapping[str, Any] = link.call("POST", "/platform/people", named=True, json=body).json()
+    return answer
+
+
+def remove_person(link: Connection, name: str, team: str | None) -> None:
+    """Remove a person, or only from a team."""
+    link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params={"team": team} if team else None)
+
+
+def people(link: Connection) -> Sequence[Mapping[str, Any]]:
+    """Return all people by name."""
+    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/people").json()["people"]
+    return found
+
+
+def add_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
+    """Add a team; `values` are fields of the gateway's description."""
+    link.call("POST", "/platform/teams", json={"name": name, **values})
+
+
+def set_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
+    """Change values of a team."""
+    link.call("PATCH", f"/platform/teams/{quote(name)}", named=True, json=values)
+
+
+def teams(link: Connection) -> Sequence[Mapping[str, Any]]:
+    """Return all teams by name."""
+    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/teams").json()["teams"]
+    return found
+
+
+def tokens(link: Connection) -> Sequence[Mapping[str, Any]]:
+    """Return the person's own tokens; all tokens for administrators."""
+    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/tokens").json()["tokens"]
+    return found
+
+
+def revoke(link: Connection, token_id: str) -> None:
+    """Revoke a token."""
+    link.call("DELETE", f"/platform/tokens/{quote(token_id)}", named=True)
+
+
+def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:
+    """Return upper limits by name, from `gpus=4`; a name with nothing behind the `=` has no limit.
+
+    Raises:
+        SettingsError: a pair is invalid.
+    """
+    found: dict[str, float] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in ("gpus", "cpus", "running", "waiting"):
+            raise SettingsError(f"Invalid {option} {pair!r}: use gpus=, cpus=, running= or waiting= and a number.")
+        if value:
+            try:
+                found[name] = float(value) if name in ("gpus", "cpus") else int(value)
+            except ValueError as error:
+                raise SettingsError(f"Invalid {option} {pair!r}: {value!r} is not a number.") from error
+    return found
+
+
+def token_path(settings: Settings) -> Path:
+    """Return the file that Ray's clients and this package read a token from."""
+    return settings.ray_auth_token_path or default_token_file()
+
+
+def check_replaceable(settings: Settings) -> None:
+    """Check that the file for the token has no other token than a person's.
+
+    Raises:
+        SettingsError: it has one, such as the shared token.
+    """
+    file = token_path(settings)
+    if _content(file) and _id_in(file) is None:
+        raise SettingsError(
+            f"{file} has a token that is not a person's; set RAY_AUTH_TOKEN_PATH to another file, or pass --force to "
+            "replace it."
+        )
+
+
+def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
+    """Exchange a log-in code for a token, and write it to the file that Ray's clients read, with mode 0600.
+
+    A token of the same person in the file is replaced and revoked.
+
+    Args:
+        settings: address of the gateway, and the file.
+        code: a code of `mlplatform people add`.
+        force: replace a token of somebody else, which remains valid.
+
+    Raises:
+        AccessError: the code is wrong, used or expired.
+        JobError: the token in the file is of somebody else; the code remains valid.
+        SettingsError: the file has another token or cannot be written.
+    """
+    file = token_path(settings)
+    if not force:
+        check_replaceable(settings)
+    body = {"code": code, **({"instead_of": old} if not force and (old := _id_in(file)) else {})}
+    link = Connection(settings, authenticates=False)
+    try:
+        # Written first: a code is used up by the answer.
+        with _private_file(file) as draft:
+            answer = link.call("POST", "/platform/tokens", json=body).json()
+            draft.write_text(f"{answer['token']}\n")
+    except OSError as error:
+        raise SettingsError(
+            f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
+        ) from error
+    finally:
+        link.close()
+    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file)
+
+
+def log_out(settings: Settings) -> Path:
+    """Revoke the person's token and remove its file; return the file.
+
+    Raises:
+        SettingsError: there is no such file, or it has another token, which stays.
+        UnreachableError: nothing answers at the address; the file stays.
+    """
+    file = token_path(settings)
+    token_id = _id_in(file)
+    if token_id is None:
+        raise SettingsError(f"{file} has no token of a person, so there is nothing to log out from.")
+    link = Connection(settings)
+    try:
+        with suppress(AccessError):  # it has ended
+            revoke(link, token_id)
+    finally:
+        link.close()
+    file.unlink()
+    return file
+
+
+@contextmanager
+def _private_file(file: Path) -> Iterator[Path]:
+    """Yield an empty file with mode 0600 that replaces another at the end."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with atomic.new_file(file) as draft:
+        draft.touch(mode=0o600)
+        yield draft
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file.") from error
+
+
+def _id_in(file: Path) -> str | None:
+    """Return the id of the person's token in a file; None if it has none."""
+    match = PERSON_TOKEN.fullmatch(_content(file))
+    return match[1] if match else None

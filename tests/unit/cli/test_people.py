@@ -1,0 +1,185 @@
+"""`mlplatform people`, `teams`, `login`, `logout` and `tokens` against a whole gateway."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from ray_head import TOKEN
+from started_gateway import StartedGateway
+
+SHARED = "ray_token"
+
+
+@dataclass
+class Machine:
+    """A machine with a home folder, whose command line uses a gateway."""
+
+    address: str
+    home: Path
+    token_file: Path | None = None
+
+    def run(self, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200"}
+        if self.token_file:
+            env["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
+        command = [sys.executable, "-m", "mlplatform", *words]
+        return subprocess.run(command, env=env, input=answer, capture_output=True, text=True, check=False)
+
+    def prints(self, *words: str) -> str:
+        """Standard output of a command that succeeds."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refuses(self, *words: str) -> str:
+        """The one sentence of a command that fails."""
+        done = self.run(*words)
+        assert done.returncode in (1, 2)
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        return done.stderr.strip()
+
+    @property
+    def token(self) -> Path:
+        return self.home / ".ray" / "auth_token"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    with StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}").running() as client:
+        yield client
+
+
+@pytest.fixture
+def host(gateway: httpx.Client, tmp_path: Path) -> Machine:
+    """The platform's host, with the shared token."""
+    return Machine(str(gateway.base_url), tmp_path / "root", tmp_path / SHARED)
+
+
+@pytest.fixture
+def laptop(gateway: httpx.Client, tmp_path: Path) -> Machine:
+    """A laptop without any token."""
+    return Machine(str(gateway.base_url), tmp_path / "home")
+
+
+def code_of(host: Machine, *words: str) -> str:
+    """Run `people add`; return the code that it prints."""
+    found = re.search(r"mlplatform login (\S+)", host.prints("people", "add", *words))
+    assert found
+    return found[1]
+
+
+def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Machine) -> None:
+    host.prints("teams", "add", "vision")
+    other = laptop.home / ".aws" / "credentials"
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+    printed = laptop.prints("login", code_of(host, "alice", "--team", "vision"))
+    assert "Logged in as alice until" in printed
+    assert f"RAY_AUTH_TOKEN_PATH={laptop.token}" in printed
+    assert stat.S_IMODE(laptop.token.stat().st_mode) == 0o600
+    assert laptop.token.read_text().startswith("mlp_")
+    assert laptop.token.read_text().strip() not in printed
+    assert laptop.prints("jobs").strip()
+    assert (other.read_text(), sorted(path.name for path in laptop.home.iterdir())) == ("mine", [".aws", ".ray"])
+    assert laptop.refuses("audit").startswith("Only administrators may use GET")
+
+
+def test_code_is_prompted_for(host: Machine, laptop: Machine) -> None:
+    code = code_of(host, "ada", "--admin")
+    done = laptop.run("login", answer=f"{code}\n")
+    assert "Logged in as ada" in done.stdout
+    assert code not in done.stdout
+
+
+def test_log_in_replaces_a_token_of_the_same_person(host: Machine, laptop: Machine) -> None:
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    former = laptop.token.read_text()
+    laptop.prints("login", code_of(host, "ada"))
+    assert laptop.token.read_text() != former
+    assert [line.split()[2] for line in laptop.prints("tokens", "list").splitlines()[1:]] == ["revoked", "valid"]
+
+
+def test_log_in_keeps_a_token_of_somebody_else_unless_forced(host: Machine, laptop: Machine) -> None:
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    former = laptop.token.read_text()
+    code = code_of(host, "eve", "--admin")
+    assert "The code is of eve" in laptop.refuses("login", code)
+    assert laptop.token.read_text() == former
+    assert "Logged in as eve" in laptop.prints("login", code, "--force")
+
+
+def test_log_in_keeps_the_shared_token(host: Machine, tmp_path: Path) -> None:
+    code = code_of(host, "ada", "--admin")
+    refusal = host.refuses("login", code)
+    assert f"{tmp_path / SHARED} has a token that is not a person's" in refusal
+    assert (tmp_path / SHARED).read_text() == TOKEN
+    assert "has no token of a person" in host.refuses("logout")
+
+
+def test_wrong_code_writes_nothing(laptop: Machine) -> None:
+    assert laptop.refuses("login", "wrong").startswith("This log-in code is wrong")
+    assert not laptop.token.exists()
+    assert list(laptop.token.parent.iterdir()) == []
+
+
+def test_log_out_revokes_the_token(host: Machine, laptop: Machine) -> None:
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    copy = laptop.home / "copy"
+    copy.write_text(laptop.token.read_text())
+    assert f"Logged out; {laptop.token} is removed." in laptop.prints("logout")
+    assert not laptop.token.exists()
+    laptop.token_file = copy
+    assert "This token of ada was revoked" in laptop.refuses("jobs")
+    assert laptop.run("logout").returncode == 0
+
+
+def test_revoked_token_is_refused_with_the_reason(host: Machine, laptop: Machine) -> None:
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    token_id = laptop.token.read_text().split("_")[1]
+    assert host.prints("tokens", "revoke", token_id) == f"Revoked token {token_id}.\n"
+    assert "This token of ada was revoked; ask an administrator" in laptop.refuses("jobs")
+    assert "There is no token 'missing'" in host.refuses("tokens", "revoke", "missing")
+
+
+def test_people_are_listed_and_removed(host: Machine) -> None:
+    assert "everybody uses the shared token" in host.prints("people", "list")
+    host.prints("teams", "add", "vision")
+    code_of(host, "lena", "--team", "vision", "--lead")
+    code_of(host, "ada", "--admin")
+    rows = [line.split() for line in host.prints("people", "list").splitlines()[1:]]
+    assert [row[:3] for row in rows] == [["ada", "administrator", rows[0][2]], ["lena", "vision", "(lead)"]]
+    assert host.prints("people", "remove", "lena", "--team", "vision") == "Removed lena from team vision.\n"
+    assert "Removed lena. The jobs stay" in host.prints("people", "remove", "lena")
+    assert "There is no person 'lena'" in host.refuses("people", "remove", "lena")
+    assert "There is no team 'audio'" in host.refuses("people", "add", "otto", "--team", "audio")
+
+
+def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
+    printed = host.prints("teams", "add", "vision", "--gpus", "2", "--cap", "gpus=4", "--person-cap", "running=2")
+    assert "It does not guarantee:\n- Protection from hostile code" in printed
+    host.prints("teams", "set", "vision", "--weight", "2.5", "--default-limit", "4h")
+    row = host.prints("teams", "list").splitlines()[1]
+    assert row.split() == ["vision", "2", "0", "2.5", "4", "h", "team:", "gpus", "4;", "person:", "running", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--default-limit", "soon"), "Invalid --default-limit 'soon'"),
+        (("--cap", "disks=1"), "Invalid --cap 'disks=1'"),
+        (("--person-cap", "running=many"), "'many' is not a number"),
+        (("--default-limit", "1s"), "default_limit_s=1"),
+    ],
+)
+def test_invalid_value_of_team_is_named(host: Machine, words: tuple[str, ...], named: str) -> None:
+    assert named in host.refuses("teams", "add", "vision", *words)
