@@ -54,7 +54,9 @@ GROUPS = {
     "grafana": Group("grafana", ("grafana_password",)),
     "certificates": Group("proxy", ()),
     "notebook": Group("notebook", ("notebook_token",), "JupyterLab restarts, which ends kernels and terminals"),
-    "ray": Group("ray", ("ray_token",), "Ray restarts, and open jobs continue as their next attempt"),
+    "ray": Group(
+        "ray", ("ray_token", "log_shipper_token"), "Ray restarts, and open jobs continue as their next attempt"
+    ),
 }
 """Groups by name, in the order in which they are shown."""
 

@@ -67,6 +67,7 @@ FILES: dict[str, _Write] = {
     "mlflow_webhook_key": fernet_key,
     "mlflow_signing_key": _plain,
     "ray_token": _plain,
+    "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
     "notebook_token": _plain,
     "prometheus_password": _plain,

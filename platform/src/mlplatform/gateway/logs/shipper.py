@@ -328,6 +328,8 @@ def _answer(answer: httpx.Response) -> str:
 async def ship(config: GatewaySettings) -> None:
     """Ship logs and starts until SIGTERM."""
     token = TokenFile(config.token_path)
+    if config.shipper_token_path is not None:
+        token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
     # The environment's proxies are for the internet, not for the gateway.
     async with httpx.AsyncClient(
         base_url=config.gateway, auth=token.sign, timeout=_TIMEOUT_SECONDS, trust_env=False
