@@ -167,6 +167,11 @@ def test_other_ray_paths_are_for_administrators(clients: dict[str, httpx.Client]
     assert clients["administrator"].get(path).status_code == 503
 
 
+def test_log_shipper_reaches_nothing_of_ray(clients: dict[str, httpx.Client]) -> None:
+    for path in ("/nodes?view=summary", "/api/v0/tasks"):
+        assert clients["log shipper"].get(path).status_code == 403
+
+
 def test_jobs_that_only_ray_knows_do_not_exist_for_people(clients: dict[str, httpx.Client]) -> None:
     for method, path in (("GET", ""), ("GET", "/logs"), ("POST", "/stop"), ("DELETE", "")):
         answer = clients["owner"].request(method, f"/api/jobs/01000000{path}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.gateway.http.auth import principal_of
+from mlplatform.gateway.http.auth import principal_of, without_personal
 
 _READ = ("GET", "HEAD")
 
@@ -93,17 +93,18 @@ class AllowedRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
-        lists = [self._allowed] if principal_of(scope).administrator else [self._of_people, self._allowed]
+        principal = principal_of(scope)
+        lists = [self._allowed] if principal.administrator else [self._of_people, self._allowed]
         for_all, *for_administrators = (
             any(method in methods and path.fullmatch(scope["path"]) for methods, path in allowed) for allowed in lists
         )
-        if for_all:
-            return await self._app(scope, receive, send)
+        if for_all and not principal.service:
+            return await self._app(without_personal(scope), receive, send)
         shown = f"{method} {scope['path'][:200]!r}"
         if scope["path"].startswith("/platform/"):
             unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.yaml.", 404)
             return await unknown(scope, receive, send)
-        if any(for_administrators):
+        if for_all or any(for_administrators):
             text = f"Only administrators may use {shown} of Ray; `mlplatform jobs` and the front page show your jobs."
             return await PlainTextResponse(text, 403)(scope, receive, send)
         text = f"The gateway does not pass {shown} on to Ray; use a job or the command line."

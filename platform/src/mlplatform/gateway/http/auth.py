@@ -330,5 +330,12 @@ def _with_token(scope: Scope, token: str) -> Scope:
     return {**scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]}
 
 
+def without_personal(scope: Scope) -> Scope:
+    """Return the request without tokens of people, which are sent along to open paths, too."""
+    personal = f"Bearer {PREFIX}".encode()
+    kept = [item for item in scope["headers"] if item[0] not in _CREDENTIALS or not item[1].startswith(personal)]
+    return {**scope, "headers": kept}
+
+
 def _equal(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("latin-1", "replace"), f"Bearer {token}".encode())

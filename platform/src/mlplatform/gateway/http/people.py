@@ -75,7 +75,7 @@ class _Code(_Strict):
     """Fields of `Tokens.exchange`."""
 
     code: Annotated[str, Field(max_length=100)]
-    instead_of: Annotated[str, Field(max_length=100)] = ""
+    instead_of: Annotated[str, Field(pattern=r"^([a-z0-9]{20})?$")] = ""
 
 
 class PeopleRoutes:

@@ -23,13 +23,18 @@ RESERVED = frozenset(
 """Names that no person and no team can have."""
 
 
+def is_name(name: str) -> bool:
+    """Return whether a person or a team can have a name; others need not be looked up."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(what: str, name: str) -> str:
     """Return a name for a person or a team.
 
     Raises:
         PersonError: it is invalid or reserved.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise PersonError(
             f"Invalid name of a {what} {name[:100]!r}: use 2 to 30 lower-case letters, digits and single '-', "
             "beginning with a letter."

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Engine, delete, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError
-from mlplatform.gateway.people.names import check_name
+from mlplatform.gateway.people.names import check_name, is_name
 from mlplatform.gateway.people.principal import Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform.gateway.people.tokens import new_code
@@ -80,8 +81,10 @@ class People:
             administrator: give the rights of administrators; false leaves them as they are.
 
         Raises:
-            PersonError: the name is invalid or that of a team, or neither a team nor `administrator` is set.
+            PersonError: the name is invalid or that of a team, a new person gets neither a team nor the rights of
+                administrators, or `lead` is set without a team.
             NoSuchNameError: there is no such team.
+            NameTakenError: another request adds the person at the same moment.
         """
         invited = await self._add(check_name("person", name), actor, team, lead, administrator)
         self._changed()
@@ -135,6 +138,7 @@ class People:
             raise PersonError(f"The name {name!r} is that of a person; choose another name for the team.")
         team = TeamRow(name=name, created=datetime.now(UTC), **{**DEFAULTS, **values})
         session.add(team)
+        _flush(session, f"team {name}")
         record(session, actor, "add", f"team {name}", after=_facts(team))
         return team
 
@@ -156,6 +160,8 @@ class People:
     def _add(
         self, session: Session, name: str, actor: Actor, team: str | None, lead: bool, administrator: bool
     ) -> Invited:
+        if lead and team is None:
+            raise PersonError(f"{name} can only be the lead of a team; name the team (--team).")
         row = session.get(PersonRow, name, with_for_update=True)
         before = None if row is None else _rights(session, row)
         if row is None:
@@ -165,6 +171,8 @@ class People:
                 raise PersonError(f"The name {name!r} is that of a team; choose another name for the person.")
             row = PersonRow(name=name, administrator=False, created=datetime.now(UTC))
             session.add(row)
+            # Before any other statement, which would write the row, too.
+            _flush(session, f"person {name}")
         row.administrator = row.administrator or administrator
         if team is not None:
             _join(session, _team(session, team).name, name, Role.LEAD if lead else Role.MEMBER)
@@ -190,7 +198,7 @@ class People:
     def _leave(self, session: Session, name: str, team: str, actor: Actor) -> None:
         row = _person(session, name)
         before = _rights(session, row)
-        member = session.get(MemberRow, (team, name))
+        member = session.get(MemberRow, (team, name)) if is_name(team) else None
         if member is None:
             raise NoSuchNameError(
                 f"{name} is not a member of team {team[:100]!r}; `mlplatform people list` lists teams."
@@ -201,17 +209,25 @@ class People:
 
 
 def _person(session: Session, name: str) -> PersonRow:
-    row = session.get(PersonRow, name)
+    row = session.get(PersonRow, name) if is_name(name) else None
     if row is None:
         raise NoSuchNameError(f"There is no person {name[:100]!r}; `mlplatform people list` lists them.")
     return row
 
 
 def _team(session: Session, name: str, lock: bool = False) -> TeamRow:
-    team = session.get(TeamRow, name, with_for_update=lock)
+    team = session.get(TeamRow, name, with_for_update=lock) if is_name(name) else None
     if team is None:
         raise NoSuchNameError(f"There is no team {name[:100]!r}; `mlplatform teams add` adds one.")
     return team
+
+
+def _flush(session: Session, what: str) -> None:
+    """Write what was added; raise NameTakenError if another request has added it at the same moment."""
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise NameTakenError(f"Another request has changed the {what} at this moment; send yours again.") from error
 
 
 def _join(session: Session, team: str, person: str, role: Role) -> None:
