@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from mlplatform.gateway.control.reconciler import Reconciler
@@ -33,8 +34,11 @@ class StandInHead:
     wanted: list[dict[str, float]] = field(default_factory=list)
     """Bundles of a pending placement group."""
 
+    dead: dict[str, datetime] = field(default_factory=dict)
+    """Times of death of nodes."""
+
     async def look(self) -> ClusterSnapshot:
-        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset({"n"}), frozenset(), [NODE])
+        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset({"n"}), self.dead, [NODE])
 
     async def submit(self, request: dict[str, Any]) -> None:
         self.submitted.append(request["submission_id"])

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from mlplatform.gateway.jobs.states import Outcome, State, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.migrations.upgrade import configured, upgrade
+from mlplatform.gateway.usage.ledger import milliseconds
 
 FIXTURES = next(folder for folder in Path(__file__).parents if folder.name == "tests") / "fixtures" / "0.1.0"
 FIXTURES_0_3_0 = FIXTURES.with_name("0.3.0")
@@ -204,3 +206,32 @@ def test_ended_jobs_without_closed_runs_are_closed_later(store: JobStore) -> Non
     assert {job.id for job in unclosed if job} == {
         *("failed", "failed-by-losses", "refused", "stopped", "stopped-while-waiting", "running", "waiting-again"),
     }
+
+
+def ledger(store: JobStore) -> list[dict[str, Any]]:
+    with store.engine.connect() as connection:
+        return [dict(row) for row in connection.execute(text("SELECT * FROM usage ORDER BY job, attempt")).mappings()]
+
+
+def test_ledger_has_stored_attempts_of_earlier_versions(store: JobStore) -> None:
+    attempts = [(job, attempt) for job in do(upgraded(store)) for attempt in job["attempts"]]
+    found = ledger(store)
+    assert [(row["job_id"], row["attempt"]) for row in found] == [
+        (job["id"], attempt["number"]) for job, attempt in attempts
+    ]
+    for row, (job, attempt) in zip(found, attempts, strict=True):
+        began = milliseconds(datetime.fromisoformat(attempt["created"]))
+        ended = attempt["ended"] and milliseconds(datetime.fromisoformat(attempt["ended"]))
+        assert (row["user"], row["person"], row["team"]) == (job["user"], None, None)
+        assert (row["n"], row["kind"], row["outcome"]) == (1, "share", attempt["outcome"])
+        assert (row["began"], row["ended"], row["recorded"]) == (began, ended, ended)
+    held = {row["job_id"]: (row["gpus"], row["cpus"]) for row in found if row["gpus"] or row["cpus"]}
+    assert held == {"succeeded-after-losses": (0, 5_000), "running": (20_000, 20_000)}
+
+
+def test_open_attempt_of_earlier_version_is_closed_in_the_ledger(store: JobStore) -> None:
+    do(store.end_attempt("running", 3, Verdict(Outcome.SUCCEEDED, "Job finished successfully.", 0), None, False))
+    (row,) = (row for row in ledger(store) if (row["job_id"], row["attempt"]) == ("running", 3))
+    ended = do(store.get("running")).attempts[-1].ended
+    assert ended
+    assert (row["ended"], row["outcome"]) == (milliseconds(ended), "SUCCEEDED")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +98,22 @@ def test_package_too_large_for_ray_is_not_reuploaded(
 
     with pytest.raises(expected):
         asyncio.run(bring())
+
+
+def test_dead_nodes_are_listed_with_the_time_of_death(serve: Serve) -> None:
+    lost = json.loads((Path(__file__).parents[2] / "ray_listings.json").read_text())["lost"]
+    answers = {
+        "/api/jobs/": [],
+        "/api/v0/nodes": {"data": {"result": {"result": lost["shapes"]}}},
+        "/nodes": {"data": lost["summary"]},
+    }
+
+    async def dead() -> dict[str, datetime]:
+        head = RayHead(serve(lambda method, path: (200, json.dumps(answers[path.partition("?")[0]]))), "http://none")
+        try:
+            return dict((await head.look()).dead)
+        finally:
+            await head.close()
+
+    (died,) = asyncio.run(dead()).values()
+    assert died == datetime(2026, 11, 21, 5, 27, 31, 427_000, UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import anyio.to_thread
@@ -40,20 +41,20 @@ class Finisher:
         self._outages = outages
         self._on_end = on_end
 
-    async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> None:
+    async def finish(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any] | None, died: datetime | None) -> None:
         """End an attempt that Ray reports as ended or lost; may be repeated.
 
         Args:
             job: its job.
             attempt: the attempt.
             ray: Ray's details of the attempt; None if Ray does not know it.
-            node_dead: Ray lists the driver's node as dead.
+            died: time of death of the driver's node; None if Ray does not list it as dead.
 
         Raises:
             UnreachableError: Ray's head, the storage or the database is unavailable.
         """
         observed_at = time.time()
-        verdict = await self._verdict(attempt, ray, node_dead)
+        verdict = await self._verdict(attempt, ray, died is not None)
         if verdict is None:
             return
         lost = verdict.outcome is Outcome.LOST
@@ -64,7 +65,7 @@ class Finisher:
             # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
             # deleted and its id reused.
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)
-        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes)
+        ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
         if ended is None:
             return
         self._on_end()

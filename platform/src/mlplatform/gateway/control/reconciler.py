@@ -248,10 +248,10 @@ class Reconciler:
             name = cluster.names.get(node or "")
             await self._store.seen(job.id, attempt.number, ray, name)
             attempt.node = name or attempt.node
-        node_dead = node in cluster.dead
-        if judge(Observation(ray, node_dead)) is not None:
+        died = cluster.dead.get(node or "")
+        if judge(Observation(ray, died is not None)) is not None:
             self._ending.add(job.id)
-            self._spawn(job, attempt, self._finisher.finish(job, attempt, ray, node_dead))
+            self._spawn(job, attempt, self._finisher.finish(job, attempt, ray, died))
         elif ray and ray["status"] == "PENDING" and (work := self._end_of_start(job, attempt, ray)):
             self._spawn(job, attempt, work)
         elif job.stop_requested and time.monotonic() - self._stopped.get(job.id, 0) > _STOP_AGAIN_SECONDS:
@@ -274,7 +274,7 @@ class Reconciler:
     async def _find_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
         """End an attempt without a supervisor: a head killed before it created one leaves the job pending forever."""
         if not await self._head.has_supervisor(attempt.ray_submission_id):
-            await self._finisher.finish(job, attempt, None, False)
+            await self._finisher.finish(job, attempt, None, None)
 
     async def _hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -163,6 +164,20 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
     why = _first_line(verdict.reason) if lost or verdict.exit_code is None else f"exit code {verdict.exit_code}"
     message = f"Attempt {number} {where}; attempt {number - 1} {what}: {why}."
     return Transition(State.WAITING, message, min(_FIRST_DELAY_S * 2 ** min(used, 6), _MOST_DELAY_S))
+
+
+def end_of(ray: Mapping[str, Any] | None, died: datetime | None, noticed: datetime) -> datetime:
+    """Return the time at which an attempt has ended: the earliest of the times that are known.
+
+    Args:
+        ray: Ray's details of the attempt; `end_time` is in milliseconds, by the clock of a node. None if Ray does not
+            know it.
+        died: death of the driver's node, by Ray's head; None if the node is alive.
+        noticed: time at which the gateway has noticed the end.
+    """
+    by_ray = ray.get("end_time") if ray else None
+    known = [noticed if by_ray is None else datetime.fromtimestamp(by_ray / 1000, UTC), died or noticed]
+    return min(noticed, *known)
 
 
 def _judge_failed(observed: Observation, ray: Mapping[str, Any]) -> Verdict:

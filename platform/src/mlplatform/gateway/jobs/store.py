@@ -18,7 +18,9 @@ from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobE
 from mlplatform.gateway.jobs.details import redacted
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
-from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transition, Verdict, next_state
+from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transition, Verdict, end_of, next_state
+from mlplatform.gateway.jobs.submission import requested
+from mlplatform.gateway.usage import ledger
 from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
@@ -141,6 +143,7 @@ class JobStore:
         attempt_id = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now())
         job.attempts.append(attempt)
+        ledger.begin(session, _holder(job), number, requested(job), attempt.created)
         job.state = State.STARTING
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."
@@ -172,7 +175,14 @@ class JobStore:
 
     @transaction
     def end_attempt(
-        self, session: Session, job_id: str, number: int, verdict: Verdict, ray: dict[str, Any] | None, resumes: bool
+        self,
+        session: Session,
+        job_id: str,
+        number: int,
+        verdict: Verdict,
+        ray: dict[str, Any] | None,
+        resumes: bool,
+        died: datetime | None = None,
     ) -> Ended | None:
         """Store an attempt's end and the transition of its job; None if that was done before.
 
@@ -182,22 +192,14 @@ class JobStore:
             verdict: how it ended.
             ray: Ray's details of it; None if Ray does not know it.
             resumes: the job continues from a checkpoint when it is started again.
+            died: death of the driver's node; None if the node is alive.
         """
         job = _find(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return None
-        verdict = _end_attempt(attempt, verdict, ray)
-        count = RestartCounts(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
-        transition = next_state(verdict, count, job.stop_requested, resumes)
-        job.losses += verdict.outcome is Outcome.LOST
-        job.failures += verdict.outcome is Outcome.FAILED
-        if transition.state.final:
-            job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
-            _end(job, transition)
-        else:
-            job.state, job.message = transition.state, transition.message
-            job.not_before = now() + timedelta(seconds=transition.delay_s)
+        verdict = _end_attempt(session, job, attempt, verdict, ray, died)
+        transition = _advance(job, verdict, resumes)
         return Ended(number, verdict, transition)
 
     @transaction
@@ -207,9 +209,9 @@ class JobStore:
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return
-        reason = reason.replace("\0", "")
-        attempt.ended, attempt.outcome, attempt.reason, attempt.in_ray = now(), Outcome.FAILED, reason, False
-        _end(job, Transition(State.FAILED, reason))
+        verdict = _end_attempt(session, job, attempt, Verdict(Outcome.FAILED, reason))
+        attempt.in_ray = False
+        _end(job, Transition(State.FAILED, verdict.reason))
 
     @transaction
     def set_message(self, session: Session, job_id: str, message: str, state: State) -> None:
@@ -305,8 +307,15 @@ def _find(session: Session, job_id: str, lock: bool = False) -> JobRow:
     return job
 
 
-def _end_attempt(attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | None) -> Verdict:
-    """Write an attempt's end into its row; return the verdict with a reason that names the job by its own id."""
+def _end_attempt(
+    session: Session,
+    job: JobRow,
+    attempt: AttemptRow,
+    verdict: Verdict,
+    ray: dict[str, Any] | None = None,
+    died: datetime | None = None,
+) -> Verdict:
+    """Write an attempt's end into its row and the ledger; return the verdict, its reason with the job's own id."""
     if ray is not None:
         attempt.node_id, attempt.agent = ray["driver_node_id"], ray["driver_agent_http_address"]
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
@@ -315,7 +324,28 @@ def _end_attempt(attempt: AttemptRow, verdict: Verdict, ray: dict[str, Any] | No
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
+    ended = end_of(ray, died, attempt.ended)
+    ledger.end(session, job.sequence, attempt.number, ended, attempt.ended, verdict.outcome)
     return replace(verdict, reason=reason)
+
+
+def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
+    """Write into the row of a job what follows the end of its attempt."""
+    count = RestartCounts(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
+    transition = next_state(verdict, count, job.stop_requested, resumes)
+    job.losses += verdict.outcome is Outcome.LOST
+    job.failures += verdict.outcome is Outcome.FAILED
+    if transition.state.final:
+        job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
+        _end(job, transition)
+    else:
+        job.state, job.message = transition.state, transition.message
+        job.not_before = now() + timedelta(seconds=transition.delay_s)
+    return transition
+
+
+def _holder(job: JobRow) -> ledger.Holder:
+    return ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
 
 
 def _facts(job: JobRow) -> dict[str, Any]:

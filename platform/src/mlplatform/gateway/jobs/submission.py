@@ -199,6 +199,16 @@ def request_of(job: JobRow) -> Request:
     return Request(resources_of(job.entrypoint_request), group_of(job.workers), labels)
 
 
+def requested(job: JobRow) -> dict[str, float]:
+    """Return everything that a job requests, its entry point and all of its workers, by Ray's name of the resource."""
+    request = request_of(job)
+    amounts = dict(request.entrypoint.amounts())
+    if group := request.workers:
+        for name, value in group.amounts().items():
+            amounts[name] = amounts.get(name, 0) + group.count * value
+    return amounts
+
+
 def invalid_field(error: ValidationError) -> str:
     """Return one sentence that names the first invalid field of a body, and its value."""
     problem = error.errors()[0]

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
-from mlplatform.gateway.jobs.submission import request_of
+from mlplatform.gateway.jobs.submission import requested
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TotalsReader:
         outcomes = {row.outcome: row.number for row in session.execute(ended.group_by(AttemptRow.outcome))}
         waiting: dict[str, float] = defaultdict(float)
         for job in session.scalars(select(JobRow).where(JobRow.ended.is_(None), JobRow.state == State.WAITING)):
-            for resource, amount in _requested(job).items():
+            for resource, amount in requested(job).items():
                 waiting[resource] += amount
         return Totals(
             jobs={(state, user): count for state, user, count in session.execute(jobs)},
@@ -83,13 +83,3 @@ class TotalsReader:
             RunningAttempt(job_id, number, user, ray_job_id or "", node or "")
             for job_id, number, user, ray_job_id, node in session.execute(query)
         ]
-
-
-def _requested(job: JobRow) -> dict[str, float]:
-    """Return everything that a job requests: its entry point and all of its workers."""
-    request = request_of(job)
-    amounts = dict(request.entrypoint.amounts())
-    if group := request.workers:
-        for name, value in group.amounts().items():
-            amounts[name] = amounts.get(name, 0) + group.count * value
-    return amounts

@@ -6,6 +6,7 @@ from mlplatform.gateway.audit import schema as audit  # noqa: F401 - registers t
 from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs import schema as jobs  # noqa: F401 - registers the tables with Base
 from mlplatform.gateway.people import schema as people  # noqa: F401
+from mlplatform.gateway.usage import schema as usage  # noqa: F401
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 with context.begin_transaction():

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -52,8 +53,8 @@ class ClusterSnapshot:
     alive: frozenset[str]
     """Ids of nodes that Ray lists as alive."""
 
-    dead: frozenset[str]
-    """Ids of nodes that Ray lists as dead."""
+    dead: Mapping[str, datetime]
+    """Times of death by id of the nodes that Ray lists as dead."""
 
     nodes: Sequence[Node]
     """Nodes that are alive or were seen recently."""
@@ -89,7 +90,7 @@ class RayHead:
             drivers=[job for job in jobs if job["type"] != "SUBMISSION"],
             names=listings.host_names(states, summary["data"]),
             alive=frozenset(node["node_id"] for node in states if node["state"] == "ALIVE"),
-            dead=frozenset(node["node_id"] for node in states if node["state"] == "DEAD"),
+            dead={node["node_id"]: _death(node) for node in states if node["state"] == "DEAD"},
             nodes=listings.nodes_in(states, summary["data"], time.time()),
         )
 
@@ -236,6 +237,10 @@ class RayHead:
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"Ray's head at {self.address} does not answer ({reason}).") from error
+
+
+def _death(node: Mapping[str, Any]) -> datetime:
+    return datetime.fromtimestamp(node["end_time_ms"] / 1000, UTC)
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:

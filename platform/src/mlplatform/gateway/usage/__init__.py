@@ -1,0 +1,1 @@
+"""Ledger of the resources that attempts reserve, and its sums per person, team and job."""

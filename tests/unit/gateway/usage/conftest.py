@@ -1,0 +1,16 @@
+"""A clock for the store."""
+
+from __future__ import annotations
+
+import pytest
+from held import Clock
+
+from mlplatform.gateway.jobs import store as jobs_store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The store's clock, which moves only when a test moves it."""
+    clock = Clock()
+    monkeypatch.setattr(jobs_store, "now", clock)
+    return clock
