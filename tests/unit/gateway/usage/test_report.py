@@ -1,0 +1,109 @@
+"""Reports of the ledger: groups, clipping to the window, continuation, and totals that never decrease."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from held import Clock, Terms, at
+from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
+
+from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.usage.ledger import Kind
+from mlplatform.gateway.usage.report import By, UsageReader, Use
+
+
+def add(store: JobStore, job_id: str, gpus: float, person: str | None = None, team: str | None = None) -> int:
+    """Store a job of user `eve` with an attempt that begins now; return its sequence number."""
+    request = {"entrypoint_num_gpus": gpus, "entrypoint_num_cpus": 1}
+    job = submitted(submission_id=job_id, metadata={"user": "eve"}, **request)
+    job.person, job.team = person, team
+    do(store.add(job))
+    begin(store, job_id)
+    return job.sequence
+
+
+def read(store: JobStore, by: By, since: float, until: float) -> list[Use]:
+    return do(UsageReader(store.engine).read(by, at(since), at(until)))
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "seconds"),
+    [(-10, 0, 0), (-10, 1, 1), (0, 10, 10), (3.5, 8, 4.5), (9, 50, 1), (10, 50, 0), (8, 3, 0), (-5, 50, 10)],
+)
+def test_rows_are_clipped_to_the_window(
+    since: float, until: float, seconds: float, store: JobStore, clock: Clock
+) -> None:
+    add(store, "mine", 2)
+    clock.forward(10)
+    end(store, SUCCEEDED)
+    found = read(store, By.PERSON, since, until)
+    assert [(use.gpu_seconds, use.cpu_seconds) for use in found] == ([(2 * seconds, seconds)] if seconds else [])
+
+
+def test_running_attempt_counts_until_the_end_of_the_window(store: JobStore, clock: Clock) -> None:
+    add(store, "mine", 1)
+    clock.forward(100)
+    assert [(use.gpu_seconds, use.running) for use in read(store, By.PERSON, 40, 100)] == [(60, 1)]
+
+
+def test_people_have_their_account_or_the_user_of_the_job(store: JobStore, clock: Clock) -> None:
+    for job_id, person, team in (("a", "ada", "audio"), ("b", "ada", "vision"), ("c", None, None)):
+        add(store, job_id, 1, person, team)
+    clock.forward(10)
+    people = read(store, By.PERSON, 0, 10)
+    assert [(use.person, use.team, use.jobs, use.gpu_seconds) for use in people] == [
+        *(("ada", None, 2, 20), ("eve", None, 1, 10)),
+    ]
+    teams = {use.team: (use.person, use.jobs, use.gpu_seconds) for use in read(store, By.TEAM, 0, 10)}
+    assert teams == {"audio": (None, 1, 10), "vision": (None, 1, 10), None: (None, 1, 10)}
+
+
+def test_jobs_with_the_same_id_are_apart(store: JobStore, clock: Clock) -> None:
+    first = add(store, "mine", 1)
+    clock.forward(10)
+    end(store, SUCCEEDED)
+    do(store.delete("mine"))
+    second = add(store, "mine", 1)
+    clock.forward(5)
+    jobs = read(store, By.JOB, 0, 100)
+    assert [(use.job, use.sequence, use.gpu_seconds) for use in jobs] == [("mine", first, 10), ("mine", second, 90)]
+
+
+def test_kinds_and_losses_are_parts_of_the_sum(store: JobStore, clock: Clock) -> None:
+    sequence = add(store, "mine", 2)
+    terms = Terms(store)
+    do(terms.change(sequence, 1, clock.forward(10), Kind.BORROWED))
+    do(terms.change(sequence, 1, clock.forward(20), Kind.OVERTIME))
+    clock.forward(40)
+    end(store, LOST)
+    (use,) = read(store, By.TEAM, 0, 100)
+    assert asdict(use) == {
+        **{"person": None, "team": None, "job": None, "sequence": None, "jobs": 1, "running": 0},
+        **{"gpu_seconds": 140, "cpu_seconds": 70, "lost_gpu_seconds": 140, "lost_cpu_seconds": 70},
+        **{"borrowed_gpu_seconds": 40, "overtime_gpu_seconds": 80},
+    }
+
+
+def test_jobs_are_read_in_parts(store: JobStore, clock: Clock) -> None:
+    sequences = [add(store, f"job-{number}", 1) for number in range(5)]
+    clock.forward(10)
+    reader = UsageReader(store.engine)
+    seen: list[int | None] = []
+    while found := do(reader.read(By.JOB, at(0), at(10), seen[-1] or 0 if seen else 0, 2)):
+        seen += [use.sequence for use in found]
+    assert seen == sequences
+
+
+def test_totals_do_not_decrease_when_an_end_is_noticed_late(store: JobStore, clock: Clock) -> None:
+    add(store, "mine", 2, "ada", "vision")
+    clock.forward(100)
+    reader = UsageReader(store.engine)
+    before = do(reader.totals(clock.time))
+    details = {**ray("FAILED"), "end_time": round(at(30).timestamp() * 1000)}
+    do(store.end_attempt("mine", 1, LOST, details, False))
+    (total,) = do(reader.totals(clock.forward(100)))
+    assert (total.person, total.team) == ("ada", "vision")
+    assert [total.gpu_seconds] == [200] == [one.gpu_seconds for one in before]
+    assert (total.lost_gpu_seconds, total.lost_cpu_seconds) == (200, 100)
+    assert read(store, By.PERSON, 0, 200)[0].gpu_seconds == 60
