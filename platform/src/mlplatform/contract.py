@@ -76,3 +76,6 @@ BACKUP_SUCCEEDED, BACKUP_TIMER = "succeeded", "timer"
 
 AUDIT_ENTRIES = 1000
 """Entries of the audit log in one answer of the gateway at most."""
+
+USAGE_ENTRIES = 1000
+"""Jobs in one answer of the gateway on usage at most."""

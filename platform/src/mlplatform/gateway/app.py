@@ -29,6 +29,7 @@ from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
+from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
 from mlplatform.gateway.http.allowed import AllowedRequests
@@ -56,6 +57,7 @@ from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.gateway.usage.report import UsageReader
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.settings import job
 from mlplatform.settings.gateway import GatewaySettings
@@ -88,7 +90,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, disks)
     retention = Retention(_kinds(config, store, packages, tracking))
     backups = Backups(config.backups, config.backup_hours)
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), lambda: logs.accepted_bytes, disks, backups)
+    usage = UsageReader(store.engine)
+    metrics = http_metrics.Metrics(TotalsReader(store.engine), usage, lambda: logs.accepted_bytes, disks, backups)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
@@ -136,6 +139,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_disks.routes(disks),
             *http_retention.routes(retention, audit),
             *http_audit.routes(audit),
+            *http_usage.routes(usage),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ray_head import TOKEN
+from ray_head import BOUND_S, TOKEN
 from started_gateway import METRICS_TOKEN, StartedGateway, line, put
 from stored import ray
 
@@ -74,6 +74,25 @@ def test_running_attempt_is_published_until_it_ends(started: StartedGateway) -> 
         assert running(client) == [f"mlplatform_running_attempts{{{labels}}} 1.0"]
         started.end(job_id="again", number=2)
         assert running(client) == []
+
+
+def test_reserved_and_lost_time_is_published(started: StartedGateway) -> None:
+    started.add("lost", attempts=2, entrypoint_num_gpus=1, metadata={"user": "ada"})
+    started.end(Outcome.FAILED, "lost", number=2)
+
+    def counted(client: httpx.Client) -> dict[str, float]:
+        samples = [text.rsplit(" ", 1) for text in scrape(client, METRICS_TOKEN).text.splitlines()]
+        return {name: float(value) for name, value in samples if "_seconds_total{" in name and "ada" in name}
+
+    with started.running() as client:
+        first = counted(client)
+        again = counted(client)
+    reserved, lost = (f'mlplatform_{part}_gpu_seconds_total{{person="ada",team=""}}' for part in ("reserved", "lost"))
+    assert 0 < first[lost] < first[reserved] < BOUND_S
+    assert first == again
+    assert {name.partition("{")[0] for name in first} == {
+        f"mlplatform_{part}_{resource}_seconds_total" for part in ("reserved", "lost") for resource in ("gpu", "cpu")
+    }
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (TOKEN, 403)], ids=["none", "wrong", "ray"])

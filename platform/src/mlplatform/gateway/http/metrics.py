@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
+from datetime import UTC, datetime
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter
@@ -19,6 +20,7 @@ from mlplatform.gateway.control.disks import Disk, Disks
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.jobs.starts import WARM, Start
 from mlplatform.gateway.jobs.totals import Totals, TotalsReader
+from mlplatform.gateway.usage.report import Total, UsageReader
 
 PATH = "/platform/metrics"
 
@@ -28,15 +30,22 @@ class Metrics:
 
     Args:
         totals: reads the numbers of jobs.
+        usage: reads the ledger.
         log_bytes: returns the bytes of the jobs' logs that nodes have sent since the start of this process.
         disks: the disks without which no job is accepted.
         backups: times of the stack's backups.
     """
 
     def __init__(
-        self, totals: TotalsReader, log_bytes: Callable[[], int], disks: Disks, backups: Backups | None = None
+        self,
+        totals: TotalsReader,
+        usage: UsageReader,
+        log_bytes: Callable[[], int],
+        disks: Disks,
+        backups: Backups | None = None,
     ) -> None:
         self._totals = totals
+        self._usage = usage
         self._sent_bytes = log_bytes
         self._disks = disks
         self._backups = backups
@@ -66,6 +75,7 @@ class Metrics:
         async def get(_: Request) -> Response:
             numbers = CollectorRegistry()
             numbers.register(_Numbers(await self._totals.read(), self._sent_bytes()))
+            numbers.register(_Usage(await self._usage.totals(datetime.now(UTC))))
             numbers.register(_Space(await self._disks.read(), self._disks.reserve))
             if self._backups:
                 numbers.register(_BackupTimes(self._backups))
@@ -96,6 +106,29 @@ class _Numbers:
         yield _gauge("running_attempts", "1 per running attempt of a job.", labels, running)
         text = "Bytes of the jobs' logs that nodes have sent."
         yield CounterMetricFamily("mlplatform_log_bytes", text, self._log_bytes)
+
+
+class _Usage:
+    """Collector of what the ledger has counted."""
+
+    def __init__(self, totals: Sequence[Total]) -> None:
+        self._totals = totals
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its samples."""
+        for name, text in (
+            (
+                "reserved_gpu_seconds",
+                "GPU-seconds that jobs have reserved, counted until the gateway noticed each end.",
+            ),
+            ("reserved_cpu_seconds", "CPU-seconds that jobs have reserved, counted in the same way."),
+            ("lost_gpu_seconds", "The part of the reserved GPU-seconds in attempts that the platform lost."),
+            ("lost_cpu_seconds", "The part of the reserved CPU-seconds in attempts that the platform lost."),
+        ):
+            family = CounterMetricFamily(f"mlplatform_{name}", text, labels=("person", "team"))
+            for total in self._totals:
+                family.add_metric((total.person, total.team), getattr(total, name.removeprefix("reserved_")))
+            yield family
 
 
 class _Space:
