@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from mlplatform.cli import audit, data, jobs, local, login, models, output, people, stack, submit, teams, tokens, top
+from mlplatform.cli import audit, data, jobs, local, login, models, output, people, stack, submit, teams, tokens, top, usage
 from mlplatform.errors import PlatformError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ for verb in (jobs.logs, jobs.wait, jobs.stop):
     app.command(verb.__name__)(verb)
 app.command("top")(top.top)
 app.command("audit")(audit.audit)
+app.command("usage")(usage.usage)
 for session in (login.login, login.logout):
     app.command(session.__name__)(session)
 app.add_typer(people.app, name="people")
