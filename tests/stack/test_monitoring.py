@@ -52,7 +52,10 @@ def test_jobs_of_gateway_are_in_prometheus(stack: Stack, trained: Trained) -> No
         return float(samples[0]["value"][1]) if samples else 0
 
     wait_for(lambda: succeeded() >= 1, "the main job among the succeeded ones")
-    for metric in ("mlplatform_ended_attempts", "mlplatform_waiting_resources", "mlplatform_log_bytes_total"):
+    for metric in (
+        *("mlplatform_ended_attempts", "mlplatform_waiting_resources", "mlplatform_log_bytes_total"),
+        *("mlplatform_reserved_gpu_seconds_total", "mlplatform_lost_cpu_seconds_total"),
+    ):
         assert stack.prometheus(metric), metric
 
 
