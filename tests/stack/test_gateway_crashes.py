@@ -1,4 +1,7 @@
-"""Repeated gateway crashes while jobs are submitted, started and ended: each job runs exactly as often as it should."""
+"""Repeated gateway crashes while jobs are submitted, started and ended: each job runs exactly as often as it should.
+
+What they reserve is in the gateway's ledger of usage to the second.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +25,9 @@ from host import Stack, run, wait_for
 from mlplatform.client.jobs import ENDED
 
 CLIENTS = 4
+CPUS = 0.01
+"""Reserved by each job, little enough for all of them to run at once."""
+
 LEDGER = "/shared/gateway-crashes/ledger"
 
 # One line for each start and end of an attempt, with the time. `echo` makes one `write`, atomic on a shared volume.
@@ -82,6 +90,7 @@ def submit(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> boo
     body = {
         "submission_id": job_id,
         "entrypoint": SCRIPT.format(seconds=seconds, end=kind.end),
+        "entrypoint_num_cpus": CPUS,
         "metadata": {"max_restarts_on_failure": str(kind.max_restarts_on_failure)},
     }
     unsure = False
@@ -151,6 +160,26 @@ def ledger_of(stack: Stack) -> dict[str, list[tuple[int, str, float]]]:
     return {job_id: sorted(found, key=lambda one: one[2]) for job_id, found in lines.items()}
 
 
+def cpu_seconds(stack: Stack) -> dict[str, float]:
+    """CPU-seconds of each job in the gateway's ledger."""
+    found: dict[str, float] = {}
+    window: dict[str, Any] = {"by": "job"}
+    while True:
+        answer = stack.ray.get("/platform/usage", params=window).raise_for_status().json()
+        found |= {entry["job"]: entry["cpu_seconds"] for entry in answer["entries"]}
+        if answer["next"] is None:
+            return found
+        window |= {"until": answer["until"], "after": answer["next"]}
+
+
+def check_usage(attempts: list[dict[str, Any]], lines: list[tuple[int, str, float]], reserved: float) -> None:
+    """Compare the ledger with the gateway's times of attempts, and with those at which the scripts began and ended."""
+    ran = sum(when if what == "end" else -when for _, what, when in lines)
+    held = [datetime.fromisoformat(one["ended"]) - datetime.fromisoformat(one["created"]) for one in attempts]
+    # Times in the ledger are rounded down to milliseconds.
+    assert ran - 0.1 <= reserved / CPUS <= sum(span.total_seconds() for span in held) + 0.1, (attempts, lines)
+
+
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("crashes", "seed"), [(10, 5), pytest.param(100, 6, marks=pytest.mark.soak)], ids=["10", "100"]
@@ -191,7 +220,10 @@ def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: s
     print(f"all ended {time.monotonic() - begun - crashed:.0f} s later")
     assert listed() == {job_id: kind.status for job_id, kind in jobs.items()}
 
-    lines = ledger_of(stack)
+    over = time.time()
+    # A report ends with a whole second.
+    wait_for(lambda: stack.ray.get("/platform/usage").json()["until"] > over, "a report that includes the last end")
+    lines, reserved = ledger_of(stack), cpu_seconds(stack)
     assert lines.keys() == jobs.keys()
     for job_id, kind in jobs.items():
         attempts = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
@@ -200,3 +232,4 @@ def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: s
         # Sorted by time: no attempt starts twice or before the previous one has ended.
         expected = [(attempt["number"], what) for attempt in attempts for what in ("start", "end")]
         assert [(number, what) for number, what, _ in lines[job_id]] == expected, lines[job_id]
+        check_usage(attempts, lines[job_id], reserved[job_id])
