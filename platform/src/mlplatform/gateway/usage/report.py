@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, and_, case, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import transaction
@@ -118,7 +118,7 @@ class UsageReader:
         """Return the totals per person and team at the present time, those of deleted jobs included."""
         end = func.coalesce(UsageRow.recorded, milliseconds(now))
         span = case((end > UsageRow.began, end - UsageRow.began), else_=0)
-        team = func.coalesce(UsageRow.team, "")
+        team = func.coalesce(UsageRow.team, literal_column("''"))  # a parameter would be another expression each time
         sums = [_sum(column * span, which) for which in (None, _LOST) for column in (UsageRow.gpus, UsageRow.cpus)]
         rows = session.execute(select(_PERSON, team, *sums).group_by(_PERSON, team).order_by(_PERSON, team))
         return [Total(person, named, *map(_seconds, amounts)) for person, named, *amounts in rows]
