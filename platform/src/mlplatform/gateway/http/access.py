@@ -64,6 +64,7 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("POST", "/platform/capacity"): Access.PEOPLE,
     ("GET", "/platform/utilisation"): Verb.SEE,
     ("GET", "/platform/disks"): Access.PEOPLE,
+    ("GET", "/platform/usage"): Access.PEOPLE,
     # Its operation.
     ("GET", "/platform/prune"): Access.ADMINISTRATORS,
     ("POST", "/platform/prune"): Access.ADMINISTRATORS,
