@@ -1,0 +1,317 @@
+"""Types of the queue: what the planner is given, and the actions that it returns.
+
+Times are seconds since 1970, durations seconds. Nothing here is mutable, does I/O or reads a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from mlplatform.errors import SettingsError
+from mlplatform.scheduling.resources import Node, Request
+
+Placement = Mapping[str, Mapping[str, float]]
+"""Amounts by Ray's names of the resources, by name of the node."""
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+class JobClass(StrEnum):
+    """Class of a job, which orders the jobs of one team and never those of two."""
+
+    URGENT = "urgent"
+    NORMAL = "normal"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Upper limits for a team or a person in it; None means unlimited.
+
+    Attributes:
+        gpus: GPUs held at the same time.
+        cpus: CPUs held at the same time.
+        running: jobs that run at the same time.
+        waiting: jobs that wait at the same time; checked at submission, not by the planner.
+    """
+
+    gpus: float | None = None
+    cpus: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+
+
+@dataclass(frozen=True)
+class Team:
+    """A team and its guaranteed share.
+
+    A team that is alone has everything, whatever its share is.
+
+    Attributes:
+        gpus: GPUs that no other team takes from its jobs.
+        cpus: CPUs likewise.
+        weight: part of what is left over, relative to other teams; 0 comes last.
+        caps: limits of the whole team.
+        person_caps: limits of each person in it.
+
+    Raises:
+        SettingsError: a share or the weight is negative or not a number.
+    """
+
+    name: str
+    gpus: float
+    cpus: float
+    weight: float = 1.0
+    caps: Caps = Caps()
+    person_caps: Caps = Caps()
+
+    def __post_init__(self) -> None:
+        for what, value in (("share of GPUs", self.gpus), ("share of CPUs", self.cpus), ("weight", self.weight)):
+            if not (value >= 0 and math.isfinite(value)):
+                raise SettingsError(f"The {what} of team {self.name} is {value}; set a number of 0 or more.")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Durations that hold for all teams, in seconds.
+
+    Attributes:
+        grace_s: time that a job which is asked to leave gets to save its state.
+        overdue_s: wait after which a job is first among those beyond the shares, and room is kept for it.
+        protected_s: least time for which a job runs before it is asked to leave; doubles with each preemption.
+        protected_most_s: upper limit of that time.
+        hold_back_s: time after the deadline at which a job that still runs is considered stuck.
+    """
+
+    grace_s: float = 120.0
+    overdue_s: float = 72 * 3600.0
+    protected_s: float = 900.0
+    protected_most_s: float = 16 * 3600.0
+    hold_back_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job that may start now.
+
+    Attributes:
+        sequence: unique number in the order of arrival, which a preempted job keeps.
+        request: with the labels of the nodes that run entry points among its labels.
+        arrived: time of the submission.
+        limit_s: longest duration of an attempt; None if unlimited.
+        preemptions: times that it was asked to leave.
+        array: id of the array that it belongs to; empty if none.
+        at_most: jobs of its array that may run at the same time; None if unlimited.
+    """
+
+    id: str
+    sequence: int
+    team: str
+    person: str
+    job_class: JobClass
+    request: Request
+    arrived: float
+    limit_s: float | None = None
+    preemptions: int = 0
+    array: str = ""
+    at_most: int | None = None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A request to leave that a running job has received.
+
+    Attributes:
+        deadline: time at which it is stopped.
+        claimant: id of the job that takes back its resources; empty if it has reached its limit.
+    """
+
+    deadline: float
+    claimant: str = ""
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job with an open attempt.
+
+    Attributes:
+        placement: its footprint: the maximum of what it declares and what it holds in Ray, for the whole attempt.
+        started: start of the attempt.
+        ends_by: time at which it reaches its limit; None if unlimited.
+        preemptions: times that it was asked to leave before this attempt.
+        notice: the request to leave, from when it is made until the job has left.
+        idle: whether its GPUs have been idle for so long that it may be asked to leave.
+    """
+
+    id: str
+    sequence: int
+    team: str
+    person: str
+    job_class: JobClass
+    request: Request
+    placement: Placement
+    started: float
+    ends_by: float | None = None
+    preemptions: int = 0
+    notice: Notice | None = None
+    idle: bool = False
+    array: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Room that belongs to a waiting job while the jobs that hold it leave.
+
+    Attributes:
+        job: id of the waiting job.
+        victims: ids of the jobs that leave for it.
+        deadline: time at which the last of them is stopped.
+        placement: the room.
+    """
+
+    job: str
+    victims: frozenset[str]
+    deadline: float
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Decayed use at the time of the view, in GPU-seconds, to which CPU-seconds count with a small weight.
+
+    Attributes:
+        persons: use of each person.
+        borrowed: use of each team beyond its share.
+    """
+
+    persons: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    borrowed: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that the planner considers.
+
+    Attributes:
+        nodes: nodes alive or lost lately. `free` is what Ray reports as free, seconds late. The planner never places
+            more than that, but it asks no job to leave for what only Ray still counts as used. What is in use outside
+            of jobs, and lasts, therefore has to be in `running`.
+        teams: by name; those of all jobs.
+        waiting: jobs that may start now, in any order. A job that may not start yet is left out.
+        running: all jobs with an open attempt.
+        claims: those held by earlier plans and not yet released.
+    """
+
+    now: float
+    nodes: Sequence[Node]
+    teams: Mapping[str, Team]
+    waiting: Sequence[WaitingJob] = ()
+    running: Sequence[RunningJob] = ()
+    claims: Sequence[Claim] = ()
+    usage: Usage = Usage()
+    rules: Rules = Rules()
+
+
+class Rule(StrEnum):
+    """Rule that keeps a job waiting."""
+
+    CAPACITY = "capacity"
+    """The nodes do not have what it requests: never, or not now."""
+
+    RAY = "ray"
+    """Ray still counts as used what a job has left."""
+
+    SHARE = "share"
+    """It would be beyond its team's share, so it waits for what others leave over."""
+
+    PROTECTED = "protected"
+    """Jobs of other teams are beyond their share, but have not run for their least time."""
+
+    CLAIM = "claim"
+    """It waits for jobs that were asked to leave."""
+
+    LIMIT = "limit"
+    """It waits for jobs that have reached their limit."""
+
+    RESERVED = "reserved"
+    """Room is kept for a job that precedes it."""
+
+    CAP_PERSON = "cap-person"
+    CAP_TEAM = "cap-team"
+    ARRAY = "array"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rule that keeps a job waiting, and a sentence on it with the numbers."""
+
+    rule: Rule
+    text: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a waiting job; this also ends its claim.
+
+    Attributes:
+        within_share: whether it is within its team's share.
+        placement: the nodes on which the planner counts it; Ray may choose others.
+    """
+
+    job: str
+    within_share: bool
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask a running job to leave.
+
+    Attributes:
+        deadline: time at which it is stopped.
+        claimant: id of the job that takes back its resources; empty if it has reached its limit.
+        why: sentence for its owner.
+    """
+
+    job: str
+    deadline: float
+    claimant: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Store a claim, which replaces an earlier one of the same job."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class Release:
+    """Delete the claim of a job that no longer needs it or cannot get it."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Explanation for a job that keeps waiting.
+
+    Attributes:
+        reasons: the rules that keep it waiting.
+        place: its place among the waiting jobs, from 1.
+        latest_start: time at which it starts if all jobs run up to their limits; None if unknown.
+    """
+
+    job: str
+    reasons: tuple[Reason, ...]
+    place: int
+    latest_start: float | None = None
+
+
+Action = Start | Ask | Hold | Release | Say
+"""Actions are executed in the order of the plan, each in a transaction of its own."""
