@@ -101,7 +101,7 @@ def _check_amounts(who: str, amounts: Mapping[str, float]) -> None:
 
 def _check_fits(who: str, asked: Mapping[str, float], nodes: Sequence[Node], which: str) -> None:
     """Reject a request that no single node can hold."""
-    if any(_times(node.total, asked) >= 1 for node in nodes):
+    if any(times(node.total, asked) >= 1 for node in nodes):
         return
     start = f"{who} asks for {describe(asked) or 'no resources'}"
     if not nodes:
@@ -125,7 +125,7 @@ def _check_fits(who: str, asked: Mapping[str, float], nodes: Sequence[Node], whi
 
 def _too_many(nodes: Sequence[Node], entry: Mapping[str, float], workers: WorkerGroup, most: int) -> str:
     beside = f" beside {describe(entry)} for the entry point" if entry else ""
-    useful = [node for node in nodes if _times(node.total, workers.amounts()) >= 1]
+    useful = [node for node in nodes if times(node.total, workers.amounts()) >= 1]
     advice = f"ask for at most {most}" if most > 0 else "ask for less for each or for the entry point"
     return (
         f"The job asks for {workers.count} workers with {describe(workers.amounts())} each{beside}; "
@@ -145,13 +145,13 @@ def _most_workers(
     A worker never spans nodes, so each node holds its own number of workers, and only the node of the entry point
     holds fewer: the maximum over all such nodes is exact.
     """
-    places = [host.available(now) for host in hosts if _times(host.available(now), entry) >= 1]
+    places = [host.available(now) for host in hosts if times(host.available(now), entry) >= 1]
     if not places:
         return -1
     if not one:
         return math.inf
-    lost = min(_times(free, one) - _times(subtract(free, entry), one) for free in places)
-    return sum(_times(node.available(now), one) for node in nodes) - lost
+    lost = min(times(free, one) - times(subtract(free, entry), one) for free in places)
+    return sum(times(node.available(now), one) for node in nodes) - lost
 
 
 def _shortage(
@@ -171,7 +171,7 @@ def _shortage(
 
 def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
     """Describe the missing resources on the node that lacks the least."""
-    able = [host for host in hosts if _times(host.total, asked) >= 1]
+    able = [host for host in hosts if times(host.total, asked) >= 1]
     lacking = [
         {
             name: value - host.available(True).get(name, 0)
@@ -183,7 +183,7 @@ def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
     return describe(min(lacking, key=lambda lack: (len(lack), sum(lack.values()))))
 
 
-def _times(free: Mapping[str, float], asked: Mapping[str, float]) -> float:
+def times(free: Mapping[str, float], asked: Mapping[str, float]) -> float:
     """Return how many times `asked` fits into `free`."""
     return min((_pieces(name, free.get(name, 0), value) for name, value in asked.items()), default=math.inf)
 

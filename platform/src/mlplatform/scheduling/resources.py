@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 LEAST_AMOUNT = 0.0001
 """Smallest amount that Ray accepts (`ray._common.ray_option_utils`); for less, the number that fits would overflow."""
@@ -46,6 +47,17 @@ class Request:
     entrypoint: Resources
     workers: WorkerGroup | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """Equal for requests that fit in the same places."""
+        entry, group = self.entrypoint, self.workers
+        parts: tuple[Hashable, ...] = (entry.cpus, entry.gpus, *self.labels.items())
+        if entry.custom:
+            parts += ("custom", *sorted(entry.custom.items()))
+        if group:
+            parts += ("workers", group.count, group.cpus, group.gpus, *sorted(group.custom.items()))
+        return parts
 
 
 @dataclass(frozen=True)

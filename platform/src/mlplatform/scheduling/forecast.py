@@ -1,0 +1,90 @@
+"""Latest starts of waiting jobs: the planner, run forward by the limits of the jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mlplatform.scheduling.plan import plan
+from mlplatform.scheduling.queue import Action, Start, View, WaitingJob
+from mlplatform.scheduling.reclaim import protected_until
+from mlplatform.scheduling.resources import Node
+from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.state import State
+
+MOST_PLANS = 200
+"""Plans per forecast; a start that would need more is unknown."""
+
+
+def execute(view: View, actions: Sequence[Action]) -> View:
+    """Return the view after actions were executed at its time, with the placements that the planner chose."""
+    state = State(view)
+    for action in actions:
+        state.apply(action)
+    return replace(
+        view,
+        nodes=_nodes(view, state.ray),
+        waiting=tuple(state.waiting.values()),
+        running=tuple(state.running.values()),
+        claims=tuple(state.claims.values()),
+    )
+
+
+def forecast(view: View) -> dict[str, float | None]:
+    """Return by job id the latest time at which each waiting job starts; None if it is unknown.
+
+    Running jobs are taken to run up to their limits, and to leave as late as they may. The times hold if no job that
+    precedes the waiting one arrives or is restarted. There is none where a job without a limit has to end first.
+    """
+    starts: dict[str, float | None] = {job.id: None for job in view.waiting}
+    limits = {job.id: job.limit_s for job in view.waiting}
+    for _ in range(MOST_PLANS):
+        actions = plan(view)
+        for action in actions:
+            if isinstance(action, Start) and starts.get(action.job, 0.0) is None:
+                starts[action.job] = view.now
+        view = execute(view, actions)
+        later = min((time for time in _events(view) if time > view.now), default=math.inf)
+        if later == math.inf or not any(starts.get(job.id, 0.0) is None for job in view.waiting):
+            break
+        view = _advance(view, later, limits)
+    return starts
+
+
+def _events(view: View) -> Iterator[float]:
+    """Yield the times at which the plan may change."""
+    for job in view.running:
+        if job.notice is not None:
+            yield job.notice.deadline + view.rules.hold_back_s
+            continue
+        yield protected_until(job, view.rules)
+        if job.ends_by is not None:
+            yield job.ends_by
+    for waiting in view.waiting:
+        yield waiting.arrived + view.rules.overdue_s
+
+
+def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
+    """Return the view at a later time, at which those have left that were asked to."""
+    left = [job for job in view.running if job.notice and job.notice.deadline + view.rules.hold_back_s <= now]
+    free = Room(view.nodes, {node.name: node.free for node in view.nodes})
+    back = []
+    for job in left:
+        free.give(job.placement)
+        if job.notice and job.notice.claimant:
+            limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
+            again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, job.started, limit)
+            back.append(WaitingJob(*again, preemptions=job.preemptions + 1, array=job.array))
+    names = {job.id for job in left}
+    return replace(
+        view,
+        now=now,
+        nodes=_nodes(view, free),
+        waiting=(*view.waiting, *back),
+        running=tuple(job for job in view.running if job.id not in names),
+    )
+
+
+def _nodes(view: View, free: Room) -> tuple[Node, ...]:
+    return tuple(replace(node, free=free.free[node.name]) for node in view.nodes)

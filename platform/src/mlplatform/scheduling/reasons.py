@@ -1,0 +1,87 @@
+"""Sentences of the planner: why a job waits, and why another is asked to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mlplatform.errors import CapacityError
+from mlplatform.scheduling import capacity
+from mlplatform.scheduling.queue import Claim, Reason, Rule, RunningJob, WaitingJob
+from mlplatform.scheduling.reclaim import is_overtime
+from mlplatform.scheduling.reserve import Reservation
+from mlplatform.scheduling.resources import Node, describe
+from mlplatform.scheduling.room import Room, asked
+from mlplatform.scheduling.shares import Amount, Shares
+
+
+def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
+    """Return what a job needs that is not free."""
+    request = job.request
+    free = [replace(node, free=room.free[node.name]) for node in nodes]
+    try:
+        shortage = capacity.check(free, request.entrypoint, request.workers, request.labels)
+    except CapacityError as error:
+        return Reason(Rule.CAPACITY, f"The job waits for a node that can run it. {error}")
+    return Reason(Rule.CAPACITY, str(shortage) if shortage else "The job waits for a node that can run it.")
+
+
+def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
+    """Return by how much a job would exceed its team's share."""
+    return Reason(
+        Rule.SHARE,
+        f"With this job, team {job.team} would hold {_sum(shares.held(job.team), asked(job.request))} of its share of "
+        f"{_amount(shares.of(job.team))}, so the job waits for what other teams leave over.",
+    )
+
+
+def protected(job: WaitingJob, shares: Shares) -> Reason:
+    """Return why nobody was asked to leave for a job within its share."""
+    return Reason(
+        Rule.PROTECTED,
+        f"The job is within its team's share of {_amount(shares.of(job.team))}. Other teams' jobs beyond their shares "
+        "have not run for the least time that is promised to them, or do not leave enough room.",
+    )
+
+
+def reserved(reservation: Reservation) -> Reason:
+    """Return for which job room is kept."""
+    whose = f"{reservation.job.id} ({reservation.job.person}, team {reservation.job.team})"
+    return Reason(Rule.RESERVED, f"Room is kept for {whose}, which precedes the job.")
+
+
+def waits_for(victims: Sequence[RunningJob], rule: Rule) -> Reason:
+    """Return which jobs leave."""
+    names = ", ".join(f"{job.id} ({job.person})" for job in victims)
+    return Reason(rule, f"The job waits for {names} to leave.")
+
+
+def lags() -> Reason:
+    """Return that Ray's accounts are behind ours."""
+    return Reason(Rule.RAY, "The job waits until Ray reports as free what an ended job has left.")
+
+
+def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares, now: float) -> str:
+    """Return the sentence for the owner of a job that is asked to leave."""
+    if is_overtime(victim, now):
+        return f"The job has reached its limit, and {claimant.id} ({claimant.person}, team {claimant.team}) waits."
+    if victim.idle:
+        return f"The job's GPUs are idle, and {claimant.id} ({claimant.person}, team {claimant.team}) waits."
+    return (
+        f"Team {claimant.team} takes back {_amount(asked(claimant.request))} of its share of "
+        f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."
+    )
+
+
+def ordered(claim: Claim, running: dict[str, RunningJob]) -> list[RunningJob]:
+    """Return the jobs that still run and leave for a claim, the oldest first."""
+    return sorted((running[victim] for victim in claim.victims if victim in running), key=lambda job: job.sequence)
+
+
+def _sum(held: Amount, more: Amount) -> str:
+    return _amount((held[0] + more[0], held[1] + more[1]))
+
+
+def _amount(amount: Amount) -> str:
+    amounts = {"GPU": round(amount[0], 4), "CPU": round(amount[1], 4)}
+    return describe({name: value for name, value in amounts.items() if value}) or "nothing"

@@ -1,0 +1,78 @@
+"""State of the queue while a plan is made: a view to which the plan's own actions are applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mlplatform.scheduling.lines import lines_of
+from mlplatform.scheduling.queue import (
+    Action,
+    Ask,
+    Hold,
+    Notice,
+    Placement,
+    Release,
+    RunningJob,
+    Start,
+    View,
+    WaitingJob,
+)
+from mlplatform.scheduling.room import Room
+
+
+class State:
+    """A view that changes with each action."""
+
+    def __init__(self, view: View) -> None:
+        """Index a view, which is not changed.
+
+        Args:
+            view: what is known.
+        """
+        self.view = view
+        self.now = view.now
+        self.rules = view.rules
+        self.lines = lines_of(view.waiting)
+        self.waiting = {job.id: job for job in view.waiting}
+        self.running = {job.id: job for job in view.running}
+        self.claims = {claim.job: claim for claim in view.claims}
+        self.ray = Room(view.nodes, {node.name: node.available(True) for node in view.nodes})
+
+    def apply(self, action: Action) -> None:
+        """Change the state as executing an action will change it."""
+        if isinstance(action, Start):
+            job = self.waiting.pop(action.job)
+            self.running[job.id] = started(job, action.placement, self.now)
+            self.claims.pop(job.id, None)
+            self.ray.take(action.placement)
+        elif isinstance(action, Ask):
+            self.running[action.job] = _asked(self.running[action.job], action)
+        elif isinstance(action, Hold):
+            self.claims[action.claim.job] = action.claim
+        elif isinstance(action, Release):
+            self.claims.pop(action.job, None)
+
+    def is_leaving(self, job: RunningJob) -> bool:
+        """Return whether a job will leave soon: it was asked to, and is not stuck."""
+        return job.notice is not None and self.now <= job.notice.deadline + self.rules.hold_back_s
+
+
+def started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
+    """Return a waiting job as it runs after a start."""
+    return RunningJob(
+        job.id,
+        job.sequence,
+        job.team,
+        job.person,
+        job.job_class,
+        job.request,
+        placement,
+        now,
+        None if job.limit_s is None else now + job.limit_s,
+        job.preemptions,
+        array=job.array,
+    )
+
+
+def _asked(job: RunningJob, action: Ask) -> RunningJob:
+    return replace(job, notice=Notice(action.deadline, action.claimant))

@@ -1,0 +1,95 @@
+"""Nodes, teams and jobs of the tests of the planner."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from mlplatform.scheduling.queue import (
+    Action,
+    Ask,
+    Claim,
+    Hold,
+    JobClass,
+    RunningJob,
+    Say,
+    Start,
+    Team,
+    View,
+    WaitingJob,
+)
+from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+
+NOW = 1_000_000.0
+GRACE = 120.0
+HOUR = 3600.0
+
+_numbers = count(1)
+
+
+def node(name: str, gpus: float = 8, cpus: float = 64, alive: bool = True) -> Node:
+    total = {"CPU": cpus, "GPU": gpus}
+    return Node(name, alive, total, total)
+
+
+def workers(count: int) -> Request:
+    """A request of workers with a GPU each."""
+    return Request(Resources(), WorkerGroup(count, cpus=1, gpus=1))
+
+
+def job(name: str, team: str = "default", request: Request | float = 1, **more: Any) -> WaitingJob:
+    """A waiting job; a number requests as many GPUs on one node."""
+    asked = request if isinstance(request, Request) else Request(Resources(gpus=request))
+    person, job_class = more.pop("person", f"{team}-person"), more.pop("job_class", JobClass.NORMAL)
+    arrived = more.pop("arrived", NOW)
+    return WaitingJob(name, more.pop("sequence", next(_numbers)), team, person, job_class, asked, arrived, **more)
+
+
+def runs(name: str, team: str = "default", where: Mapping[str, float] | None = None, **more: Any) -> RunningJob:
+    """A running job with GPUs by node; it began ten hours ago."""
+    placement = {node: {"GPU": gpus} for node, gpus in (where or {"n0": 1}).items()}
+    person, job_class = more.pop("person", f"{team}-person"), more.pop("job_class", JobClass.NORMAL)
+    asked = more.pop("request", Request(Resources(gpus=sum(part["GPU"] for part in placement.values()))))
+    started, sequence = more.pop("started", NOW - 10 * HOUR), more.pop("sequence", next(_numbers))
+    return RunningJob(name, sequence, team, person, job_class, asked, placement, started, **more)
+
+
+def view(
+    nodes: Sequence[Node],
+    waiting: Sequence[WaitingJob] = (),
+    running: Sequence[RunningJob] = (),
+    teams: Sequence[Team] = (Team("default", 0, 0),),
+    **more: Any,
+) -> View:
+    """A view in which Ray's free resources are those that no running job holds."""
+    free = {one.name: dict(one.free) for one in nodes}
+    for holder in running:
+        for name, part in holder.placement.items():
+            for key, value in part.items():
+                free[name][key] -= value
+    counted = [Node(one.name, one.alive, one.total, free[one.name], one.labels) for one in nodes]
+    now = more.pop("now", NOW)
+    return View(now, counted, {team.name: team for team in teams}, tuple(waiting), tuple(running), **more)
+
+
+def started(actions: Sequence[Action]) -> list[str]:
+    return [action.job for action in actions if isinstance(action, Start)]
+
+
+def asked(actions: Sequence[Action]) -> list[str]:
+    return [action.job for action in actions if isinstance(action, Ask)]
+
+
+def claims(actions: Sequence[Action]) -> list[Claim]:
+    return [action.claim for action in actions if isinstance(action, Hold)]
+
+
+def explained(actions: Sequence[Action], name: str) -> Say:
+    return next(action for action in actions if isinstance(action, Say) and action.job == name)
+
+
+def rules(actions: Sequence[Action], name: str) -> set[str]:
+    return {reason.rule.value for reason in explained(actions, name).reasons}
+
+
+def effects(actions: Sequence[Action]) -> list[Action]:
+    return [action for action in actions if not isinstance(action, Say)]

@@ -1,0 +1,318 @@
+"""Examples of the planner: each rule of the contract between teams, and traps that other systems fell into."""
+
+from dataclasses import replace
+
+import pytest
+from queues import GRACE, HOUR, NOW, asked, claims, effects, explained, job, node, rules, runs, started, view, workers
+
+from mlplatform.errors import SettingsError
+from mlplatform.scheduling.forecast import execute, forecast
+from mlplatform.scheduling.plan import plan, queue
+from mlplatform.scheduling.queue import Caps, Claim, JobClass, Notice, Release, Start, Team, Usage
+from mlplatform.scheduling.resources import Request, Resources
+
+A, B = Team("a", 4, 32), Team("b", 4, 32)
+OVERDUE = NOW - 72 * HOUR
+
+
+# --- one team, nobody added ---
+
+
+def test_jobs_of_one_team_start_in_order_of_arrival() -> None:
+    late, early = job("late", sequence=900), job("early", sequence=800)
+    assert started(plan(view([node("n0", 2)], [late, early]))) == ["early", "late"]
+
+
+def test_class_orders_jobs_of_one_team() -> None:
+    waiting = [job("idle", job_class=JobClass.IDLE), job("normal"), job("urgent", job_class=JobClass.URGENT)]
+    assert started(plan(view([node("n0", 2)], waiting))) == ["urgent", "normal"]
+
+
+def test_small_job_starts_beside_blocked_one_without_limits() -> None:
+    actions = plan(view([node("n0", 2)], [job("big", request=2), job("small")], [runs("r")]))
+    assert started(actions) == ["small"]
+
+
+def test_overdue_job_keeps_nodes_that_it_needs() -> None:
+    big = job("big", request=2, arrived=OVERDUE)
+    actions = plan(view([node("n0", 2)], [big, job("small")], [runs("r")]))
+    assert started(actions) == []
+    assert rules(actions, "small") == {"reserved"}
+
+
+def test_overdue_job_leaves_other_nodes_to_others() -> None:
+    big = job("big", request=2, arrived=OVERDUE)
+    actions = plan(view([node("n0", 2), node("n1", 1)], [big, job("small")], [runs("r")]))
+    assert [(one.job, set(one.placement)) for one in actions if isinstance(one, Start)] == [("small", {"n1"})]
+
+
+def test_job_that_ends_in_time_is_backfilled() -> None:
+    running = [runs("r", ends_by=NOW + 2 * HOUR)]
+    waiting = [job("big", request=2), job("long", limit_s=3 * HOUR), job("short", limit_s=HOUR)]
+    actions = plan(view([node("n0", 2)], waiting, running))
+    assert started(actions) == ["short"]
+    assert explained(actions, "big").latest_start == NOW + 2 * HOUR + GRACE
+
+
+def test_job_without_resources_always_starts() -> None:
+    plain = job("plain", request=Request(Resources()))
+    assert started(plan(view([node("n0", 1)], [plain], [runs("r")]))) == ["plain"]
+
+
+def test_worker_group_starts_whole_or_not_at_all() -> None:
+    nodes = [node("n0", 2), node("n1", 2)]
+    assert started(plan(view(nodes, [job("group", request=workers(4))], [runs("r")]))) == []
+    assert started(plan(view(nodes, [job("group", request=workers(3))], [runs("r")]))) == ["group"]
+
+
+def test_never_more_starts_than_ray_reports_free() -> None:
+    behind = replace(node("n0", 1), free={"CPU": 64, "GPU": 0})
+    actions = plan(replace(view([node("n0", 1)], [job("j")]), nodes=[behind]))
+    assert started(actions) == []
+    assert rules(actions, "j") == {"ray"}
+
+
+def test_impossible_job_blocks_nobody() -> None:
+    actions = plan(view([node("n0", 1)], [job("never", request=9, arrived=OVERDUE), job("next")]))
+    assert started(actions) == ["next"]
+    assert rules(actions, "never") == {"capacity"}
+
+
+# --- shares ---
+
+
+def test_idle_share_is_lent() -> None:
+    actions = plan(view([node("n0")], [job(f"a{n}", "a") for n in range(8)], teams=[A, B]))
+    assert [one.within_share for one in actions if isinstance(one, Start)] == [True] * 4 + [False] * 4
+
+
+def test_job_within_share_takes_back_what_others_borrowed() -> None:
+    running = [runs(f"b{n}", "b", started=NOW - (10 - n) * HOUR) for n in range(8)]
+    actions = plan(view([node("n0")], [job("mine", "a", 2)], running, [A, B]))
+    assert asked(actions) == ["b7", "b6"]
+    assert claims(actions)[0].victims == {"b6", "b7"}
+    assert "Team a takes back 2 GPUs" in next(one.why for one in actions if getattr(one, "job", "") == "b7")
+
+
+def test_job_within_share_is_never_asked_to_leave() -> None:
+    running = [runs(f"b{n}", "b") for n in range(4)] + [runs("big", "a", {"n0": 4})]
+    actions = plan(view([node("n0")], [job("more", "a", 1)], running, [A, B]))
+    assert asked(actions) == []
+    assert "share" in rules(actions, "more")
+
+
+def test_whole_job_is_asked_even_if_it_straddles_the_share() -> None:
+    actions = plan(view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B]))
+    assert asked(actions) == ["big"]
+
+
+def test_nobody_is_asked_if_room_would_still_not_suffice() -> None:
+    running = [runs("own", "b", {"n0": 2}), runs("lent", "b", {"n0": 1}), runs("new", "b", {"n0": 1}, started=NOW)]
+    small = Team("b", 2, 32)
+    actions = plan(view([node("n0", 4)], [job("mine", "a", 2)], running, [Team("a", 2, 32), small]))
+    assert asked(actions) == []
+    assert "protected" in rules(actions, "mine")
+
+
+def test_minimum_runtime_doubles_with_each_preemption() -> None:
+    def victims(age: float, preemptions: int) -> list[str]:
+        running = [runs("lent", "b", {"n0": 8}, started=NOW - age, preemptions=preemptions)]
+        return asked(plan(view([node("n0")], [job("mine", "a")], running, [A, Team("b", 0, 0)])))
+
+    assert victims(899, 0) == []
+    assert victims(900, 0) == ["lent"]
+    assert victims(1799, 1) == []
+    assert victims(1800, 1) == ["lent"]
+    assert victims(16 * HOUR, 99) == ["lent"]
+
+
+def test_freed_room_belongs_to_its_claimant() -> None:
+    claim = Claim("mine", frozenset({"gone"}), NOW + 60, {"n0": {"GPU": 2}})
+    running = [runs("own", "b", {"n0": 6}), runs("dying", "b", {"n0": 1}, notice=Notice(NOW + 60, "mine"))]
+    waiting = [job("thief", "b"), job("mine", "a", 2)]
+    claim = replace(claim, victims=frozenset({"gone", "dying"}))
+    actions = plan(view([node("n0")], waiting, running, [A, B], claims=[claim]))
+    assert effects(actions) == []
+    after = plan(view([node("n0")], waiting, running[:1], [A, B], claims=[claim]))
+    assert started(after) == ["mine"]
+
+
+def test_stuck_victim_is_replaced_by_others() -> None:
+    running = [
+        runs("stuck", "b", {"n0": 4}, notice=Notice(NOW - 61, "mine")),
+        runs("other", "b", {"n0": 4}),
+    ]
+    claim = Claim("mine", frozenset({"stuck"}), NOW - 61, {"n0": {"GPU": 4}})
+    poor = Team("b", 0, 0)
+    actions = plan(view([node("n0")], [job("mine", "a", 4)], running, [A, poor], claims=[claim]))
+    assert asked(actions) == ["other"]
+    assert claims(actions)[0].victims == {"other"}
+
+
+def test_claim_of_a_stopped_job_is_released() -> None:
+    claim = Claim("stopped", frozenset(), NOW, {"n0": {"GPU": 8}})
+    actions = plan(view([node("n0")], [job("next", "a")], teams=[A, B], claims=[claim]))
+    assert Release("stopped") in actions
+    assert started(actions) == ["next"]
+
+
+def test_claim_on_a_lost_node_moves() -> None:
+    claim = Claim("mine", frozenset({"gone"}), NOW, {"n0": {"GPU": 4}})
+    running = [runs("lent", "b", {"n1": 8})]
+    nodes = [node("n0", alive=False), node("n1")]
+    actions = plan(view(nodes, [job("mine", "a", 4)], running, [A, Team("b", 0, 0)], claims=[claim]))
+    assert asked(actions) == ["lent"]
+    assert set(claims(actions)[0].placement) == {"n1"}
+
+
+def test_second_claim_uses_what_the_first_leaves_over() -> None:
+    running = [runs("big", "b", {"n0": 8})]
+    actions = plan(view([node("n0")], [job("one", "a"), job("two", "a")], running, [A, Team("b", 0, 0)]))
+    assert asked(actions) == ["big"]
+    assert [claim.job for claim in claims(actions)] == ["one", "two"]
+
+
+def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
+    nodes = [node("n0", 4), node("n1", 4, alive=False)]
+    running = [runs("a0", "a", {"n0": 2}), runs("b0", "b", {"n0": 2})]
+    actions = plan(view(nodes, [job("mine", "a")], running, [A, B]))
+    assert asked(actions) == []
+    assert "2 GPUs" in explained(actions, "mine").reasons[1].text
+
+
+def test_job_within_share_ignores_room_kept_for_borrowers() -> None:
+    running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
+    waiting = [job("big", "b", 8, arrived=OVERDUE), job("mine", "a", 4)]
+    assert started(plan(view([node("n0")], waiting, running, [A, B]))) == ["mine"]
+
+
+def test_team_that_borrowed_less_is_first_beyond_the_shares() -> None:
+    teams = [Team("a", 0, 0), Team("b", 0, 0)]
+    waiting = [job("a0", "a"), job("b0", "b")]
+    usage = Usage(borrowed={"a": 50.0, "b": 10.0})
+    assert started(plan(view([node("n0", 1)], waiting, teams=teams, usage=usage))) == ["b0"]
+
+
+def test_weight_divides_what_a_team_borrowed() -> None:
+    teams = [Team("a", 0, 0, weight=10), Team("b", 0, 0)]
+    waiting = [job("b0", "b"), job("a0", "a")]
+    usage = Usage(borrowed={"a": 50.0, "b": 10.0})
+    assert started(plan(view([node("n0", 1)], waiting, teams=teams, usage=usage))) == ["a0"]
+
+
+def test_team_of_weight_zero_comes_last() -> None:
+    teams = [Team("a", 0, 0, weight=0), Team("b", 0, 0)]
+    waiting = [job("a0", "a"), job("b0", "b")]
+    usage = Usage(borrowed={"b": 1e9})
+    assert started(plan(view([node("n0", 1)], waiting, teams=teams, usage=usage))) == ["b0"]
+
+
+@pytest.mark.parametrize("weight", [float("nan"), -1.0, float("inf")])
+def test_weight_that_is_not_a_number_is_rejected(weight: float) -> None:
+    with pytest.raises(SettingsError, match="weight of team a"):
+        Team("a", 0, 0, weight=weight)
+
+
+def test_surplus_is_divided_between_teams_without_past_use() -> None:
+    teams = [Team("a", 0, 0), Team("b", 0, 0)]
+    waiting = [job(f"a{n}", "a") for n in range(4)] + [job(f"b{n}", "b") for n in range(4)]
+    assert sorted(started(plan(view([node("n0", 4)], waiting, teams=teams)))) == ["a0", "a1", "b0", "b1"]
+
+
+def test_overdue_job_heads_the_surplus() -> None:
+    teams = [Team("a", 0, 0), Team("b", 0, 0)]
+    waiting = [job("b0", "b"), job("old", "a", arrived=OVERDUE)]
+    usage = Usage(borrowed={"a": 1e9})
+    assert started(plan(view([node("n0", 1)], waiting, teams=teams, usage=usage))) == ["old"]
+
+
+def test_class_does_not_order_jobs_of_two_teams() -> None:
+    teams = [Team("a", 0, 0), Team("b", 0, 0)]
+    waiting = [job("a0", "a"), job("b0", "b", job_class=JobClass.URGENT)]
+    assert started(plan(view([node("n0", 1)], waiting, teams=teams))) == ["a0"]
+
+
+def test_person_who_used_less_is_first_in_the_team() -> None:
+    waiting = [job("j0", person="eve"), job("j1", person="bob")]
+    usage = Usage(persons={"eve": 20.0, "bob": 10.0})
+    assert started(plan(view([node("n0", 1)], waiting, usage=usage))) == ["j1"]
+
+
+# --- caps and arrays ---
+
+
+@pytest.mark.parametrize(
+    ("team", "rule"),
+    [
+        (Team("default", 0, 0, caps=Caps(gpus=2)), "cap-team"),
+        (Team("default", 0, 0, caps=Caps(running=2)), "cap-team"),
+        (Team("default", 0, 0, person_caps=Caps(gpus=2)), "cap-person"),
+        (Team("default", 0, 0, person_caps=Caps(running=2)), "cap-person"),
+    ],
+)
+def test_cap_limits_what_runs_at_the_same_time(team: Team, rule: str) -> None:
+    actions = plan(view([node("n0")], [job(f"j{n}") for n in range(4)], [runs("r")], [team]))
+    assert started(actions) == ["j0"]
+    assert rules(actions, "j1") == {rule}
+
+
+def test_array_runs_as_many_jobs_as_it_may() -> None:
+    waiting = [job(f"j{n}", array="sweep", at_most=3) for n in range(4)]
+    actions = plan(view([node("n0")], waiting, [runs("r", array="sweep")]))
+    assert started(actions) == ["j0", "j1"]
+    assert rules(actions, "j2") == {"array"}
+
+
+# --- limits and idle jobs ---
+
+
+def test_job_at_its_limit_stays_while_nobody_waits() -> None:
+    running = [runs("over", where={"n0": 1}, ends_by=NOW - HOUR)]
+    assert effects(plan(view([node("n0", 1)], [], running))) == []
+    assert asked(plan(view([node("n0", 1)], [job("j")], running))) == ["over"]
+
+
+def test_notice_of_a_limit_names_no_claimant() -> None:
+    running = [runs("over", "a", {"n0": 1}, ends_by=NOW - 1)]
+    actions = plan(view([node("n0", 1)], [job("j", "b")], running, [A, B]))
+    assert [one.claimant for one in actions if hasattr(one, "claimant")] == [""]
+
+
+def test_idle_job_is_reclaimed_even_within_its_share() -> None:
+    running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
+    assert asked(plan(view([node("n0")], [job("j", "b", 2)], running, [A, B]))) == ["lazy"]
+
+
+def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
+    running = [runs(f"over{n}", ends_by=NOW - 1) for n in range(3)]
+    actions = plan(view([node("n0", 3)], [job("j0"), job("j1")], running))
+    assert len(asked(actions)) == 2
+
+
+# --- explanations ---
+
+
+def test_every_waiting_job_has_a_place() -> None:
+    waiting = [job(f"j{n}") for n in range(5)]
+    says = queue(view([node("n0", 1)], waiting, [runs("r")]))
+    assert [(say.job, say.place) for say in says] == [(f"j{n}", n + 1) for n in range(5)]
+
+
+def test_forecast_runs_forward_by_the_limits() -> None:
+    running = [runs("r", ends_by=NOW + HOUR)]
+    waiting = [job("j0", limit_s=HOUR), job("j1", limit_s=HOUR)]
+    leave = GRACE + 60
+    expected = {"j0": NOW + HOUR + leave, "j1": NOW + 2 * (HOUR + leave)}
+    assert forecast(view([node("n0", 1)], waiting, running)) == expected
+
+
+def test_forecast_is_unknown_without_limits() -> None:
+    assert forecast(view([node("n0", 1)], [job("j")], [runs("r")])) == {"j": None}
+
+
+def test_plan_after_its_execution_is_empty() -> None:
+    running = [runs(f"b{n}", "b") for n in range(7)]
+    before = view([node("n0")], [job(f"a{n}", "a") for n in range(3)], running, [A, B])
+    actions = plan(before)
+    assert effects(actions)
+    assert effects(plan(execute(before, actions))) == []
