@@ -382,6 +382,7 @@ def test_invariants_hold_over_a_million_steps() -> None:
     _run(20_000, 50)
 
 
+@settings(deadline=None)
 @given(
     parts=st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 64)), min_size=1, max_size=20),
     half_life=st.floats(60, 1e6),
@@ -399,6 +400,7 @@ def test_decayed_use_is_independent_of_when_it_is_asked(
     assert often.value == pytest.approx(seldom.value, rel=1e-9, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(gpus=st.lists(st.sampled_from([0, 0.4, 1, 1.5, 2, 4]), min_size=1, max_size=4), request=REQUESTS)
 def test_request_is_placed_exactly_where_it_fits(gpus: list[float], request: Request) -> None:
     total_amounts = {"CPU": 100.0, "GPU": 100.0}

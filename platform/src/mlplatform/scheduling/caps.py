@@ -30,6 +30,7 @@ class Capped:
             teams: by name.
         """
         self._teams = teams
+        self._uncapped = {team.name for team in teams.values() if team.caps == team.person_caps == Caps()}
         self._held: dict[tuple[str, ...], Held] = defaultdict(Held)
 
     def add(self, job: WaitingJob | RunningJob, amount: Amount) -> None:
@@ -51,6 +52,8 @@ class Capped:
         running = self._held["array", job.team, job.array].jobs if job.array else 0
         if job.at_most is not None and job.array and running >= job.at_most:
             return Reason(Rule.ARRAY, f"The job waits for its array: {running} of at most {job.at_most} jobs run.")
+        if job.team in self._uncapped:
+            return None
         person = self._held[job.team, job.person]
         return _obstacle(Rule.CAP_PERSON, job.person, person, team.person_caps, amount) or _obstacle(
             Rule.CAP_TEAM, f"team {job.team}", self._held[job.team,], team.caps, amount

@@ -41,6 +41,9 @@ from mlplatform.scheduling.state import State
 
 _NO_STARTS: Mapping[str, float | None] = MappingProxyType({})
 
+_MOST_PASSES = 20
+"""Two or three are enough; the bound keeps a defect, by which two passes undo each other, from blocking the gateway."""
+
 
 def plan(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> list[Action]:
     """Return what to do now, in the order in which to do it.
@@ -72,12 +75,13 @@ def _settle(view: View) -> tuple[list[Action], _Pass]:
     """Plan until nothing changes, so that the next plan for the same time is empty."""
     state = State(view)
     actions: list[Action] = []
-    while True:
+    for _ in range(_MOST_PASSES):
         step = _Pass(state)
         step.run()
-        if not step.actions:
-            return actions, step
         actions += step.actions
+        if not step.actions:
+            break
+    return actions, step
 
 
 class _Pass:
@@ -91,6 +95,7 @@ class _Pass:
         self._empty = Room(state.view.nodes, {node.name: node.total for node in state.view.nodes if node.alive})
         self._reservations: dict[bool, Reservation] = {}
         self._failed: set[Hashable] = set()
+        self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._possible: dict[Hashable, bool] = {}
         self._lacking: dict[Hashable, Reason] = {}
         self._beyond: dict[Hashable, Reason] = {}
@@ -149,13 +154,9 @@ class _Pass:
     def _start(self, job: WaitingJob, placement: Placement, within: bool) -> None:
         self._books.start(job, placement)
         for reservation in self._reservations.values():
-            if not reservation.outlasts(self._end(job)):
+            if not reservation.outlasts(self._state.end_of(job)):
                 reservation.beside.take(placement)
         self._do(Start(job.id, within, placement))
-
-    def _end(self, job: WaitingJob) -> float:
-        """Return the latest time at which a job that starts now has left, if a job waits for it."""
-        return math.inf if job.limit_s is None else self._state.now + job.limit_s + self._state.rules.grace_s
 
     # --- one job ---
 
@@ -165,6 +166,18 @@ class _Pass:
             return (obstacle,)
         within = self._ranking.rank(job)[0] == 0
         keeping = self._reservations_before(job, within)
+        # Room only shrinks during a pass, so a job that is like a blocked one in all that matters is blocked too.
+        kind = (job.team, within, self._ranking.is_overdue(job), line.shape, *(kept.job.id for kept in keeping))
+        if kind not in self._known:
+            found = self._consider_kind(line, job, within, keeping)
+            if not found:
+                return ()
+            self._known[kind] = found
+        return self._known[kind]
+
+    def _consider_kind(
+        self, line: Line, job: WaitingJob, within: bool, keeping: list[Reservation]
+    ) -> tuple[Reason, ...]:
         placement = self._place(line, job, keeping)
         if placement is not None:
             self._start(job, placement, within)
@@ -193,7 +206,7 @@ class _Pass:
         return [
             kept
             for kept in self._reservations.values()
-            if not kept.outlasts(self._end(job))
+            if not kept.outlasts(self._state.end_of(job))
             and (not within or self._books.shares.alone or (kept.overdue and kept.job.team == job.team))
         ]
 
@@ -230,10 +243,6 @@ class _Pass:
 
     # --- room that others hold ---
 
-    def _leaving(self) -> list[RunningJob]:
-        found = [job for job in self._state.running.values() if self._state.is_leaving(job)]
-        return sorted(found, key=lambda job: (job.notice.deadline if job.notice else 0.0, job.sequence))
-
     def _claim(self, line: Line, job: WaitingJob) -> bool:
         """Claim room for a job within its share, and ask those to leave who hold it; return whether there is enough."""
         victims, placement = self._victims(line, job, job.team, within=True)
@@ -252,7 +261,7 @@ class _Pass:
     ) -> tuple[list[RunningJob], Placement | None]:
         """Return the jobs that leave, or have to, so that a job fits, and where it then does; no place if none do."""
         key = ("victims", name, line.shape)
-        able = [] if key in self._failed else [*self._leaving(), *self._reclaim.order(job, within)]
+        able = [] if key in self._failed else [*self._state.leaving(), *self._reclaim.order(job, within)]
         victims = fewest(able, job, self._books.base) if able else None
         if not victims:
             self._failed.add(key)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container
+from itertools import accumulate
+from operator import attrgetter
 
 from mlplatform.scheduling.books import Books
 from mlplatform.scheduling.decay import rate
@@ -17,6 +19,8 @@ from mlplatform.scheduling.state import State
 
 Rank = tuple[float, ...]
 """Position in the order, smaller is earlier; the last number is the job's own in the order of arrival."""
+
+_CLAIMED: Rank = (-1.0,)
 
 
 class Ranking:
@@ -79,45 +83,41 @@ class Ranking:
         return 1.0, class_order(job.job_class), used, rate(held.gpus, held.cpus)
 
     def places(self) -> Places:
-        """Return the places of all jobs that wait."""
-        places = Places()
+        """Return the places of all jobs that wait, as of now."""
+        claims = self._books.claims
+        sequences: dict[Rank, list[int]] = defaultdict(list)
         for line in self._state.lines:
-            waiting = [job for job in line.jobs if job.id in self._state.waiting]
-            claims = [job for job in waiting if job.id in self._books.claims]
-            rest = [job for job in waiting if job.id not in self._books.claims] if claims else waiting
+            taken, rest = line.jobs[: line.position], line.jobs[line.position :]
+            rest = [job for job in taken if job.id in self._state.waiting and job.id not in claims] + rest
+            if self._state.view.claims:
+                rest = [job for job in rest if job.id not in claims]
             overdue = sum(map(self.is_overdue, rest)) if rest and self.is_overdue(rest[0]) else 0
-            places.add((-1.0,), claims)
             for part in (rest[:overdue], rest[overdue:]):
                 if part:
-                    places.add(self.rank(part[0])[:-1], part)
-        places.close()
-        return places
+                    sequences[self.rank(part[0])[:-1]].extend(map(attrgetter("sequence"), part))
+        sequences[_CLAIMED].extend(self._state.waiting[job].sequence for job in claims)
+        return Places(self, claims, sequences)
 
 
 class Places:
     """Places of waiting jobs in the order of their ranks, from 1."""
 
-    def __init__(self) -> None:
-        self._sequences: dict[Rank, list[int]] = defaultdict(list)
-        self._prefixes: dict[str, Rank] = {}
-        self._before: dict[Rank, int] = {}
+    def __init__(self, ranking: Ranking, claims: Container[str], sequences: dict[Rank, list[int]]) -> None:
+        """Count the jobs before each rank.
 
-    def add(self, prefix: Rank, jobs: Iterable[WaitingJob]) -> None:
-        """Add jobs whose ranks differ in their last number only, in the order of these."""
-        sequences = self._sequences[prefix]
-        for job in jobs:
-            sequences.append(job.sequence)
-            self._prefixes[job.id] = prefix
-
-    def close(self) -> None:
-        """Count, after the last jobs were added."""
-        before = 0
-        for prefix in sorted(self._sequences):
-            self._sequences[prefix].sort()
-            self._before[prefix] = before
-            before += len(self._sequences[prefix])
+        Args:
+            ranking: the ranks.
+            claims: ids of jobs with a claim, which are first.
+            sequences: numbers of the jobs, by the ranks without these numbers.
+        """
+        self._ranking = ranking
+        self._claims = claims
+        self._sequences = {prefix: sorted(sequences[prefix]) for prefix in sorted(sequences)}
+        self._before = dict(
+            zip(self._sequences, accumulate(map(len, self._sequences.values()), initial=0), strict=False)
+        )
 
     def of(self, job: WaitingJob) -> int:
         """Return the place of a job."""
-        prefix = self._prefixes[job.id]
+        prefix = _CLAIMED if job.id in self._claims else self._ranking.rank(job)[:-1]
         return self._before[prefix] + bisect_left(self._sequences[prefix], job.sequence) + 1

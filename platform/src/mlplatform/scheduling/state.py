@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from mlplatform.scheduling.lines import lines_of
@@ -55,6 +56,15 @@ class State:
     def is_leaving(self, job: RunningJob) -> bool:
         """Return whether a job will leave soon: it was asked to, and is not stuck."""
         return job.notice is not None and self.now <= job.notice.deadline + self.rules.hold_back_s
+
+    def leaving(self) -> list[RunningJob]:
+        """Return the jobs that will leave soon, in the order of their deadlines."""
+        found = [(job.notice.deadline, job.sequence, job) for job in self.running.values() if job.notice]
+        return [job for *_, job in sorted(found, key=lambda one: one[:2]) if self.is_leaving(job)]
+
+    def end_of(self, job: WaitingJob) -> float:
+        """Return the latest time at which a job that starts now has left, if a job waits for it."""
+        return math.inf if job.limit_s is None else self.now + job.limit_s + self.rules.grace_s
 
 
 def started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
