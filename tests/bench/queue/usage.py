@@ -1,0 +1,69 @@
+"""Decayed use of persons and teams in a simulation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from workload import Job
+
+from mlplatform.scheduling.decay import Decayed, rate
+from mlplatform.scheduling.queue import Team, Usage
+
+
+class Meters:
+    """Decayed use of persons, and of teams beyond their shares, while jobs start and stop."""
+
+    def __init__(self, teams: Mapping[str, Team]) -> None:
+        self._teams = teams
+        self._persons: dict[str, _Meter] = {}
+        self._held: dict[str, float] = defaultdict(float)
+        self._borrowed: dict[str, _Meter] = {team: _Meter() for team in teams}
+
+    def started(self, now: float, job: Job) -> None:
+        self._change(now, job, 1)
+
+    def stopped(self, now: float, job: Job) -> None:
+        self._change(now, job, -1)
+
+    def at(self, now: float) -> Usage:
+        """Return the decayed use at a time that is not before the last change; it is valid until the next one."""
+        return Usage(persons=_AtTime(self._persons, now), borrowed=_AtTime(self._borrowed, now))
+
+    def _change(self, now: float, job: Job, sign: int) -> None:
+        # Each worker asks for one CPU beside its GPU.
+        person = self._persons.setdefault(job.person, _Meter())
+        person.set_held(now, person.held + sign * rate(job.gpus, job.gpus))
+        self._held[job.team] += sign * job.gpus
+        beyond = max(0.0, self._held[job.team] - self._teams[job.team].gpus)
+        self._borrowed[job.team].set_held(now, rate(beyond, beyond))
+
+
+class _Meter:
+    """Decayed use that grows by what is held."""
+
+    def __init__(self) -> None:
+        self.held = 0.0
+        self._used = Decayed()
+
+    def at(self, now: float) -> Decayed:
+        return self._used.later(now, self.held)
+
+    def set_held(self, now: float, held: float) -> None:
+        self._used, self.held = self.at(now), held
+
+
+class _AtTime(Mapping[str, float]):
+    """Use of each at a time, calculated when it is read: most policies read none of it, or only of those who wait."""
+
+    def __init__(self, meters: Mapping[str, _Meter], now: float) -> None:
+        self._meters, self._now = meters, now
+
+    def __getitem__(self, name: str) -> float:
+        return self._meters[name].at(self._now).value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._meters)
+
+    def __len__(self) -> int:
+        return len(self._meters)
