@@ -30,7 +30,7 @@ class Target:
 
     @property
     def holds(self) -> bool:
-        return self.value <= self.most
+        return self.value <= self.most * (1 + 1e-9)  # a difference of two times since 1970 has that error
 
     def __str__(self) -> str:
         verdict = "holds" if self.holds else "MISSED"
