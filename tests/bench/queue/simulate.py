@@ -8,6 +8,7 @@ Exits with 1 if our planner misses a target on a workload. `README.md` explains 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from policy_ours import Ours
 from policy_slurm import SlurmLike
 from report import plot, table, targets, write_json
 from rich.console import Console
-from workload import SAMPLES, Workload, alone, generated, philly
+from workload import SAMPLES, Workload, alone, first_days, generated, philly
 
 from mlplatform.scheduling.queue import Rules
 
@@ -52,11 +53,12 @@ def main() -> int:
         "--sample", nargs="+", default=[], choices=[*map(str, SAMPLES), "all"], help="of Philly's trace"
     )
     parser.add_argument("--generated", nargs="+", type=int, default=[], metavar="SEED", help="generated traces")
+    parser.add_argument("--days", type=float, default=math.inf, help="only jobs that arrive in the first days")
     parser.add_argument("--policy", nargs="+", default=["all"], choices=[*POLICIES, "all"])
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results.json and plots")
     args = parser.parse_args()
     samples = list(SAMPLES) if "all" in args.sample else [int(sample) for sample in args.sample]
-    workloads = [*map(philly, samples), *map(generated, args.generated)]
+    workloads = [first_days(made, args.days) for made in (*map(philly, samples), *map(generated, args.generated))]
     if not workloads:
         parser.error("Nothing to simulate: set --sample or --generated.")
     names = list(POLICIES) if "all" in args.policy else args.policy

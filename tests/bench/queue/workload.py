@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlplatform.scheduling.queue import JobClass, Placement, RunningJob, Team, WaitingJob
@@ -182,6 +182,11 @@ def alone(workload: Workload, team: str) -> Workload:
     share = int(workload.teams[team].gpus)
     jobs = tuple(_squeezed(job, share) for job in workload.jobs if job.team == team)
     return Workload(f"{workload.name}/{team}", make_nodes([share]), make_teams({team: share}), jobs, workload.seed)
+
+
+def first_days(workload: Workload, days: float) -> Workload:
+    """Return the jobs that arrive in the first days; shares stay those of the whole workload."""
+    return replace(workload, jobs=tuple(job for job in workload.jobs if job.arrived < days * DAY))
 
 
 def whole_shares(weights: Mapping[str, float], total: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from policy_fifo_easy import FifoEasy
 from policy_first_fit import FirstFit
 from policy_kueue import KueueLike
 from policy_slurm import SlurmLike
-from workload import SAMPLES, Job, Workload, alone, generated, make_nodes, make_teams, philly, whole_shares
+from workload import SAMPLES, Job, Workload, alone, first_days, generated, make_nodes, make_teams, philly, whole_shares
 
 from mlplatform.scheduling.queue import Action, Ask, Start, View
 
@@ -129,6 +129,12 @@ def test_job_larger_than_share_takes_whole_share_when_alone() -> None:
     lonely = alone(made, "a")
     assert [(job.gpus, job.duration_s) for job in lonely.jobs] == [(2, 200)]
     assert [node.total["GPU"] for node in lonely.nodes] == [2]
+
+
+def test_first_days_keep_shares_and_earlier_jobs() -> None:
+    made = workload(job("1", 0, 100, 1), job("2", 86_400, 100, 1))
+    assert [job.id for job in first_days(made, 1).jobs] == ["1"]
+    assert first_days(made, 1).teams == made.teams
 
 
 def test_whole_shares_add_up_and_leave_nobody_out() -> None:
