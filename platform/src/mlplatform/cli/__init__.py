@@ -6,7 +6,22 @@ import sys
 
 import typer
 
-from mlplatform.cli import audit, data, jobs, local, login, models, output, people, stack, submit, teams, tokens, top, usage
+from mlplatform.cli import (
+    audit,
+    data,
+    jobs,
+    local,
+    login,
+    models,
+    output,
+    people,
+    stack,
+    submit,
+    teams,
+    tokens,
+    top,
+    usage,
+)
 from mlplatform.errors import PlatformError
 
 app = typer.Typer(

@@ -1,6 +1,6 @@
 """Run the gateway's planner and four other policies over Philly's trace and generated ones, and compare them.
 
-    python tests/bench/queue/simulate.py --sample 1 --policy all
+    python tests/bench/simulator/simulate.py --sample 1 --policy all
 
 Exits with 1 if our planner misses a target on a workload. `README.md` explains workloads, policies and measures.
 """
