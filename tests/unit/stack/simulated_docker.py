@@ -73,7 +73,7 @@ def run_once(state: dict, name: str, words: list[str]) -> None:
     if services()[name] not in state["images"]:
         fail(f"no image {services()[name]}")
     if name == "ownership":
-        if settings()["MLPLATFORM_VERSION"] == "1.0":
+        if state["images"][services()[name]].endswith("-old"):
             fail("No module named mlplatform.services.ownership")
         state["owners"] = words[-1]
     elif name == "storage-init":

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import uvicorn
 from gateway_parts import BOUND_S, Gateway, is_true, ray
-from starlette.applications import Starlette
 from starlette.requests import Request
 from websockets.asyncio.client import connect
+from without_log_in import without_log_in
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import hanging, reconciler, starting
@@ -376,7 +376,7 @@ def test_idle_log_is_released_when_reader_disconnects(gateway: Gateway) -> None:
 
 @asynccontextmanager
 async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
-    config = uvicorn.Config(Starlette(routes=endpoints.routes()), port=0, log_level="warning", lifespan="off")
+    config = uvicorn.Config(without_log_in(endpoints.routes()), port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(BOUND_S):

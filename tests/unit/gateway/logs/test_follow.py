@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from starlette.applications import Starlette
+from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.gateway.http.jobs import JobRoutes
@@ -52,7 +52,7 @@ class Platform:
         unused: Any = None
         routes = JobRoutes(self.store, unused, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
         config = uvicorn.Config(
-            Starlette(routes=routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
+            without_log_in(routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
         )
         server = uvicorn.Server(config)
         storing, serving = asyncio.create_task(logs.run()), asyncio.create_task(server._serve())

@@ -236,14 +236,14 @@ class TokenAuth:
                 holder = await self._sessions.holder(session_id)
                 if holder is None:
                     return await self._check.fail(INVALID, scope, "session"), scope
-                return None, {**_with_token(scope, self._check.token()), _KIND: "session", _PRINCIPAL: holder}
+                return None, identified({**_with_token(scope, self._check.token()), _KIND: "session"}, holder)
             found = await self._check.authenticate(given, scope)
         except UnreachableError as error:
             return error_response(error), scope
         if isinstance(found, Response):
             return found, scope
         sent = _with_token(scope, self._check.token()) if found.person else scope
-        return None, {**sent, _PRINCIPAL: found}
+        return None, identified(sent, found)
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -295,6 +295,11 @@ def _only_reads(scope: Scope) -> bool:
 def client_address(scope: Scope) -> str:
     """Return the address of the client's end of the connection."""
     return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def identified(scope: Scope, principal: Principal) -> Scope:
+    """Return a request as that of a principal."""
+    return {**scope, _PRINCIPAL: principal}
 
 
 def principal_of(scope: Scope) -> Principal:

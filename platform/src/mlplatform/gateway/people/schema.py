@@ -45,10 +45,10 @@ class TeamRow(Base):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     share_gpus: Mapped[float] = mapped_column(Double)
-    """Number of GPUs that the team is guaranteed."""
+    """Number of GPUs of the team's share."""
 
     share_cpus: Mapped[float] = mapped_column(Double)
-    """Number of CPUs that the team is guaranteed."""
+    """Number of CPUs of the team's share."""
 
     weight: Mapped[float] = mapped_column(Double)
     """Weight among the teams that ask for idle resources."""

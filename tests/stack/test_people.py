@@ -1,0 +1,179 @@
+"""People with tokens of their own on the live stack: log-in, jobs by Ray's own clients, rights and revocation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from figures import count
+from host import CHECKOUT, Stack, run, wait_for
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings.environment import environment
+from mlplatform.stack.env import client_settings
+
+SECRET = "of-alice-only"
+"""A value to look for in answers."""
+
+ENVIRONMENT = f'{{"env_vars": {{"API_KEY": "{SECRET}"}}}}'
+REVOKED_SECONDS = 60
+"""A revoked token is refused within this time."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person of the test, with a laptop that has a home folder and no checkout."""
+
+    name: str
+    stack: Stack
+    home: Path
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        address = f"http://127.0.0.1:{self.stack.settings.ray_port}"
+        ray = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], **ray}
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / ".ray/auth_token"
+
+    def types(self, *command: str) -> str:
+        """Run a command of the package or of Ray as this person; return everything that it prints."""
+        program, *arguments = command
+        path = str(CHECKOUT / ".venv/bin" / program)
+        done = run(path, *arguments, cwd=self.home, env=self._variables, check=False)
+        return done.stdout + done.stderr
+
+    def asks(self, method: str, path: str) -> httpx.Response:
+        """Send a request to the gateway with this person's token."""
+        headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+        return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
+
+
+def administer(stack: Stack, *words: str) -> str:
+    """Run a command on the host, with the settings that `mlplatform env` prints: those of the shared token."""
+    variables = {**environment(), **client_settings(stack.root).environment()}
+    return run(str(CHECKOUT / ".venv/bin/mlplatform"), *words, env=variables).stdout
+
+
+@pytest.fixture
+def team(stack: Stack) -> str:
+    """A new team: teams stay, because jobs refer to them."""
+    name = f"vision-{secrets.token_hex(3)}"
+    printed = administer(stack, "teams", "add", name)
+    assert "It does not guarantee" in printed
+    return name
+
+
+@pytest.fixture
+def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person]]:
+    """Alice, her lead Lea and her team-mate Tom, and Bob of another team; all have logged in with their codes."""
+    other = f"audio-{secrets.token_hex(3)}"
+    administer(stack, "teams", "add", other)
+    found = {}
+    for role, (where, *options) in {
+        "alice": (team,),
+        "tom": (team,),
+        "lea": (team, "--lead"),
+        "bob": (other,),
+    }.items():
+        name = f"{role}-{secrets.token_hex(3)}"
+        code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", where, *options))
+        assert code
+        found[role] = Person(name, stack, tmp_path / role)
+        found[role].home.mkdir()
+        printed = found[role].types("mlplatform", "login", code[1])
+        assert f"Logged in as {name}" in printed, printed
+        assert found[role].token_file.stat().st_mode & 0o077 == 0
+    yield found
+    for person in found.values():
+        administer(stack, "people", "remove", person.name)
+
+
+def submit(person: Person, *command: str) -> str:
+    """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
+    metadata = '--metadata-json={"user": "somebody-else"}'
+    options = ("--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}")
+    printed = person.types("ray", "job", "submit", *options, "--", *command)
+    found = re.search(r"Job '(\S+)' submitted successfully", printed)
+    assert found, printed
+    return found[1]
+
+
+def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
+    alice, tom, lea, bob = (people[role] for role in ("alice", "tom", "lea", "bob"))
+    first = submit(alice, "python", "-c", "print('hello')")
+    assert jobs.wait(first, timeout_s=120).status == "SUCCEEDED"
+    assert jobs.get(first).user == alice.name, "the name in the metadata was believed"
+
+    log, details = f"/api/jobs/{first}/logs", f"/api/jobs/{first}"
+    assert "hello" in alice.asks("GET", log).json()["logs"]
+    assert "hello" in tom.asks("GET", log).json()["logs"]
+    refused = bob.asks("GET", log)
+    assert refused.status_code == 403
+    assert f"belongs to {alice.name}" in refused.text
+    seen = {role: person.asks("GET", details).text for role, person in people.items()}
+    assert SECRET in seen["alice"]
+    assert all(SECRET not in seen[role] for role in ("tom", "lea", "bob"))
+    assert "API_KEY" in seen["tom"]
+    assert "API_KEY" not in seen["bob"]
+    for role, person in people.items():
+        listed = person.asks("GET", "/api/jobs/").text
+        assert first in listed, role
+        assert (SECRET in listed) == (role == "alice"), role
+
+    second = submit(alice, "sleep", "1000")
+    for person in (tom, bob):
+        stop = person.asks("POST", f"/api/jobs/{second}/stop")
+        assert stop.status_code == 403, person.name
+        assert person.asks("DELETE", details).status_code == 403, person.name
+    assert lea.asks("POST", f"/api/jobs/{second}/stop").json() == {"stopped": True}
+    assert jobs.wait(second, timeout_s=60).status == "STOPPED"
+    assert alice.asks("DELETE", details).json() == {"deleted": True}
+    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
+    done = {(row["principal"], row["verb"], row["object"]) for row in rows}
+    assert {(lea.name, "stop", f"job {second}"), (alice.name, "delete", f"job {first}")} <= done
+
+
+def test_people_read_no_more_of_ray_than_its_nodes(stack: Stack, people: dict[str, Person]) -> None:
+    bob = people["bob"]
+    nodes = bob.asks("GET", "/nodes?view=summary")
+    assert nodes.status_code == 200
+    assert "ray-worker-0" in nodes.text
+    for path in ("/api/v0/actors", "/api/v0/tasks", "/api/v0/logs", "/logical/actors", "/api/v0/workers"):
+        assert stack.ray.get(path, params={"node_ip": "127.0.0.1"}).status_code != 403, f"{path} is closed for all"
+        refused = bob.asks("GET", path)
+        assert refused.status_code == 403, path
+        assert "Only administrators" in refused.text
+    for method, path in (("GET", "/platform/audit"), ("POST", "/platform/people"), ("GET", "/platform/logs")):
+        assert bob.asks(method, path).status_code == 403, path
+
+
+def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str, Person]) -> None:
+    bob = people["bob"]
+    assert bob.asks("GET", "/api/jobs/").status_code == 200
+    bob_id = bob.token_file.read_text().split("_")[1]
+    began = time.monotonic()
+    administer(stack, "tokens", "revoke", bob_id)
+    wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
+    count("seconds until a revoked token was refused", round(time.monotonic() - began))
+    assert "was revoked" in bob.asks("GET", "/api/jobs/").text
+    assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
+
+
+def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
+    alice = people["alice"]
+    printed = alice.types("ray", "job", "submit", "--entrypoint-num-cpus=1", "--", "sleep", "5")
+    assert "succeeded" in printed, printed
+    usage = stack.ray.get("/platform/usage", params={"by": "person"}).json()["entries"]
+    (hers,) = [entry for entry in usage if entry["person"] == alice.name]
+    assert hers["cpu_seconds"] >= 5
