@@ -259,8 +259,11 @@ def test_head_gets_the_cluster_token_only(started: StartedGateway, head: Head) -
             assert [value for key, value in sent["headers"] if "authorization" in key] == [f"Bearer {TOKEN}"]
             assert token not in str(sent)
             # On paths that need no token, none is checked.
-            sent = httpx.get(f"{client.base_url}/api/gcs_healthz", headers={name: f"Bearer {token}"}, **BOUNDED).json()
-            assert token not in str(sent)
+            for credential in (f"Bearer {token}", f"bearer {token}", token, f"Basic {token}"):
+                sent = httpx.get(f"{client.base_url}/api/gcs_healthz", headers={name: credential}, **BOUNDED).json()
+                assert token not in str(sent), credential
+        both = {"Authorization": f"Bearer {TOKEN}", "X-Ray-Authorization": f"bearer {token}"}
+        assert token not in httpx.get(f"{client.base_url}/nodes", headers=both, **BOUNDED).text
 
 
 def test_failed_log_in_of_person_is_recorded_by_name(client: httpx.Client, people: dict[str, httpx.Client]) -> None:

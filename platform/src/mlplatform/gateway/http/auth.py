@@ -242,7 +242,7 @@ class TokenAuth:
             return error_response(error), scope
         if isinstance(found, Response):
             return found, scope
-        sent = _with_token(scope, self._check.token()) if found.person else scope
+        sent = scope if found.service else _with_token(scope, self._check.token())
         return None, identified(sent, found)
 
 
@@ -330,16 +330,14 @@ def _session_in(headers: Headers) -> str | None:
 
 
 def _with_token(scope: Scope, token: str) -> Scope:
-    """Return the request with the shared token in place of a session or a person's token, which Ray's head rejects."""
-    headers = [(name, value) for name, value in scope["headers"] if name not in _CREDENTIALS]
-    return {**scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]}
+    """Return the request with the shared token as its only credential, because Ray's head rejects all others."""
+    bare = without_credentials(scope)
+    return {**bare, "headers": [*bare["headers"], (b"authorization", f"Bearer {token}".encode())]}
 
 
-def without_personal(scope: Scope) -> Scope:
-    """Return the request without tokens of people, which are sent along to open paths, too."""
-    personal = f"Bearer {PREFIX}".encode()
-    kept = [item for item in scope["headers"] if item[0] not in _CREDENTIALS or not item[1].startswith(personal)]
-    return {**scope, "headers": kept}
+def without_credentials(scope: Scope) -> Scope:
+    """Return the request without tokens, in whatever form they were sent."""
+    return {**scope, "headers": [item for item in scope["headers"] if item[0] not in _CREDENTIALS]}
 
 
 def _equal(given: str, token: str) -> bool:
