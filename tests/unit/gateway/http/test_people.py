@@ -201,6 +201,17 @@ def test_person_in_two_teams_chooses_one(
     assert submit(people["alice"], "left", metadata={"team": "audio"}).status_code == 403
 
 
+def test_person_who_has_left_all_teams_submits_nothing(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
+    assert client.delete("/platform/people/otto?team=audio").status_code == 200
+    for metadata in ({}, {"team": ""}, {"team": "audio"}):
+        answer = submit(people["otto"], "mine-alone", metadata=metadata)
+        assert (answer.status_code, answer.text) == (
+            403,
+            "otto is in no team; ask an administrator to add you to one.",
+        )
+    assert submit(people["ada"], "of-no-team").status_code == 200
+
+
 def test_others_see_owner_shape_state_and_reason_only(
     started: StartedGateway, client: httpx.Client, people: dict[str, httpx.Client]
 ) -> None:

@@ -88,18 +88,19 @@ async def assign(job: JobRow, principal: Principal, people: People) -> None:
     The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
 
     Raises:
-        ForbiddenError: the person is not a member of the team.
+        ForbiddenError: the person is not a member of the team, or of none.
         NoSuchNameError: an administrator names a team that does not exist.
     """
     if not principal.person:
         return
     team = job.job_metadata.get("team") or next(iter(principal.teams), None)
-    if team is not None and team not in principal.teams:
-        if not may(principal, Verb.SUBMIT, None, team):
-            own = " or ".join(principal.teams) or "none: ask an administrator to add you to one"
-            raise ForbiddenError(f"You may not submit jobs for team {team[:100]!r}; your teams are {own}.")
-        if team not in {known.name for known in await people.teams()}:
-            raise NoSuchNameError(f"There is no team {team[:100]!r}; `mlplatform teams list` lists them.")
+    if not may(principal, Verb.SUBMIT, None, team):
+        if not principal.teams:
+            raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
+        own = " or ".join(principal.teams)
+        raise ForbiddenError(f"You may not submit jobs for team {str(team)[:100]!r}; your teams are {own}.")
+    if team is not None and team not in principal.teams and team not in {known.name for known in await people.teams()}:
+        raise NoSuchNameError(f"There is no team {team[:100]!r}; `mlplatform teams list` lists them.")
     job.person, job.team, job.user = principal.person, team, principal.person
     job.job_metadata = {**job.job_metadata, "user": principal.person}
     variables = job.runtime_env.get("env_vars") or {}
