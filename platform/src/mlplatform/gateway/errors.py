@@ -47,6 +47,10 @@ class JobIsOpenError(JobError):
         )
 
 
+REJECTS = "Ray rejects the job"
+"""Beginning of the message about a job that Ray rejects; Ray's reason follows."""
+
+
 class RefusedError(JobError):
     """Ray rejects the job, and a retry would not help."""
 

@@ -231,6 +231,20 @@ def test_others_see_owner_shape_state_and_reason_only(
             assert secret not in text, text
 
 
+def test_reason_of_rejected_job_is_for_the_team(started: StartedGateway, people: dict[str, httpx.Client]) -> None:
+    """Ray 2.60 quotes fields of the runtime environment when it rejects a job (`_private/runtime_env/validation.py`)."""
+    submit(people["alice"], "hers")
+    assert asyncio.run(started.store.begin_attempt("hers"))
+    reason = "Ray rejects the job: ValueError: runtime_env['pip'] must include field 'packages', but got https://a:b@c"
+    asyncio.run(started.store.refuse("hers", 1, reason))
+    for path in ("/api/jobs/hers", "/api/jobs/", "/platform/jobs/hers", "/platform/"):
+        shown = {name: people[name].get(path).text for name in ("bob", "otto")}
+        assert {name: ("Ray rejects the job" in text, "a:b@c" in text) for name, text in shown.items()} == {
+            "bob": (True, True),
+            "otto": (True, False),
+        }, path
+
+
 def test_values_of_variables_are_for_owner_and_administrators(
     client: httpx.Client, people: dict[str, httpx.Client]
 ) -> None:

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from mlplatform.gateway.errors import ForbiddenError, NoSuchNameError
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.browser import is_browser
-from mlplatform.gateway.jobs.details import HIDDEN, first_line, job_details, public_details
+from mlplatform.gateway.jobs.details import HIDDEN, job_details, public_details, public_reason
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.overview import ShownJob, ShownJobs
 from mlplatform.gateway.jobs.schema import JobRow
@@ -66,7 +66,7 @@ def of_ray_for(principal: Principal, details: Mapping[str, Any]) -> dict[str, An
     if principal.administrator:
         return dict(details)
     user = (details.get("metadata") or {}).get("user")
-    hidden = {"entrypoint": HIDDEN, "message": first_line(details.get("message") or ""), "runtime_env": {}}
+    hidden = {"entrypoint": HIDDEN, "message": public_reason(details.get("message") or ""), "runtime_env": {}}
     return {**details, **hidden, "metadata": {"user": user} if user else {}, "driver_info": None}
 
 
@@ -76,7 +76,7 @@ def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
     def shown(job: ShownJob) -> ShownJob:
         if may(principal, Verb.METADATA, job.person, job.team):
             return job
-        return replace(job, entrypoint=HIDDEN, message=first_line(job.message))
+        return replace(job, entrypoint=HIDDEN, message=public_reason(job.message))
 
     running, waiting, ended = ([shown(job) for job in group] for group in (jobs.running, jobs.waiting, jobs.ended))
     return ShownJobs(running, waiting, ended, jobs.counts)

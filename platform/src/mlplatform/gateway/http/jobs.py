@@ -27,7 +27,7 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
-from mlplatform.gateway.jobs.details import first_line
+from mlplatform.gateway.jobs.details import public_reason
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, StartRow
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
@@ -297,7 +297,7 @@ def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) 
         "number": attempt.number,
         "ray_submission_id": attempt.ray_submission_id,
         "outcome": attempt.outcome,
-        "reason": attempt.reason if everything or attempt.reason is None else first_line(attempt.reason),
+        "reason": attempt.reason if everything or attempt.reason is None else public_reason(attempt.reason),
         "node": attempt.node,
         "created": attempt.created.isoformat(),
         "ended": attempt.ended.isoformat() if attempt.ended else None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from mlplatform.gateway.errors import REJECTS
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 
@@ -70,7 +71,7 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
         **listed(job, last, redact=True),
         "entrypoint": HIDDEN,
         # Ray's messages about failed jobs continue with the end of the log.
-        "message": first_line(job.message),
+        "message": public_reason(job.message),
         "metadata": {name: _text(value) for name, value in known.items() if value},
         "runtime_env": {},
         "driver_info": None,
@@ -78,8 +79,14 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     }
 
 
-def first_line(message: str) -> str:
-    """Return the first line of a message, at most 300 characters."""
+def public_reason(message: str) -> str:
+    """Return the part of a message that everybody may see: its first line, at most 300 characters.
+
+    Ray's messages about jobs that it rejects quote the runtime environment, such as addresses of package indexes with
+    their passwords; of these only the beginning is returned.
+    """
+    if message.startswith(REJECTS):
+        return f"{REJECTS}."
     return next(iter(message.strip().splitlines()), "")[:_REASON_CHARACTERS]
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.errors import RefusedError
+from mlplatform.gateway.errors import REJECTS, RefusedError
 from mlplatform.scheduling import listings
 from mlplatform.scheduling.resources import Node
 
@@ -109,7 +109,7 @@ class RayHead:
         if answer.status_code == 200 or "already exists" in answer.text:
             return
         if answer.status_code in (400, 413) or any(sign in answer.text for sign in _REFUSALS):
-            raise RefusedError(f"Ray rejects the job: {_last_line(answer)}")
+            raise RefusedError(f"{REJECTS}: {_last_line(answer)}")
         _checked(answer)
 
     async def has_job(self, job_id: str) -> bool:
