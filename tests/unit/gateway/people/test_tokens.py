@@ -124,3 +124,16 @@ def test_changed_rights_apply_at_once(engine: Engine) -> None:
     do(people.remove("alice", PLATFORM))
     with pytest.raises(TokenError, match="was revoked"):
         do(tokens.check(token))
+
+
+def test_token_is_not_valid_for_a_later_person_of_the_same_name(engine: Engine) -> None:
+    """A log-in at the moment of the removal leaves a token that is not revoked."""
+    token = alice(engine)
+    do(People(engine).remove("alice", PLATFORM))
+    with Session(engine) as session, session.begin():
+        session.execute(update(TokenRow).values(revoked=None))
+    do(People(engine).add("alice", PLATFORM, administrator=True))
+    with pytest.raises(TokenError, match="was revoked"):
+        do(Tokens(engine).check(token))
+    opened = do(Sessions(engine, lambda: "shared").open(token_id=token.split("_")[1]))
+    assert do(Sessions(engine, lambda: "shared").holder(opened)) is None

@@ -180,7 +180,8 @@ class Tokens:
             person=token.owner,
             expires=token.expires,
             revoked=token.revoked,
-            exists=person is not None,
+            # A token is never valid for a person who was added later under the name of its owner.
+            exists=person is not None and person.created <= token.created,
             administrator=person is not None and person.administrator,
             teams={member.team: Role(member.role) for member in session.scalars(joined)},
             read=time.monotonic(),
