@@ -177,6 +177,7 @@ def test_jobs_that_only_ray_knows_do_not_exist_for_people(clients: dict[str, htt
     for method, path in (("GET", ""), ("GET", "/logs"), ("POST", "/stop"), ("DELETE", "")):
         answer = clients["owner"].request(method, f"/api/jobs/01000000{path}")
         assert (answer.status_code, answer.text) == (404, "Job 01000000 does not exist")
+    assert status(clients["owner"], "WEBSOCKET", Asked("/api/jobs/01000000/logs/tail", set())) == 404
 
 
 def test_refusal_names_who_may(clients: dict[str, httpx.Client]) -> None:

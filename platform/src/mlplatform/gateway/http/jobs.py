@@ -170,8 +170,11 @@ class JobRoutes:
     async def _tail(self, socket: WebSocket) -> None:
         try:
             job = await self._store.get(socket.path_params["job_id"])
-        except NoSuchJobError:
-            await self._tail_of_ray_job(socket)
+        except NoSuchJobError as error:
+            if principal_of(socket.scope).administrator:
+                await self._tail_of_ray_job(socket)
+            else:
+                await socket.send_denial_response(PlainTextResponse(str(error), 404))
             return
         try:
             require(socket.scope, Verb.LOGS, job)
