@@ -146,7 +146,10 @@ def test_rejected_secrets_are_found_by_name(
     for name in ("RAY_PORT", "MLFLOW_PORT", "NOTEBOOK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT"):
         monkeypatch.setenv(name, port)
     found = " ".join(finding.problem for finding in accounts.rejected(place))
-    names = ("ray_token", "mlflow_person", "notebook_token", "prometheus_password", "grafana_password")
+    names = (
+        *("ray_token", "gateway_prometheus_token", "log_shipper_token", "mlflow_person", "notebook_token"),
+        *("prometheus_password", "grafana_password"),
+    )
     assert [f"secrets/{name} ({status})" in found for name in names] == [status == 401] * len(names)
 
 

@@ -232,7 +232,7 @@ def test_others_see_owner_shape_state_and_reason_only(
 
 
 def test_reason_of_rejected_job_is_for_the_team(started: StartedGateway, people: dict[str, httpx.Client]) -> None:
-    """Ray 2.60 quotes fields of the runtime environment when it rejects a job (`_private/runtime_env/validation.py`)."""
+    """Ray 2.60 quotes fields of the runtime environment (`_private/runtime_env/validation.py`)."""
     submit(people["alice"], "hers")
     assert asyncio.run(started.store.begin_attempt("hers"))
     reason = "Ray rejects the job: ValueError: runtime_env['pip'] must include field 'packages', but got https://a:b@c"

@@ -16,8 +16,9 @@ import uvicorn
 from shipping import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, run, until, until_log
 
 from mlplatform.gateway.logs import wakeups
-from mlplatform.gateway.logs.shipper import LogShipper
+from mlplatform.gateway.logs.shipper import LogShipper, ship
 from mlplatform.settings import environment as settings_environment
+from mlplatform.settings.gateway import GatewaySettings
 
 
 @pytest.fixture
@@ -371,5 +372,38 @@ def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, 
         imported = {line.rpartition("|")[2].strip() for line in (await communicating)[1].decode().split("\n")}
         assert "watchfiles" in imported
         assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_shipper_sends_its_own_token_for_logs_and_starts(root: Path, closed_port: int, tmp_path: Path) -> None:
+    tokens = {"token_path": tmp_path / "ray_token", "shipper_token_path": tmp_path / "log_shipper_token"}
+    for file in tokens.values():
+        file.write_text(f"{file.name}\n")
+    seen: set[tuple[str, str]] = set()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        token = dict(scope["headers"]).get(b"authorization", b"").decode()
+        seen.add((scope["path"].split("/")[2], token))
+        status = 404 if scope["path"] == "/platform/logs" else 200
+        await send({"type": "http.response.start", "status": status, "headers": [(b"x-gateway-instance", b"a")]})
+        await send({"type": "http.response.body", "body": b'{"expected": 0, "again": false}'})
+
+    async def scenario() -> None:
+        config = uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server._serve())
+        append(logs_of(root) / DRIVER, b"line\n")
+        append(root / "ray-worker-0" / "starts-0123456789abcdef.jsonl", b"{}\n")
+        address = f"http://127.0.0.1:{closed_port}"
+        shipping = asyncio.create_task(ship(GatewaySettings.load(gateway=address, node_logs=root, **tokens)))
+        try:
+            await until(lambda: {path for path, _ in seen} == {"logs", "starts"}, 20)
+        finally:
+            shipping.cancel()
+            await asyncio.gather(shipping, return_exceptions=True)
+            server.should_exit = True
+            await serving
+        assert {token for _, token in seen} == {"Bearer log_shipper_token"}
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -70,6 +70,7 @@ def rejected(place: Place) -> Iterator[Finding]:
 def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:
     yield _LogIn("The gateway", "ray_token", settings.ray_port, "/api/version")
     yield _LogIn("The gateway", "gateway_prometheus_token", settings.ray_port, "/platform/metrics")
+    yield _LogIn("The gateway", "log_shipper_token", settings.ray_port, "/platform/logs")
     for account in ("mlflow_person", "mlflow_admin"):
         yield _LogIn("MLflow", account, settings.mlflow_port, "/version")
     yield _LogIn("JupyterLab", "notebook_token", settings.notebook_port, "/api/status")
