@@ -126,7 +126,7 @@ def test_changed_rights_apply_at_once(engine: Engine) -> None:
         do(tokens.check(token))
 
 
-def test_token_is_not_valid_for_a_later_person_of_the_same_name(engine: Engine) -> None:
+def test_token_is_refused_for_next_person_of_the_name(engine: Engine) -> None:
     """A log-in at the moment of the removal leaves a token that is not revoked."""
     token = alice(engine)
     do(People(engine).remove("alice", PLATFORM))
