@@ -17,9 +17,11 @@ from websockets.exceptions import ConnectionClosed
 
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
+from mlplatform.gateway.http import sessions as http_sessions
+from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.migrations.upgrade import upgrade
+from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 
@@ -41,9 +43,10 @@ def token(engine: Engine) -> str:
 @pytest.fixture
 def gateway(engine: Engine, head: Head) -> Iterator[str]:
     """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
-    check = TokenCheck(lambda: "shared", tokens=Tokens(engine, cache_seconds=0))
-    app = Starlette(routes=[Mount("/", ReverseProxy(head.address))])
-    with served(TokenAuth(app, check, check_seconds=0.05)) as address:
+    tokens = Tokens(engine, cache_seconds=0)
+    check, sessions = TokenCheck(lambda: "shared", tokens=tokens), Sessions(engine, lambda: "shared", tokens)
+    app = Starlette(routes=[*http_sessions.routes(check, sessions), Mount("/", ReverseProxy(head.address))])
+    with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
 
 
@@ -81,6 +84,18 @@ def test_request_of_changed_rights_ends(gateway: str, engine: Engine, token: str
         with pytest.raises(ConnectionClosed):
             socket.recv(BOUND_S)
         assert "rights of ada have changed" in (socket.close_reason or "")
+
+
+def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) -> None:
+    with as_person(httpx.Client(base_url=gateway), token) as client:
+        session = client.post(LOGIN).cookies[COOKIE]
+    with talking(gateway, additional_headers={"Cookie": f"{COOKIE}={session}"}) as socket:
+        assert socket.recv(BOUND_S)
+        with httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S) as browser:
+            assert browser.post(LOGOUT).status_code == 303
+        with pytest.raises(ConnectionClosed):
+            socket.recv(BOUND_S)
+        assert "session of ada has ended" in (socket.close_reason or "")
 
 
 def test_request_of_valid_token_lasts(gateway: str, token: str) -> None:

@@ -174,7 +174,7 @@ class TokenAuth:
     of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a browser's
     request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way. What
     comes after sees the shared token instead of the session or of a person's token, and the `Principal`. A browser that
-    opens a page of ours is sent to the login page. A person's requests that last are ended once the token has ended.
+    opens a page of ours is sent to the login page. A person's requests that last end with the token and the session.
 
     Args:
         check: check of the token.
@@ -211,8 +211,17 @@ class TokenAuth:
         refusal = refusal or _cross_site(scope)
         app = refusal or self._app
         if refusal is None and principal_of(scope).token_id:
-            app = until_refused(app, lambda: self._check.again(principal_of(scope)), self._check_seconds)
+            app = until_refused(app, lambda: self._again(scope), self._check_seconds)
         await app(scope, receive, send)
+
+    async def _again(self, scope: Scope) -> None:
+        """Check the person of a request that lasts, and the session; raise TokenError if either has ended."""
+        principal, session_id = principal_of(scope), _session_in(Headers(scope=scope))
+        await self._check.again(principal)
+        if self._sessions is None or session_id is None or scope.get(_KIND) != "session":
+            return
+        if await self._sessions.holder(session_id) is None:
+            raise TokenError(f"This session of {principal.person} has ended; log in again.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
