@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Engine, select, text, update
+from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import PLATFORM
@@ -115,6 +115,21 @@ def test_of_two_log_ins_with_a_code_one_succeeds(engine: Engine) -> None:
     assert sorted(isinstance(answer, LoginCodeError) for answer in do(both())) == [False, True]
 
 
+def test_code_that_another_log_in_uses_first_is_rejected(engine: Engine) -> None:
+    """On Postgres, both may read the code before either deletes it."""
+    code = do(People(engine).add("ada", PLATFORM, administrator=True)).code
+
+    def use_first(_: object, cursor: Any, statement: str, *__: object) -> None:
+        if statement.startswith("DELETE FROM login_codes"):
+            cursor.execute("DELETE FROM login_codes")
+
+    event.listen(engine, "before_cursor_execute", use_first)
+    with pytest.raises(LoginCodeError, match="used a moment ago"):
+        do(Tokens(engine).exchange(code, ""))
+    event.remove(engine, "before_cursor_execute", use_first)
+    assert do(Tokens(engine).all()) == []
+
+
 def test_changed_rights_apply_at_once(engine: Engine) -> None:
     token, tokens = alice(engine), Tokens(engine)
     people = People(engine, tokens.forget)
@@ -137,3 +152,18 @@ def test_token_is_refused_for_next_person_of_the_name(engine: Engine) -> None:
         do(Tokens(engine).check(token))
     opened = do(Sessions(engine, lambda: "shared").open(token_id=token.split("_")[1]))
     assert do(Sessions(engine, lambda: "shared").holder(opened)) is None
+
+
+def test_codes_and_tokens_end_as_documented(engine: Engine) -> None:
+    invited = do(People(engine).add("ada", PLATFORM, administrator=True))
+    issued = do(Tokens(engine).exchange(invited.code, ""))
+    left = [(moment - datetime.now(UTC)).total_seconds() for moment in (invited.expires, issued.expires)]
+    assert left == pytest.approx([24 * 3600, 90 * 86400], abs=300)
+
+
+def test_replaced_token_keeps_the_time_of_its_revocation(engine: Engine) -> None:
+    token_id = alice(engine).split("_")[1]
+    do(Tokens(engine).revoke(token_id, PLATFORM))
+    before = {token.id: token.revoked for token in do(Tokens(engine).all())}
+    do(Tokens(engine).exchange(do(People(engine).add("alice", PLATFORM)).code, "", token_id))
+    assert {token.id: token.revoked for token in do(Tokens(engine).all())}[token_id] == before[token_id]
