@@ -74,7 +74,7 @@ def targets(rows: Iterable[Measures], grace_s: float) -> dict[str, list[Target]]
     return found
 
 
-def write_json(rows: Sequence[Measures], planning: Mapping[str, float], path: Path) -> None:
+def write_json(rows: Sequence[Measures], planning: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """Write all measures, and the milliseconds that each policy takes to plan a long queue."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"measures": [asdict(row) for row in rows], "planning_ms": dict(planning)}, indent=2))

@@ -75,8 +75,8 @@ def main() -> int:
     console.print(table(rows))
     view = full_view(workloads[0])
     planning = {policy.name: planning_ms(policy, view) for policy in (POLICIES[name]() for name in names)}
-    shown = ", ".join(f"{name} {value:.0f} ms" for name, value in planning.items())
-    console.print(f"Planning of {WAITING:,} waiting jobs, median: {shown}.")
+    shown = ", ".join(f"{name} {times['warm']:.0f} ms ({times['cold']:.0f} ms)" for name, times in planning.items())
+    console.print(f"CPU time of a plan for {WAITING:,} waiting jobs (for new objects), median: {shown}.")
     judged = targets(rows, rules.grace_s)
     for name, found in judged.items():
         console.print(f"{name}:", *found, sep="\n  ", highlight=False)

@@ -85,7 +85,7 @@ def test_target_compares_with_best_policy(measured: Measures) -> None:
 
 
 def test_json_has_every_measure(measured: Measures, tmp_path: Path) -> None:
-    write_json([measured], {"ours": 12.5}, tmp_path / "results.json")
+    write_json([measured], {"ours": {"cold": 20.5, "warm": 12.5}}, tmp_path / "results.json")
     stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["planning_ms"] == {"ours": 12.5}
+    assert stored["planning_ms"] == {"ours": {"cold": 20.5, "warm": 12.5}}
     assert Measures(**stored["measures"][0]) == measured

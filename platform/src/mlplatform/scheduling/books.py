@@ -18,13 +18,13 @@ class Books:
     """Free, claimed and held resources of a state.
 
     Attributes:
-        version: changes with what is held.
         shares: shares of the teams, and what they hold with their claims.
         capped: what teams, persons and arrays hold with their claims.
         claims: claims that can still be met.
         own: free by our own accounts, less what is kept for claims.
         room: the same, but never more than Ray reports as free.
         base: free by our own accounts, less the whole claims; negative while jobs that leave for them still run.
+        later: the same, once all jobs have left that were asked to.
     """
 
     def __init__(self, state: State) -> None:
@@ -34,7 +34,6 @@ class Books:
             state: what is known.
         """
         self._state = state
-        self.version = 0
         view = state.view
         self.shares = Shares(view.teams, view.nodes)
         self.capped = Capped(view.teams)
@@ -44,21 +43,25 @@ class Books:
             self._hold(running, self.shares.amount(running))
         self.claims = {claim.job: claim for claim in self._possible()}
         self.base = self.own.copy()
-        self._kept = self._keep()
+        self.later = self.own.copy()
+        for leaving in state.leaving():
+            self.later.give(leaving.placement)
+        self.room = self.own.within(state.ray)
+        self._left: dict[str, Amounts] = {}
+        self._kept: dict[str, Placement] = {}
         for claim in self.claims.values():
             job = state.waiting[claim.job]
-            self.base.take(claim.placement)
-            self.own.take(self._kept[claim.job])
+            self._promise(claim.placement)
+            self._keep(claim)
             self._hold(job, asked(job.request))
-        ray = state.ray.copy()
-        for kept in self._kept.values():
-            ray.take(kept)
-        self.room = self.own.within(ray)
 
     def _hold(self, job: WaitingJob | RunningJob, amount: tuple[float, float]) -> None:
-        self.version += 1
         self.shares.add(job.team, amount)
         self.capped.add(job, amount)
+
+    def _promise(self, placement: Placement) -> None:
+        self.base.take(placement)
+        self.later.take(placement)
 
     def _possible(self) -> list[Claim]:
         """Return the claims that are met once the jobs which were asked to leave for them have left.
@@ -94,20 +97,21 @@ class Books:
         names = {victim for claim in claims for victim in claim.victims}
         return [job for job in self._state.running.values() if job.id in names]
 
-    def _keep(self) -> dict[str, Placement]:
-        """Return what has to be kept free for each claim: what its own victims will not free."""
-        left: dict[str, Amounts] = {
-            job.id: {name: dict(there) for name, there in job.placement.items()}
-            for job in self._victims(self.claims.values())
+    def _keep(self, claim: Claim) -> None:
+        """Keep free what a claim needs and its own victims will not free, nor have promised to earlier claims."""
+        running = self._state.running
+        for victim in claim.victims:
+            if victim in running and victim not in self._left:
+                placement = running[victim].placement
+                self._left[victim] = {name: dict(there) for name, there in placement.items()}
+        victims = [self._left[victim] for victim in sorted(claim.victims) if victim in self._left]
+        kept = {
+            name: {key: value - _draw(victims, name, key, value) for key, value in there.items()}
+            for name, there in claim.placement.items()
         }
-        kept: dict[str, Placement] = {}
-        for claim in self.claims.values():
-            victims = [left[victim] for victim in sorted(claim.victims) if victim in left]
-            kept[claim.job] = {
-                name: {key: value - _draw(victims, name, key, value) for key, value in there.items()}
-                for name, there in claim.placement.items()
-            }
-        return kept
+        self._kept[claim.job] = kept
+        self.own.take(kept)
+        self.room.take(kept)
 
     def room_of_claim(self, job: str) -> Room:
         """Return the room for a job that has a claim."""
@@ -119,32 +123,40 @@ class Books:
         """Count a job that starts; its claim ends."""
         claim = self.claims.pop(job.id, None)
         if claim:
-            kept = self._kept.pop(job.id)
             self.base.give(claim.placement)
-            self.own.give(kept)
-            self.room.give(kept)
+            self.later.give(claim.placement)
+            self._keep_again()
         else:
             self._hold(job, asked(job.request))
-        for room in (self.base, self.own, self.room):
+        for room in (self.base, self.later, self.own, self.room):
             room.take(placement)
+
+    def _keep_again(self) -> None:
+        """Keep what the claims need that are left, since what victims of one that ends will free is for the others."""
+        for kept in self._kept.values():
+            self.own.give(kept)
+            self.room.give(kept)
+        self._left.clear()
+        self._kept.clear()
+        for claim in self.claims.values():
+            self._keep(claim)
 
     def claim(self, claim: Claim, job: WaitingJob) -> None:
         """Count a new claim."""
         self.claims[job.id] = claim
         self._hold(job, asked(job.request))
-        self.base.take(claim.placement)
-        before, self._kept = self._kept, self._keep()
-        for kept in before.values():
-            self.own.give(kept)
-            self.room.give(kept)
-        for kept in self._kept.values():
-            self.own.take(kept)
-            self.room.take(kept)
+        self._promise(claim.placement)
+        self._keep(claim)
 
     def promise(self, job: WaitingJob, placement: Placement) -> None:
         """Count a job that waits without a claim for others to leave, so that the next one waits for different ones."""
         self._hold(job, asked(job.request))
-        self.base.take(placement)
+        self._promise(placement)
+
+    def asked(self, victims: Iterable[RunningJob]) -> None:
+        """Count what jobs will free that have just been asked to leave."""
+        for victim in victims:
+            self.later.give(victim.placement)
 
     def leaving(self, job: WaitingJob, within: bool) -> list[Leaving]:
         """Return what becomes free for a waiting job, and when.

@@ -185,7 +185,12 @@ def _deficit(asked: Mapping[str, float], hosts: Sequence[Node]) -> str:
 
 def times(free: Mapping[str, float], asked: Mapping[str, float]) -> float:
     """Return how many times `asked` fits into `free`."""
-    return min((_pieces(name, free.get(name, 0), value) for name, value in asked.items()), default=math.inf)
+    fewest = math.inf
+    for name, value in asked.items():
+        count = _pieces(name, free.get(name, 0), value)
+        if count < fewest:
+            fewest = count
+    return fewest
 
 
 def _pieces(name: str, free: float, each: float) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from mlplatform.errors import SettingsError
@@ -130,9 +130,15 @@ class WaitingJob:
 
         It is computed once per object, so planning is faster if the same objects are in the next view.
         """
-        limit = self.limit_s
-        bucket = int(math.log2(limit) * _BUCKETS_PER_DOUBLING) if limit is not None and limit > 0 else limit
-        return self.team, self.person, self.job_class, self.array, self.at_most, bucket, self.request.shape
+        # The class by its value, since the hash of a member is computed in Python, for each job of each plan.
+        parts = self.team, self.person, self.job_class.value, self.array, self.at_most, _bucket(self.limit_s)
+        return *parts, self.request.shape
+
+
+@lru_cache(1024)
+def _bucket(limit_s: float | None) -> float | None:
+    """Return which limits count as equal."""
+    return int(math.log2(limit_s) * _BUCKETS_PER_DOUBLING) if limit_s is not None and limit_s > 0 else limit_s
 
 
 @dataclass(frozen=True)

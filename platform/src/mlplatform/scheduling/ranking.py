@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container
-from itertools import accumulate
+from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
 from mlplatform.scheduling.books import Books
 from mlplatform.scheduling.decay import rate
-from mlplatform.scheduling.lines import class_order
+from mlplatform.scheduling.lines import Group, Line, class_order
 from mlplatform.scheduling.queue import WaitingJob
 from mlplatform.scheduling.room import asked
-from mlplatform.scheduling.shares import per_weight
+from mlplatform.scheduling.shares import Amount, per_weight
 from mlplatform.scheduling.state import State
 
 Rank = tuple[float, ...]
@@ -40,84 +40,149 @@ class Ranking:
         """
         self._state = state
         self._books = books
-        self._ranks: dict[str, tuple[int, Rank]] = {}
+        self._used: dict[str, float] = {}
         self._first: dict[str, float] = defaultdict(lambda: math.inf)
-        for line in state.lines:
-            if head := line.head:
-                self._first[head.team] = min(self._first[head.team], head.sequence)
+        for group in state.groups:
+            firsts = [head.sequence for line in group.lines if (head := line.head)]
+            self._first[group.team] = min(self._first[group.team], *firsts, math.inf)
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for too long."""
         return job.arrived + self._state.rules.overdue_s <= self._state.now
 
-    def is_within(self, job: WaitingJob) -> bool:
-        """Return whether a job is within its team's share."""
-        return self._books.shares.includes(job.team, asked(job.request))
-
     def rank(self, job: WaitingJob) -> Rank:
         """Return a job's rank. While jobs start, ranks only become larger."""
-        version, rank = self._ranks.get(job.id, (-1, ()))
-        if version != self._books.version:
-            rank = self._rank(job)
-            self._ranks[job.id] = self._books.version, rank
-        return rank
+        return *self.rank_of_team(job.team, asked(job.request), self.is_overdue(job)), *self.rank_in_team(job)
 
-    def _rank(self, job: WaitingJob) -> Rank:
-        shares, usage, first = self._books.shares, self._state.view.usage, self._first[job.team]
-        overdue = self.is_overdue(job)
-        if self.is_within(job):
-            return 0.0, shares.ratio(job.team), 0.0, first, *self._inside(job, overdue), job.sequence
+    def rank_of_team(self, team: str, amount: Amount, overdue: bool) -> Rank:
+        """Return the first part of a rank, which orders the jobs of different teams."""
+        shares, first = self._books.shares, self._first[team]
+        if shares.includes(team, amount):
+            return 0.0, shares.ratio(team), 0.0, first
         if overdue:
-            return 1.0, job.sequence
-        weight = self._state.view.teams[job.team].weight
-        past = per_weight(usage.borrowed.get(job.team, 0.0), weight)
-        present = per_weight(shares.beyond(job.team), weight)
-        return 2.0, past, present, first, *self._inside(job, overdue), job.sequence
+            return (1.0,)
+        weight = self._state.view.teams[team].weight
+        past = per_weight(self._state.view.usage.borrowed.get(team, 0.0), weight)
+        return 2.0, past, per_weight(shares.beyond(team), weight), first
 
-    def _inside(self, job: WaitingJob, overdue: bool) -> Rank:
-        """Return the part of a rank that orders the jobs of one team."""
-        if overdue:
-            return 0.0, 0.0, 0.0, 0.0
+    def rank_in_team(self, job: WaitingJob) -> Rank:
+        """Return the second part of a rank, which orders the jobs of a team; it begins with 0 if the job is overdue."""
+        if self.is_overdue(job):
+            return 0.0, 0.0, 0.0, 0.0, job.sequence
         held = self._books.capped.of_person(job.team, job.person)
-        used = self._state.view.usage.persons.get(job.person, 0.0)
-        return 1.0, class_order(job.job_class), used, rate(held.gpus, held.cpus)
+        used = self._used.get(job.person)
+        if used is None:
+            used = self._used[job.person] = self._state.view.usage.persons.get(job.person, 0.0)
+        return 1.0, class_order(job.job_class), used, rate(held.gpus, held.cpus), job.sequence
 
     def places(self) -> Places:
         """Return the places of all jobs that wait, as of now."""
-        claims = self._books.claims
-        sequences: dict[Rank, list[int]] = defaultdict(list)
-        for line in self._state.lines:
+        claims, waiting = self._books.claims, self._state.waiting
+        places = Places(self, claims)
+        for line in (line for group in self._state.groups for line in group.lines):
             taken, rest = line.jobs[: line.position], line.jobs[line.position :]
-            rest = [job for job in taken if job.id in self._state.waiting and job.id not in claims] + rest
+            rest = [job for job in taken if job.id in waiting and job.id not in claims] + rest
             if self._state.view.claims:
                 rest = [job for job in rest if job.id not in claims]
             overdue = sum(map(self.is_overdue, rest)) if rest and self.is_overdue(rest[0]) else 0
             for part in (rest[:overdue], rest[overdue:]):
                 if part:
-                    sequences[self.rank(part[0])[:-1]].extend(map(attrgetter("sequence"), part))
-        sequences[_CLAIMED].extend(self._state.waiting[job].sequence for job in claims)
-        return Places(self, claims, sequences)
+                    places.add(part)
+        places.count(waiting[job].sequence for job in claims)
+        return places
+
+
+class Order:
+    """Lines of one group in the order of their first jobs, which changes as jobs start."""
+
+    def __init__(self, group: Group, ranking: Ranking, is_served: Callable[[WaitingJob], bool]) -> None:
+        """Sort the lines of a group.
+
+        Args:
+            group: the group.
+            ranking: ranks of its jobs.
+            is_served: whether a job has been started, or waits for others to leave.
+        """
+        self._team = group.team
+        self._amount = asked(group.lines[0].jobs[0].request)
+        self._ranking = ranking
+        self._is_served = is_served
+        self._heap = [
+            (ranking.rank_in_team(head), number, line) for number, line in enumerate(group.lines) if (head := line.head)
+        ]
+        heapq.heapify(self._heap)
+
+    @property
+    def line(self) -> Line:
+        """The line of the head."""
+        return self._heap[0][2]
+
+    def rank(self) -> Rank:
+        """Return the rank of the head."""
+        in_team = self._heap[0][0]
+        return *self._ranking.rank_of_team(self._team, self._amount, in_team[0] == 0), *in_team
+
+    def head(self) -> WaitingJob | None:
+        """Return the first job that waits; None if no line has one."""
+        while self._heap:
+            rank, number, line = self._heap[0]
+            head = line.advance(self._is_served)
+            if head is None:
+                heapq.heappop(self._heap)
+                continue
+            current = self._ranking.rank_in_team(head)
+            if current == rank:
+                return head
+            heapq.heapreplace(self._heap, (current, number, line))
+        return None
+
+    def drop(self) -> None:
+        """Leave the line of the head out."""
+        heapq.heappop(self._heap)
 
 
 class Places:
     """Places of waiting jobs in the order of their ranks, from 1."""
 
-    def __init__(self, ranking: Ranking, claims: Container[str], sequences: dict[Rank, list[int]]) -> None:
-        """Count the jobs before each rank.
+    def __init__(self, ranking: Ranking, claims: Container[str]) -> None:
+        """Begin without jobs.
 
         Args:
-            ranking: the ranks.
+            ranking: the ranks, which do not change any more.
             claims: ids of jobs with a claim, which are first.
-            sequences: numbers of the jobs, by the ranks without these numbers.
         """
         self._ranking = ranking
         self._claims = claims
-        self._sequences = {prefix: sorted(sequences[prefix]) for prefix in sorted(sequences)}
-        self._before = dict(
-            zip(self._sequences, accumulate(map(len, self._sequences.values()), initial=0), strict=False)
-        )
+        self._teams: dict[tuple[str, Amount, bool], Rank] = {}
+        self._sequences: dict[Rank, list[int]] = defaultdict(list)
+        self._before: dict[Rank, int] = {}
+
+    def add(self, jobs: Sequence[WaitingJob]) -> None:
+        """Add jobs of one line that are all overdue, or all not."""
+        self._sequences[self._prefix(jobs[0])].extend(map(attrgetter("sequence"), jobs))
+
+    def count(self, claimed: Iterable[int]) -> None:
+        """Count the jobs before each rank, once all have been added.
+
+        Args:
+            claimed: sequence numbers of the jobs with a claim.
+        """
+        self._sequences[_CLAIMED] = sorted(claimed)
+        before = 0
+        for prefix in sorted(self._sequences):
+            self._sequences[prefix].sort()
+            self._before[prefix] = before
+            before += len(self._sequences[prefix])
 
     def of(self, job: WaitingJob) -> int:
         """Return the place of a job."""
-        prefix = _CLAIMED if job.id in self._claims else self._ranking.rank(job)[:-1]
+        prefix = _CLAIMED if job.id in self._claims else self._prefix(job)
         return self._before[prefix] + bisect_left(self._sequences[prefix], job.sequence) + 1
+
+    def _prefix(self, job: WaitingJob) -> Rank:
+        """Return a job's rank without its number, which is equal for all such jobs of a line."""
+        in_team = self._ranking.rank_in_team(job)
+        key = job.team, asked(job.request), in_team[0] == 0
+        if key not in self._teams:
+            self._teams[key] = self._ranking.rank_of_team(*key)
+        return *self._teams[key], *in_team[:-1]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 
 from mlplatform.scheduling.lines import class_order
-from mlplatform.scheduling.queue import Rules, RunningJob, WaitingJob
-from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.queue import Placement, Rules, RunningJob, WaitingJob
+from mlplatform.scheduling.room import Fit, Room
 from mlplatform.scheduling.shares import Shares, ratio
 
 
@@ -26,24 +27,34 @@ class Reclaim:
     """Running jobs that may be asked to leave."""
 
     def __init__(self, running: Iterable[RunningJob], shares: Shares, now: float, rules: Rules) -> None:
-        """Index the running jobs.
+        """Index the running jobs, those that were asked to leave excepted.
 
         Args:
             running: all running jobs.
-            shares: what the teams hold; copied where a choice changes it.
+            shares: what the teams hold.
             now: seconds since 1970.
             rules: durations that apply.
         """
         self._shares = shares
-        self._now = now
-        self._rules = rules
-        self._staying: dict[str, list[RunningJob]] = defaultdict(list)
-        for job in running:
-            if job.notice is None:
-                self._staying[job.team].append(job)
+        held = [job for job in running if job.notice is None and any(shares.amount(job))]
+        overtime = [job for job in held if is_overtime(job, now)]
+        staying = [job for job in held if not is_overtime(job, now)]
+        old = {job.id for job in staying if protected_until(job, rules) <= now}
+        idle = [job for job in staying if job.idle and job.id in old]
+        self._anybody = sorted(overtime, key=_youngest_first) + sorted(idle, key=_youngest_first)
+        self._lenders: dict[str, _Lender] = {}
+        if not shares.alone:
+            taken = {job.id for job in self._anybody}
+            teams: dict[str, list[RunningJob]] = defaultdict(list)
+            for job in held:
+                if job.id not in taken:
+                    teams[job.team].append(job)
+            for team, jobs in teams.items():
+                able = sorted((job for job in jobs if job.id in old), key=_youngest_first)
+                self._lenders[team] = _Lender(team, shares, jobs, able)
 
-    def order(self, job: WaitingJob, within: bool) -> list[RunningJob]:
-        """Return the jobs that may be asked to leave for a waiting job, in the order in which they would be.
+    def order(self, job: WaitingJob, within: bool) -> Iterator[RunningJob]:
+        """Yield the jobs that may be asked to leave for a waiting job, in the order in which they would be.
 
         Jobs that anybody may take from are first: those at their limit, and idle ones. Borrowers of other teams follow,
         always those of the team that is furthest beyond its share, the lowest class and the youngest first. A team's
@@ -53,79 +64,104 @@ class Reclaim:
             job: the waiting job.
             within: whether it is within its share; otherwise only jobs that anybody may take from are listed.
         """
-        held = [one for jobs in self._staying.values() for one in jobs if any(self._shares.amount(one))]
-        overtime = [one for one in held if is_overtime(one, self._now)]
-        old = [one for one in held if protected_until(one, self._rules) <= self._now]
-        idle = [one for one in old if one.idle and one not in overtime]
-        anybody = sorted(overtime, key=_youngest_first) + sorted(idle, key=_youngest_first)
-        if not within or self._shares.alone:
-            return anybody
-        return anybody + self._borrowers(job.team, old, {one.id for one in anybody})
+        yield from self._anybody
+        if within:
+            yield from self._borrowers(job.team)
 
-    def _borrowers(self, claiming: str, old: Sequence[RunningJob], taken: set[str]) -> list[RunningJob]:
-        left = {team: [job for job in jobs if job.id not in taken] for team, jobs in self._staying.items()}
-        held = {team: _sum(jobs, self._shares) for team, jobs in left.items()}
-        able = defaultdict(list)
-        for candidate in sorted(old, key=_youngest_first):
-            if candidate.id not in taken and candidate.team != claiming:
-                able[candidate.team].append(candidate)
-        order: list[RunningJob] = []
-        while able:
-            team = max(able, key=lambda team: self._beyond(held[team], team, able[team][0]))
-            borrowed = self._shares.borrowed(team, left[team])
-            victim = next((candidate for candidate in able[team] if candidate.id in borrowed), None)
-            if victim is None:
-                del able[team]
-                continue
-            order.append(victim)
-            able[team].remove(victim)
-            left[team].remove(victim)
-            held[team] = _sum(left[team], self._shares)
-            if not able[team]:
-                del able[team]
-        return order
+    def _borrowers(self, claiming: str) -> Iterator[RunningJob]:
+        lenders = {team: lender.copy() for team, lender in self._lenders.items() if team != claiming and lender.able}
+        while lenders:
+            team = max(lenders, key=lambda team: lenders[team].key)
+            lender = lenders[team]
+            victim = lender.youngest()
+            if victim is not None:
+                yield victim
+                lender.leave(victim)
+            if victim is None or not lender.able:
+                del lenders[team]
 
-    def _beyond(self, held: tuple[float, float], team: str, first: RunningJob) -> tuple[float, float, int]:
-        """Return the key of a team among borrowers; of two that are equally far beyond, the younger job decides."""
-        return ratio(held, self._shares.of(team)), first.started, first.sequence
+    def asked(self, victims: Iterable[RunningJob]) -> None:
+        """Take jobs out of the index that are asked to leave."""
+        names = {victim.id for victim in victims}
+        self._anybody = [job for job in self._anybody if job.id not in names]
+        for victim in victims:
+            if victim.team in self._lenders:
+                self._lenders[victim.team].leave(victim)
 
 
-def fewest(order: Sequence[RunningJob], job: WaitingJob, room: Room) -> list[RunningJob] | None:
-    """Return the first jobs of an order that make a waiting job fit, without those that do not help.
+class _Lender:
+    """A team's jobs, of which ever more are asked to leave.
 
-    Args:
-        order: jobs that may leave.
-        job: the waiting job.
-        room: what is free without them.
-
-    Returns:
-        The jobs; None if it does not fit even after all have left.
+    Attributes:
+        able: those that have run for their least time, in the order in which they are asked.
     """
 
-    def fits(leaving: Iterable[RunningJob]) -> bool:
-        with_them = room.copy()
-        for victim in leaving:
-            with_them.give(victim.placement)
-        return with_them.place(job.request) is not None
+    def __init__(self, team: str, shares: Shares, jobs: Sequence[RunningJob], able: Sequence[RunningJob]) -> None:
+        self.able = able
+        self._team = team
+        self._shares = shares
+        self._jobs = jobs
+        self._changed()
 
-    if not fits(order):
-        return None
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(order[:middle]) else (middle + 1, high)
-    chosen = list(order[:high])
-    for victim in reversed(order[:high]):
-        rest = [other for other in chosen if other is not victim]
-        if fits(rest):
-            chosen = rest
-    return chosen
+    def copy(self) -> _Lender:
+        return copy(self)
+
+    def leave(self, victim: RunningJob) -> None:
+        self._jobs = [job for job in self._jobs if job.id != victim.id]
+        self.able = [job for job in self.able if job.id != victim.id]
+        self._changed()
+
+    def _changed(self) -> None:
+        """Compute what the team holds, and which of its jobs are beyond its share."""
+        amounts = [self._shares.amount(job) for job in self._jobs]
+        held = sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)
+        self._borrowed = self._shares.borrowed(self._team, self._jobs)
+        first = self.able[0] if self.able else None
+        # Of two teams that are equally far beyond their shares, the younger job decides.
+        self.key = (ratio(held, self._shares.of(self._team)), first.started, first.sequence) if first else (0.0, 0.0, 0)
+
+    def youngest(self) -> RunningJob | None:
+        """Return the job that is asked next; None if the team is within its share, or its borrowers are protected."""
+        return next((job for job in self.able if job.id in self._borrowed), None)
+
+
+def fewest(
+    order: Iterable[RunningJob], leaving: Sequence[RunningJob], job: WaitingJob, room: Room
+) -> tuple[list[RunningJob], Placement | None]:
+    """Return jobs that make a waiting job fit: those that leave anyhow, and the first of an order, if they help.
+
+    Args:
+        order: jobs that may be asked to leave.
+        leaving: jobs that leave.
+        job: the waiting job.
+        room: what is free once those have left that do.
+
+    Returns:
+        The jobs, and where the waiting job then fits; no place if it does not fit even after all have left.
+    """
+    fit = Fit(room.copy(), job.request)
+    chosen: list[RunningJob] = []
+    for victim in order:
+        if fit.holds:
+            break
+        chosen.append(victim)
+        fit.give(victim.placement)
+    placement = fit.room.place(job.request)
+    if placement is None:
+        return [], None
+    # Nodes that the job does not need are not looked at again.
+    near, far = [], []
+    for one in leaving:
+        (far if placement.keys().isdisjoint(one.placement) else near).append(one)
+    fit.take(*(one.placement for one in far))
+    needed: list[RunningJob] = []
+    for victim in [*chosen[::-1], *near[::-1]]:
+        fit.take(victim.placement)
+        if not fit.holds:
+            fit.give(victim.placement)
+            needed.append(victim)
+    return needed[::-1], fit.room.place(job.request)
 
 
 def _youngest_first(job: RunningJob) -> tuple[int, float, int]:
     return -class_order(job.job_class), -job.started, -job.sequence
-
-
-def _sum(jobs: Iterable[RunningJob], shares: Shares) -> tuple[float, float]:
-    amounts = [shares.amount(job) for job in jobs]
-    return sum(gpus for gpus, _ in amounts), sum(cpus for _, cpus in amounts)

@@ -59,6 +59,13 @@ class Request:
             parts += ("workers", group.count, group.cpus, group.gpus, *sorted(group.custom.items()))
         return parts
 
+    @cached_property
+    def parts(self) -> tuple[Mapping[str, float], Mapping[str, float], int]:
+        """Amounts of the entry point and of one worker, and how many workers; 0 if workers ask for nothing."""
+        group = self.workers
+        one = group.amounts() if group else {}
+        return self.entrypoint.amounts(), one, group.count if group and one else 0
+
 
 @dataclass(frozen=True)
 class Node:

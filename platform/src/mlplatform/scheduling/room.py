@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlplatform.scheduling.capacity import times
 from mlplatform.scheduling.queue import Placement
-from mlplatform.scheduling.resources import Node, Request, WorkerGroup, subtract
+from mlplatform.scheduling.resources import Node, Request, subtract
 
 Amounts = dict[str, dict[str, float]]
 
@@ -59,34 +59,28 @@ class Room:
         The entry point goes where it costs the fewest workers, and then, as the workers do, to the fullest node that
         holds it, which leaves whole nodes for large jobs.
         """
-        entry = request.entrypoint.amounts()
-        group = request.workers if request.workers and request.workers.amounts() else None
-        one = group.amounts() if group else {}
-        hosts = [node.name for node in self._nodes if node.has(request.labels)]
-        hosts = [name for name in hosts if times(self.free[name], entry) >= 1]
+        entry, one, count = request.parts
+        hosts = [name for name in self.hosts(request) if not entry or times(self.free[name], entry) >= 1]
         if not hosts:
             return None
-        costs = {name: self._cost(name, entry, one) for name in hosts}
-        host = min(hosts, key=lambda name: (costs[name], self._size(name)))
-        placement: Amounts = {host: dict(entry)} if entry else {}
-        return self._add_workers(placement, host, entry, group) if group else placement
+        fitting = {name: _pieces(free, one) for name, free in self.free.items()} if count else {}
+        placement: Amounts = {}
+        if entry:
+            beside = {name: _beside(self.free[name], entry, one) if count else 0 for name in hosts}
+            host = min(hosts, key=lambda name: (fitting.get(name, 0) - beside[name], self._size(name)))
+            placement[host], fitting[host] = dict(entry), beside[host]
+        return self._add_workers(placement, fitting, one, count)
 
-    def _cost(self, host: str, entry: Mapping[str, float], one: Mapping[str, float]) -> float:
-        """Return how many workers fewer fit on a node with the entry point."""
-        if not one or not entry:
-            return 0
-        return _pieces(self.free[host], one) - _pieces(subtract(self.free[host], entry), one)
+    def hosts(self, request: Request) -> list[str]:
+        """Return the names of the nodes whose labels let them run the entry point of a request."""
+        return [node.name for node in self._nodes if not request.labels or node.has(request.labels)]
 
     def _size(self, name: str) -> tuple[float, float]:
         return self.free[name].get("GPU", 0), self.free[name].get("CPU", 0)
 
     def _add_workers(
-        self, placement: Amounts, host: str, entry: Mapping[str, float], group: WorkerGroup
+        self, placement: Amounts, fitting: dict[str, int], one: Mapping[str, float], missing: int
     ) -> Placement | None:
-        one, missing = group.amounts(), group.count
-        fitting = {name: _pieces(free, one) for name, free in self.free.items()}
-        if entry:
-            fitting[host] = _pieces(subtract(self.free[host], entry), one)
         if sum(fitting.values()) < missing:
             return None
         while missing > 0:
@@ -96,7 +90,7 @@ class Room:
                 if enough
                 else max(fitting, key=lambda name: fitting[name])
             )
-            count = min(missing, int(fitting.pop(name)))
+            count = min(missing, fitting.pop(name))
             missing -= count
             there = placement.setdefault(name, {})
             for key, value in one.items():
@@ -104,8 +98,63 @@ class Room:
         return placement
 
 
-def _pieces(free: Mapping[str, float], one: Mapping[str, float]) -> float:
-    return max(0, times(free, one))
+class Fit:
+    """Room that jobs leave and enter, and how often a request fits; only nodes that change are counted again."""
+
+    def __init__(self, room: Room, request: Request) -> None:
+        """Count what fits.
+
+        Args:
+            room: what is free; changed by `give` and `take`.
+            request: what has to fit.
+        """
+        self.room = room
+        self._entry, self._one, self._count = request.parts
+        self._hosts = frozenset(room.hosts(request))
+        self._fitting: dict[str, int] = {}
+        self._costs: dict[str, int] = {}
+        self._recount(room.free)
+
+    @property
+    def holds(self) -> bool:
+        """Answer to whether the request fits."""
+        return bool(self._costs) and sum(self._fitting.values()) - min(self._costs.values()) >= self._count
+
+    def give(self, placement: Placement) -> None:
+        """Add a placement to the room."""
+        self.room.give(placement)
+        self._recount(placement)
+
+    def take(self, *placements: Placement) -> None:
+        """Subtract placements from the room."""
+        for placement in placements:
+            self.room.take(placement)
+        self._recount({name for placement in placements for name in placement})
+
+    def _recount(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.room.free:
+                continue
+            free = self.room.free[name]
+            fitting = self._fitting[name] = _pieces(free, self._one) if self._count else 0
+            if name not in self._hosts:
+                continue
+            if not self._entry:
+                self._costs[name] = 0
+            elif times(free, self._entry) >= 1:
+                self._costs[name] = fitting - _beside(free, self._entry, self._one) if self._count else 0
+            else:
+                self._costs.pop(name, None)
+
+
+def _beside(free: Mapping[str, float], entry: Mapping[str, float], one: Mapping[str, float]) -> int:
+    """Return how many workers fit on a node beside the entry point."""
+    return _pieces(subtract(free, entry), one)
+
+
+def _pieces(free: Mapping[str, float], one: Mapping[str, float]) -> int:
+    """Return how many workers that ask for something fit on a node."""
+    return max(0, int(times(free, one)))
 
 
 def total(placement: Placement, nodes: Iterable[str] | None = None) -> tuple[float, float]:

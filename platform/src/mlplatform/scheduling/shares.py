@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from mlplatform.scheduling.decay import rate
 from mlplatform.scheduling.queue import RunningJob, Team
@@ -89,7 +90,7 @@ class Shares:
             jobs: its running jobs, without those that were asked to leave.
         """
         share, sums, found = self.of(team), (0.0, 0.0), set()
-        for job in sorted(jobs, key=lambda job: (job.started, job.sequence)):
+        for job in sorted(jobs, key=attrgetter("started", "sequence")):
             amount = self.amount(job)
             if not _within(sums, amount, share):
                 found.add(job.id)
@@ -104,8 +105,9 @@ def ratio(held: Amount, share: Amount) -> float:
 
 
 def _within(held: Amount, amount: Amount, share: Amount) -> bool:
-    return all(
-        more <= EPSILON or have + more <= most + EPSILON for have, more, most in zip(held, amount, share, strict=True)
+    (gpus, cpus), (more_gpus, more_cpus), (most_gpus, most_cpus) = held, amount, share
+    return (more_gpus <= EPSILON or gpus + more_gpus <= most_gpus + EPSILON) and (
+        more_cpus <= EPSILON or cpus + more_cpus <= most_cpus + EPSILON
     )
 
 

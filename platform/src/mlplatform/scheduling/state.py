@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mlplatform.scheduling.lines import lines_of
+from mlplatform.scheduling.lines import groups_of
 from mlplatform.scheduling.queue import (
     Action,
     Ask,
@@ -33,7 +33,7 @@ class State:
         self.view = view
         self.now = view.now
         self.rules = view.rules
-        self.lines = lines_of(view.waiting)
+        self.groups = groups_of(view.waiting)
         self.waiting = {job.id: job for job in view.waiting}
         self.running = {job.id: job for job in view.running}
         self.claims = {claim.job: claim for claim in view.claims}

@@ -1,0 +1,90 @@
+"""Fitting of jobs into the room of one pass of the planner, and why others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from mlplatform.scheduling import reasons
+from mlplatform.scheduling.books import Books
+from mlplatform.scheduling.queue import Placement, Reason, WaitingJob
+from mlplatform.scheduling.reserve import Reservation
+from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.state import State
+
+
+class Fitting:
+    """Answers that are equal for all jobs of a shape, and computed once: room only shrinks during a pass."""
+
+    def __init__(self, state: State, books: Books) -> None:
+        """Begin with the accounts of a pass, which change.
+
+        Args:
+            state: what is known.
+            books: accounts of the pass.
+        """
+        self._nodes = state.view.nodes
+        self._books = books
+        self._empty = Room(self._nodes, {node.name: node.total for node in self._nodes if node.alive})
+        self._failed: set[Hashable] = set()
+        self._possible: dict[Hashable, bool] = {}
+        self._lacking: dict[Hashable, Reason] = {}
+
+    def place(self, job: WaitingJob, keeping: Sequence[Reservation] = ()) -> Placement | None:
+        """Return where a job fits now; None if it does not.
+
+        Args:
+            job: the waiting job.
+            keeping: room that it may not use.
+        """
+        shape = job.request.shape
+        key = (shape, *(kept.job.id for kept in keeping))
+        if key in self._failed or (shape,) in self._failed:
+            return None
+        room = self._books.room
+        for kept in keeping:
+            room = room.within(kept.beside)
+        placement = room.place(job.request)
+        if placement is None:
+            self._failed.add(key)
+        return placement
+
+    def is_possible(self, job: WaitingJob) -> bool:
+        """Return whether a job fits on the empty nodes."""
+        shape = job.request.shape
+        if shape not in self._possible:
+            self._possible[shape] = self._empty.place(job.request) is not None
+        return self._possible[shape]
+
+    def fits_but_for_ray(self, job: WaitingJob) -> bool:
+        """Return whether a job fits by our own accounts."""
+        key = ("own", job.request.shape)
+        if key not in self._failed and self._books.own.place(job.request) is None:
+            self._failed.add(key)
+        return key not in self._failed
+
+    def obstacles(self, job: WaitingJob, within: bool) -> tuple[Reason, ...]:
+        """Return why a job waits that does not fit.
+
+        Args:
+            job: the waiting job.
+            within: whether it is within its team's share.
+        """
+        if not self.is_possible(job):
+            return (self._lack(job),)
+        if self.fits_but_for_ray(job):
+            return (reasons.lags(),)
+        if within and not self._books.shares.alone:
+            return self._lack(job), reasons.protected(job, self._books.shares)
+        return self.obstacles_of_borrower(job)
+
+    def obstacles_of_borrower(self, job: WaitingJob) -> tuple[Reason, ...]:
+        """Return why a job waits that does not fit and is beyond its team's share."""
+        if self._books.shares.alone:
+            return (self._lack(job),)
+        return self._lack(job), reasons.beyond_share(job, self._books.shares)
+
+    def _lack(self, job: WaitingJob) -> Reason:
+        shape = job.request.shape
+        if shape not in self._lacking:
+            self._lacking[shape] = reasons.lacks_room(job, self._nodes, self._books.room)
+        return self._lacking[shape]
