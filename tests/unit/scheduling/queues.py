@@ -1,6 +1,7 @@
 """Nodes, teams and jobs of the tests of the planner."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from mlplatform.scheduling.queue import (
     WaitingJob,
 )
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.scheduling.room import Room
 
 NOW = 1_000_000.0
 GRACE = 120.0
@@ -93,3 +95,27 @@ def rules(actions: Sequence[Action], name: str) -> set[str]:
 
 def effects(actions: Sequence[Action]) -> list[Action]:
     return [action for action in actions if not isinstance(action, Say)]
+
+
+def left(view: View, name: str) -> View:
+    """Return the view after a running job has left."""
+    job = next(job for job in view.running if job.id == name)
+    free = Room(view.nodes, {node.name: node.free for node in view.nodes})
+    free.give(job.placement)
+    nodes = tuple(replace(node, free=free.free[node.name]) for node in view.nodes)
+    return replace(view, nodes=nodes, running=tuple(one for one in view.running if one is not job))
+
+
+def is_beyond_share(view: View, job: RunningJob) -> bool:
+    """Return whether a job and the older ones of its team hold more than the team's share, as it has shrunk."""
+    older = [one for one in view.running if one.team == job.team and one.notice is None]
+    older = [one for one in older if (one.started, one.sequence) <= (job.started, job.sequence)]
+    for name, share in (("GPU", lambda team: team.gpus), ("CPU", lambda team: team.cpus)):
+        promised = sum(map(share, view.teams.values()))
+        there = sum(node.total[name] for node in view.nodes if node.alive)
+        most = share(view.teams[job.team]) * min(1.0, there / promised if promised else 1.0)
+        held = [sum(part.get(name, 0) for part in one.placement.values()) for one in older]
+        own = sum(part.get(name, 0) for part in job.placement.values())
+        if own > 1e-6 and sum(held) > most + 1e-6:
+            return True
+    return False
