@@ -150,7 +150,8 @@ def fewest(
     if placement is None:
         return [], None
     # Nodes that the job does not need are not looked at again.
-    near, far = [], []
+    near: list[RunningJob] = []
+    far: list[RunningJob] = []
     for one in leaving:
         (far if placement.keys().isdisjoint(one.placement) else near).append(one)
     fit.take(*(one.placement for one in far))
