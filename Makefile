@@ -121,7 +121,7 @@ types: .venv/dev  ## Check types
 
 lint: style types  ## Check style and types
 
-unit: .venv/light/ready  ## Unit tests (a minute and a half; without torch, Ray and MLflow)
+unit: .venv/light/ready  ## Unit tests (six minutes; without torch, Ray and MLflow)
 	$(LIGHT)/pytest -n 4 --dist worksteal -m "not soak" tests/unit
 
 embedded: .venv/dev  ## Embedded tests: jobs on a real Ray and MLflow, without Docker

@@ -148,7 +148,7 @@ def test_revoked_token_is_refused_with_the_reason(host: Machine, laptop: Machine
     token_id = laptop.token.read_text().split("_")[1]
     assert host.prints("tokens", "revoke", token_id) == f"Revoked token {token_id}.\n"
     assert "This token of ada was revoked; ask an administrator" in laptop.refuses("jobs")
-    assert "There is no token 'missing'" in host.refuses("tokens", "revoke", "missing")
+    assert "Token 'missing' does not exist" in host.refuses("tokens", "revoke", "missing")
 
 
 def test_people_are_listed_and_removed(host: Machine) -> None:
@@ -160,8 +160,8 @@ def test_people_are_listed_and_removed(host: Machine) -> None:
     assert [row[:3] for row in rows] == [["ada", "administrator", rows[0][2]], ["lena", "vision", "(lead)"]]
     assert host.prints("people", "remove", "lena", "--team", "vision") == "Removed lena from team vision.\n"
     assert "Removed lena. The jobs stay" in host.prints("people", "remove", "lena")
-    assert "There is no person 'lena'" in host.refuses("people", "remove", "lena")
-    assert "There is no team 'audio'" in host.refuses("people", "add", "otto", "--team", "audio")
+    assert "Person 'lena' does not exist" in host.refuses("people", "remove", "lena")
+    assert "Team 'audio' does not exist" in host.refuses("people", "add", "otto", "--team", "audio")
 
 
 def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:

@@ -25,8 +25,7 @@ It does not guarantee:
 - Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
-- Shares yet: the shares, weights, caps and time limits of a team are stored, but jobs still start in the order of
-  arrival.
+- A team's share: shares, weights, caps and time limits of teams are stored, but the queue does not use them yet.
 - Separate data: until jobs have accounts of their own, all use the same ones at MLflow and the object store.
 Teams that must be protected from each other need a stack each.
 """
@@ -179,7 +178,7 @@ def log_out(settings: Settings) -> Path:
     """Revoke the person's token and remove its file; return the file.
 
     Raises:
-        SettingsError: there is no such file, or it has another token, which stays.
+        SettingsError: the file does not exist, or has another token, which is kept.
         UnreachableError: nothing answers at the address; the file stays.
     """
     file = token_path(settings)

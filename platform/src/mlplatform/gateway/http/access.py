@@ -128,7 +128,7 @@ def require(scope: Scope, verb: Verb, job: JobRow) -> None:
     """Check a right to a job.
 
     Raises:
-        ForbiddenError: whoever sends the request lacks it.
+        ForbiddenError: the sender of the request lacks it.
     """
     principal = principal_of(scope)
     if not may(principal, verb, job.person, job.team):

@@ -74,7 +74,7 @@ RECORDED_FAILURES, _RECORDED_SECONDS = 100, 3600.0
 """Failed log-ins that are recorded per hour, whatever their addresses: anyone who reaches the port can cause them."""
 
 _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
-"""Keys of a request's scope: the kind of its credential, if that is not a token, and the one whom it identifies."""
+"""Keys of a request's scope: the kind of its credential, if that is not a token, and the principal."""
 
 INVALID = "Forbidden: Invalid authentication token"
 """The response to a wrong token, which is also the beginning of that to a person's wrong token."""
@@ -312,7 +312,7 @@ def identified(scope: Scope, principal: Principal) -> Scope:
 
 
 def principal_of(scope: Scope) -> Principal:
-    """Return the one whom a request's credential identifies; one without rights if it needed no credential."""
+    """Return the principal of a request; one without rights if the request needed no credential."""
     found: Principal = scope.get(_PRINCIPAL, Principal())
     return found
 

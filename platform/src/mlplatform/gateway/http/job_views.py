@@ -100,7 +100,7 @@ async def assign(job: JobRow, principal: Principal, people: People) -> None:
         own = " or ".join(principal.teams)
         raise ForbiddenError(f"You may not submit jobs for team {str(team)[:100]!r}; your teams are {own}.")
     if team is not None and team not in principal.teams and team not in {known.name for known in await people.teams()}:
-        raise NoSuchNameError(f"There is no team {team[:100]!r}; `mlplatform teams list` lists them.")
+        raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
     job.person, job.team, job.user = principal.person, team, principal.person
     job.job_metadata = {**job.job_metadata, "user": principal.person}
     variables = job.runtime_env.get("env_vars") or {}

@@ -1,4 +1,4 @@
-"""The one whom a request's credential identifies."""
+"""Principal of a request: the person or service that its credential belongs to."""
 
 from __future__ import annotations
 

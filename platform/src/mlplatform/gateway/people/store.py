@@ -83,7 +83,7 @@ class People:
         Raises:
             PersonError: the name is invalid or that of a team, a new person gets neither a team nor the rights of
                 administrators, or `lead` is set without a team.
-            NoSuchNameError: there is no such team.
+            NoSuchNameError: the team does not exist.
             NameTakenError: another request adds the person at the same moment.
         """
         invited = await self._add(check_name("person", name), actor, team, lead, administrator)
@@ -99,7 +99,7 @@ class People:
             team: remove the person only from this team.
 
         Raises:
-            NoSuchNameError: there is no such person, or the person is not in the team.
+            NoSuchNameError: the person does not exist, or is not in the team.
         """
         await (self._remove(name, actor) if team is None else self._leave(name, team, actor))
         self._changed()
@@ -129,11 +129,11 @@ class People:
 
         Raises:
             PersonError: the name is invalid or that of a person.
-            NameTakenError: there is such a team.
+            NameTakenError: the team exists.
         """
         check_name("team", name)
         if session.get(TeamRow, name):
-            raise NameTakenError(f"There is a team {name} already; `mlplatform teams set {name}` changes it.")
+            raise NameTakenError(f"Team {name} already exists; `mlplatform teams set {name}` changes it.")
         if session.get(PersonRow, name):
             raise PersonError(f"The name {name!r} is that of a person; choose another name for the team.")
         team = TeamRow(name=name, created=datetime.now(UTC), **{**DEFAULTS, **values})
@@ -147,7 +147,7 @@ class People:
         """Change columns of a team.
 
         Raises:
-            NoSuchNameError: there is no such team.
+            NoSuchNameError: the team does not exist.
         """
         team = _team(session, name, lock=True)
         before = _facts(team)
@@ -166,7 +166,7 @@ class People:
         before = None if row is None else _rights(session, row)
         if row is None:
             if team is None and not administrator:
-                raise PersonError(f"There is no person {name!r} yet; add one with a team (--team) or as --admin.")
+                raise PersonError(f"Person {name!r} does not exist yet; add one with a team (--team) or as --admin.")
             if session.get(TeamRow, name):
                 raise PersonError(f"The name {name!r} is that of a team; choose another name for the person.")
             row = PersonRow(name=name, administrator=False, created=datetime.now(UTC))
@@ -211,14 +211,14 @@ class People:
 def _person(session: Session, name: str) -> PersonRow:
     row = session.get(PersonRow, name) if is_name(name) else None
     if row is None:
-        raise NoSuchNameError(f"There is no person {name[:100]!r}; `mlplatform people list` lists them.")
+        raise NoSuchNameError(f"Person {name[:100]!r} does not exist; `mlplatform people list` lists them.")
     return row
 
 
 def _team(session: Session, name: str, lock: bool = False) -> TeamRow:
     team = session.get(TeamRow, name, with_for_update=lock) if is_name(name) else None
     if team is None:
-        raise NoSuchNameError(f"There is no team {name[:100]!r}; `mlplatform teams add` adds one.")
+        raise NoSuchNameError(f"Team {name[:100]!r} does not exist; `mlplatform teams add` adds one.")
     return team
 
 

@@ -138,7 +138,7 @@ class Tokens:
             person: only this person's tokens; None for everybody's.
 
         Raises:
-            NoSuchNameError: there is no such token.
+            NoSuchNameError: the token does not exist.
         """
         await self._revoke(token_id, actor, person)
         self._known.pop(token_id, None)
@@ -217,7 +217,7 @@ class Tokens:
     def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None) -> None:
         token = session.get(TokenRow, token_id)
         if token is None or person not in (None, token.owner):
-            raise NoSuchNameError(f"There is no token {token_id[:100]!r}; `mlplatform tokens list` lists them.")
+            raise NoSuchNameError(f"Token {token_id[:100]!r} does not exist; `mlplatform tokens list` lists them.")
         if token.revoked is None:
             token.revoked = datetime.now(UTC)
             record(session, actor, "revoke", f"token {token_id}", {"owner": token.owner})

@@ -34,7 +34,7 @@ class Use:
         job: submission id of the job; None in other groups. That of a deleted job may have been used again.
         sequence: sequence number of the job; None in other groups.
         jobs: number of jobs.
-        attempts: number of attempts that have not ended.
+        running: number of attempts that have not ended.
         gpu_seconds: GPU-seconds.
         cpu_seconds: CPU-seconds.
         lost_gpu_seconds: part of `gpu_seconds` in attempts that the platform lost, for which nobody pays.
