@@ -140,8 +140,8 @@ bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="n
 
 soak: .venv/light/ready .venv/dev  ## Run the long repetitions that CI leaves out
 	$(LIGHT)/pytest -n 4 -m soak tests/unit
-	.venv/bin/pytest -m "soak or lesson" tests/embedded
-	tests/stack/run.sh -m "soak or lesson" tests/stack
+	.venv/bin/pytest --record -m "soak or costly or lesson" tests/embedded
+	tests/stack/run.sh --record -m "soak or costly or lesson" tests/stack
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))

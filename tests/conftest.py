@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import costly
 import pytest
 
 from mlplatform.settings import environment, job
@@ -16,6 +18,32 @@ from mlplatform.storage import fence
 
 Answer = tuple[int, str]
 Become = Callable[[int], None]
+
+RECORD = pytest.StashKey[costly.Record]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="record in passed.txt which costly tests pass")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave costly tests to `make soak`, but for those that changed and a few, if whole tiers are run."""
+    if not all(Path(argument).is_dir() for argument in config.args):
+        return
+    chosen = costly.choose(items, costly.state() + " ".join(config.args))
+    if chosen.left:
+        config.issue_config_time_warning(
+            pytest.PytestWarning(f"Changed costly tests that are left to `make soak`: {', '.join(chosen.left)}"), 2
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if item.config.getoption("record") and (report.when == "call" or report.failed):
+        item.config.stash.setdefault(RECORD, costly.Record()).note(item, report.passed)
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,11 +23,12 @@ CHECKOUT = TESTS.parent
 BEGIN, END = "<!-- Begin of the table that guides.py writes -->", "<!-- End of the table that guides.py writes -->"
 
 EVERY_RUN = "every CI run"
+COSTLY = "when its code changes, else drawn at random"
 LESSON = "when its lesson changes, else drawn at random"
 LONG_LESSON = "when its lesson changes"
 SOAK = "`make soak`"
 GPU = "on a machine with a GPU"
-OFTENEST_FIRST = (EVERY_RUN, LESSON, LONG_LESSON, SOAK, GPU)
+OFTENEST_FIRST = (EVERY_RUN, COSTLY, LESSON, LONG_LESSON, SOAK, GPU)
 ANSWERED, OPEN_ON_GPU, OPEN = "answered by a sentence", "open, because they need a GPU", "open"
 STATES = (*OFTENEST_FIRST, ANSWERED, OPEN_ON_GPU, OPEN)
 
@@ -120,9 +121,11 @@ def proof(reference: str) -> Proof:
     name, _, parameter = name.removesuffix("]").partition("[")
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            soak = is_marked(node.decorator_list) or module_is_marked(parsed(path)) or is_soak_case(node, parameter)
+            marks = [*node.decorator_list, *module_marks(parsed(path))]
             tier = file.partition("/")[0]
-            return Proof(f"`{reference}`", tier, GPU if tier == "gpu" else SOAK if soak else EVERY_RUN)
+            soak = is_marked(marks) or is_soak_case(node, parameter)
+            often = GPU if tier == "gpu" else SOAK if soak else COSTLY if is_costly(marks) else EVERY_RUN
+            return Proof(f"`{reference}`", tier, often)
     raise UnknownReferenceError(f"{reference}: tests/{file} has no test {name}")
 
 
@@ -136,14 +139,19 @@ def is_marked(nodes: list[ast.expr]) -> bool:
     return any(ast.unparse(node) == "pytest.mark.soak" for node in nodes)
 
 
-def module_is_marked(tree: ast.Module) -> bool:
-    """Return whether `pytestmark` of the module contains the mark `soak`."""
+def is_costly(nodes: list[ast.expr]) -> bool:
+    """Return whether one of the decorators or marks is the mark `costly`."""
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.costly" for node in nodes)
+
+
+def module_marks(tree: ast.Module) -> list[ast.expr]:
+    """Return the marks in `pytestmark` of the module."""
     values = [
         node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["pytestmark"]
     ]
-    return any(is_marked([value, *getattr(value, "elts", [])]) for value in values)
+    return [node for value in values for node in (value, *getattr(value, "elts", []))]
 
 
 def is_soak_case(test: ast.FunctionDef, parameter: str) -> bool:

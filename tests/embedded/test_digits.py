@@ -13,6 +13,8 @@ from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
 
+pytestmark = pytest.mark.costly("jobs/digits.py", "tracking", "training")
+
 
 @pytest.fixture(autouse=True)
 def connected(environment: Settings) -> Settings:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.costly("images/lock.sh")
+
 CHECKOUT = Path(__file__).parents[2]
 
 

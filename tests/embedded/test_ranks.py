@@ -35,6 +35,7 @@ def the_run_of(job_id: str) -> Any:
     return run
 
 
+@pytest.mark.costly("tracking")
 def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     from mlflow import MlflowClient, artifacts
 
@@ -73,6 +74,7 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     assert "Parameter 'text' has 10000 characters, of which MLflow stores 6000" in log
 
 
+@pytest.mark.costly("tracking")
 def test_torchrun_ranks_share_run_and_failure_is_recorded(tmp_path: Path, reached: Settings) -> None:
     from mlflow import artifacts
 

@@ -20,6 +20,8 @@ from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
 from mlplatform.tuning.trial_runs import COMPLETED, EARLY_STOPPED, TrialRuns
 
+pytestmark = pytest.mark.costly("tuning")
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 EPOCHS = 6
 GATED_EPOCH = 2

@@ -24,6 +24,8 @@ from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.warm import client
 
+pytestmark = pytest.mark.costly("compat", "warm")
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 ROUNDS, SOAK_ROUNDS = 3, 50
 """Jobs; four processes are killed during each."""

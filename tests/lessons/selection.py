@@ -46,6 +46,7 @@ def select(
     passed: Mapping[str, str],
     share: int,
     seed: str,
+    most: int = CHANGED_AT_MOST,
 ) -> Selection:
     """Select lessons for one tier of tests; the same seed selects the same ones.
 
@@ -56,10 +57,11 @@ def select(
         passed: digest with which each lesson last passed.
         share: number of lessons to draw.
         seed: state of the repository.
+        most: number of changed lessons that run at most.
     """
     chance = random.Random(seed)  # noqa: S311
     changed = sorted(name for name in own if passed.get(name) != digests[name])
-    run = sorted(chance.sample(changed, min(CHANGED_AT_MOST, len(changed))))
+    run = sorted(chance.sample(changed, min(most, len(changed))))
     others = sorted(digests.keys() - set(changed) - set(long))
     return Selection(
         run, sorted(chance.sample(others, min(share, len(others)))), [name for name in changed if name not in run]

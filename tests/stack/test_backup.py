@@ -99,6 +99,14 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
     }
 
 
+@pytest.mark.costly(
+    "compose/backup.yaml",
+    "gateway/migrations",
+    "services/backup",
+    "stack/backup.py",
+    "stack/backup_timer.py",
+    "stack/unfinished.py",
+)
 def test_restored_stack_has_everything_and_resumes_jobs(
     stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, tmp_path: Path
 ) -> None:

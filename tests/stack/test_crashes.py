@@ -49,6 +49,7 @@ def crash_until_healthy(stack: Stack, service: str) -> None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("drawn", [DRAWN, pytest.param(None, marks=pytest.mark.soak)], ids=["three", "all"])
+@pytest.mark.costly("compose", "gateway/control")
 def test_training_survives_crash_of_each_container(stack: Stack, jobs: Jobs, drawn: int | None) -> None:
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)  # noqa: S311 - containers

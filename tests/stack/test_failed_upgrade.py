@@ -100,6 +100,9 @@ def data(stack: Stack, job: Trained) -> dict[str, object]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("step", [DRAW, *(pytest.param(name, marks=pytest.mark.soak) for name in STEPS)])
+@pytest.mark.costly(
+    "services/ownership.py", "stack/former.py", "stack/journal.py", "stack/unfinished.py", "stack/upgrade.py"
+)
 def test_failed_upgrade_leaves_former_stack_with_its_data(
     stack: Stack, jobs: Jobs, trained: Trained, versions: Versions, tmp_path: Path, step: str | None
 ) -> None:

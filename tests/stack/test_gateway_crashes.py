@@ -184,6 +184,7 @@ def check_usage(attempts: list[dict[str, Any]], lines: list[tuple[int, str, floa
 @pytest.mark.parametrize(
     ("crashes", "seed"), [(10, 5), pytest.param(100, 6, marks=pytest.mark.soak)], ids=["10", "100"]
 )
+@pytest.mark.costly("gateway/control", "gateway/jobs", "gateway/usage")
 def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
     print(f"\nseed {seed}")
     rng = random.Random(seed)  # noqa: S311 - moments

@@ -58,6 +58,7 @@ def killed_for_memory(stack: Stack, since: float) -> list[str]:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.costly("gateway/control", "scheduling")
 def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int) -> None:
     tag = f"load-{time.time():.0f}"
     body = {"entrypoint": "sleep 1", "runtime_env": {}}
@@ -138,6 +139,7 @@ def third_worker(stack: Stack) -> Iterator[None]:
         run("docker", "rm", "--force", "--volumes", stack.container("ray-worker-2"))
 
 
+@pytest.mark.costly("gateway/control", "scheduling")
 def test_job_waits_for_capacity_only_on_request(stack: Stack) -> None:
     body = {"entrypoint": "hostname", "entrypoint_num_gpus": 2}
     refused = stack.ray.post("/api/jobs/", json=body)

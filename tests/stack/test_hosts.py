@@ -100,6 +100,17 @@ def files(stack: Stack) -> Iterator[None]:
     stack.execute("ray-worker-0", "rm", "-f", "/shared/cache/second-host")
 
 
+@pytest.mark.costly(
+    "compose/hosts.yaml",
+    "compose/joined",
+    "images/link",
+    "services/hub.py",
+    "services/link.py",
+    "services/wireguard.py",
+    "stack/hosts.py",
+    "stack/invitation.py",
+    "stack/joining.py",
+)
 def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, jobs: Jobs, tmp_path: Path) -> None:
     before = starts(hub)
     with second_host(hub, "platform", "link", "ray") as host:

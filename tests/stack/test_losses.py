@@ -46,6 +46,7 @@ def listed(stack: Stack, job_id: str) -> dict[str, str]:
     return entry
 
 
+@pytest.mark.costly("gateway/control", "training")
 def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) -> None:
     steps = 150
     job_id = submit(jobs, steps, 1)
@@ -69,6 +70,7 @@ def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) ->
     whole_again(stack)
 
 
+@pytest.mark.costly("gateway/control", "training")
 def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs) -> None:
     steps = 70
     job_id = submit(jobs, steps, 1)
@@ -108,6 +110,7 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
     assert {int(report["step"]) for report in seen} == set(range(steps)), "a follower of the log missed an attempt"
 
 
+@pytest.mark.costly("gateway/control", "training")
 def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> None:
     steps = 60
     job_id = submit(jobs, steps, 1)
@@ -130,6 +133,7 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     assert listed(stack, job_id)["status"] == "SUCCEEDED"
 
 
+@pytest.mark.costly("gateway/control", "training")
 def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> None:
     failing = jobs.submit("echo before; echo why >&2; exit 3", "jobs", name="failing")
     stopped = jobs.submit("sleep 600", "jobs", name="stopped")
@@ -148,6 +152,7 @@ def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> Non
     assert len(attempts(stack, stopped)) == 1
 
 
+@pytest.mark.costly("gateway/control", "training")
 def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
     code = "import mlflow, os; mlflow.start_run(); mlflow.start_run(nested=True); os.kill(os.getpid(), 9)"
     job_id = jobs.submit(["python", "-c", code], "jobs", name="killed")

@@ -29,6 +29,8 @@ from websockets.sync.client import connect
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.stack import entrance
 
+pytestmark = pytest.mark.costly("compose/proxy.yaml", "docker/proxy", "images/proxy", "stack/entrance.py")
+
 ADDRESS = "127.0.0.2"
 
 DOMAIN = "ml.test"

@@ -157,6 +157,7 @@ def secrets_of_before(stack: Stack, tmp_path: Path) -> Secrets:
     return copied(stack, tmp_path / "before")
 
 
+@pytest.mark.costly("services/rotation.py", "stack/rotation.py", "stack/rotation_files.py", "stack/unfinished.py")
 def test_training_continues_while_all_secrets_change(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from host import Stack, Trained, wait_for
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
 
+pytestmark = pytest.mark.costly("jobs/tune_digits.py", "tuning")
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRIALS = 8
 

@@ -84,6 +84,7 @@ def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
         pytest.param("tune", marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.costly("tests/tutorial")
 def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
     code, printed = typed(stack, repository, branch)
     print(printed[-2000:])

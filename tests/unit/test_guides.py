@@ -54,6 +54,8 @@ def test_no_feature_is_open() -> None:
         ("stack/test_a.py::test_cases[one]", guides.EVERY_RUN),
         ("stack/test_a.py::test_cases[two]", guides.SOAK),
         ("stack/test_soak.py::test_all", guides.SOAK),
+        ("stack/test_costly.py::test_one", guides.COSTLY),
+        ("stack/test_costly.py::test_two", guides.SOAK),
         ("gpu/test_b.py::test_device", guides.GPU),
         ("lessons/c.py::short", guides.LESSON),
         ("lessons/c.py::slow", guides.LONG_LESSON),
@@ -69,6 +71,10 @@ def test_frequency_is_read_from_source(tests_folder: Path, reference: str, often
         "def test_cases(a): pass\n",
     )
     write(tests_folder / "stack/test_soak.py", "pytestmark = pytest.mark.soak\ndef test_all(): pass\n")
+    write(
+        tests_folder / "stack/test_costly.py",
+        'pytestmark = pytest.mark.costly("a.py")\ndef test_one(): pass\n@pytest.mark.soak\ndef test_two(): pass\n',
+    )
     write(tests_folder / "gpu/test_b.py", "def test_device(): pass\n")
     write(
         tests_folder / "lessons/c.py",

@@ -13,6 +13,7 @@ from typing import Any, Self, TypedDict
 
 import httpx
 
+from mlplatform.certificates import verification
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, UnreachableError
 from mlplatform.settings.accounts import TrackingAccount
@@ -188,14 +189,13 @@ class _Server:
 
     def options(self, timeout_s: float) -> _Options:
         variables = TrackingAccount.load()
-        authority = variables.certificate_authority
         token = self.account.token
         return {
             "base_url": f"{self.tracking_uri.rstrip('/')}{_API}",
             "auth": self.account.login,
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "timeout": timeout_s,
-            "verify": ssl.create_default_context(cafile=authority) if authority else not variables.insecure_tls,
+            "verify": _verification(self.tracking_uri, variables),
         }
 
     def unavailable(self, error: httpx.TransportError) -> UnreachableError:
@@ -226,6 +226,13 @@ class _Server:
 
     def __str__(self) -> str:
         return f"MLflow at {self.tracking_uri} (MLFLOW_TRACKING_URI)"
+
+
+def _verification(tracking_uri: str, account: TrackingAccount) -> ssl.SSLContext | bool:
+    """Return the certificates with which the server's own is verified; False to accept any."""
+    if authority := account.certificate_authority:
+        return ssl.create_default_context(cafile=authority)
+    return False if account.insecure_tls else verification(tracking_uri)
 
 
 def _sent(method: str, values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import event
 from started_gateway import StartedGateway
-from stored import do
+from stored import database_in
 
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import upgrade
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with all tables and no rows."""
-    path = tmp_path_factory.mktemp("migrated") / "gateway.db"
-    engine = create_engine(f"sqlite:///{path}")
-    do(upgrade(engine))
-    engine.dispose()
-    return path
 
 
 @pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> JobStore:
-    store = JobStore(f"sqlite:///{shutil.copy(migrated, tmp_path)}")
+def store(tmp_path: Path) -> JobStore:
+    store = JobStore(database_in(tmp_path))
     # Do not wait for the disk: these databases do not outlive the process.
     event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     return store

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import httpx
 
+from mlplatform.certificates import verification
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import AccessError, CapacityError, JobError, StorageError, UnreachableError
@@ -50,7 +51,12 @@ class Connection:
         """
         self._settings = settings
         signature = _signature(settings) if authenticates else None
-        self.http = httpx.Client(base_url=settings.ray_address, auth=signature, timeout=_TIMEOUT)
+        self.http = httpx.Client(
+            base_url=settings.ray_address,
+            auth=signature,
+            timeout=_TIMEOUT,
+            verify=verification(settings.ray_address),
+        )
 
     def close(self) -> None:
         """Close the connections."""

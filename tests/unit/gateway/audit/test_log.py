@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text, update
 from sqlalchemy.exc import DatabaseError
+from stored import database_in
 
 from mlplatform.gateway.audit.log import Actor, AuditLog
 from mlplatform.gateway.audit.schema import AuditRow
 from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.migrations.upgrade import upgrade
 
 ADA = Actor("ada", "token", "10.0.0.7")
 
@@ -26,8 +26,7 @@ def do(call: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[AuditLog]:
-    engine = connect(f"sqlite:///{tmp_path / 'gateway.db'}")
-    do(upgrade(engine))
+    engine = connect(database_in(tmp_path))
     yield AuditLog(engine)
     engine.dispose()
 

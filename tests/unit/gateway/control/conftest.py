@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gateway_parts import Gateway, StandInHead
+from stored import database_in
 
 from mlplatform.gateway.control import ending, reconciler
 from mlplatform.gateway.control.outages import Outages
@@ -30,7 +31,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     for folder in ("storage/mine", "files"):
         (tmp_path / folder).mkdir(parents=True)
     head = StandInHead()
-    store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
+    store = JobStore(database_in(tmp_path))
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head

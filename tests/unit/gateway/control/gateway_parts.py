@@ -14,7 +14,6 @@ from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.scheduling.resources import Node
 
@@ -110,7 +109,6 @@ class Gateway:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        await upgrade(self.store.engine)
         tasks = [asyncio.create_task(work) for work in (self.reconciler.run(), self.logs.run())]
         try:
             yield

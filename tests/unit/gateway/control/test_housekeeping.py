@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import database_in
 
 from mlplatform.gateway.control import housekeeping
 from mlplatform.gateway.control.containment import JobErrors
@@ -13,7 +14,6 @@ from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.migrations.upgrade import upgrade
 
 
 def test_each_final_state_closes_runs() -> None:
@@ -39,9 +39,9 @@ def test_failing_run_closure_does_not_block_other_jobs(
     unused: Any = None
     tracking: Any = object()
 
+    store = JobStore(database_in(tmp_path))
+
     async def scenario() -> list[str]:
-        store = JobStore(f"sqlite:///{tmp_path}/gateway.db")
-        await upgrade(store.engine)
         for job_id in ("broken", "mine", "untracked"):
             await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
             await store.request_stop(job_id)

@@ -22,7 +22,6 @@ from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.storage import fence
 
 
@@ -170,7 +169,6 @@ def test_renamed_metadata_key_is_logged_for_job_and_gateway(gateway: Gateway, ca
 
 def test_repeated_submission_names_former_metadata_key_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> str:
-        await upgrade(gateway.store.engine)
         await gateway.submit(metadata={"max_retries": "1"})
         attempt = await gateway.store.begin_attempt("mine")
         assert attempt is not None
@@ -364,7 +362,6 @@ def test_idle_log_is_released_when_reader_disconnects(gateway: Gateway) -> None:
         return sum(job.readers for job in gateway.logs._jobs.values()) == count
 
     async def scenario() -> None:
-        await upgrade(gateway.store.engine)
         await gateway.submit()
         async with served(api(gateway)) as address:
             async with connect(f"{address}/api/jobs/mine/logs/tail", proxy=None):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import update
+from stored import database_in
 
 from mlplatform.errors import StorageError
 from mlplatform.gateway.control.retention import (
@@ -28,7 +29,6 @@ from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.upstream.mlflow import DeletedRuns
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.storage.objects import Entry, open_store
@@ -83,8 +83,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.storage, self.files = folder / "storage", folder / "files"
-        self.store = JobStore(f"sqlite:///{folder}/gateway.db")
-        do(upgrade(self.store.engine))
+        self.store = JobStore(database_in(folder))
         self.packages = Packages(str(self.files), 1000, folder)
         checkpoints = OldCheckpoints(JobEnds(self.store.engine), open_store(str(self.storage)), 30)
         self.retention = Retention([UnusedPackages(self.store, self.packages), checkpoints])

@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
+from stored import database_in
 
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.settings.gateway import GatewaySettings
 
 LOG = "starts-0123456789abcdef.jsonl"
@@ -48,8 +48,7 @@ class StartedGateway:
         (self.folder / "ray_token").write_text(TOKEN)
         (self.folder / "metrics_token").write_text(METRICS_TOKEN)
         (self.folder / "shipper_token").write_text(SHIPPER_TOKEN)
-        self.store = JobStore(f"sqlite:///{self.folder}/gateway.db")
-        asyncio.run(upgrade(self.store.engine))
+        self.store = JobStore(database_in(self.folder))
 
     def settings(self) -> GatewaySettings:
         """The settings with which the gateway is served."""

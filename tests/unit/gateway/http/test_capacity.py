@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served, wait_for
+from stored import database_in
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import CapacityError, JobError, UnreachableError
@@ -59,7 +60,7 @@ def gateway(head: Head, serve: Serve, tmp_path: Path) -> Iterator[str]:
         head=address,
         head_agent=address,
         token_path=tmp_path / "token",
-        database=f"sqlite:///{tmp_path}/gateway.db",
+        database=database_in(tmp_path),
         files=str(tmp_path / "files"),
         driver_label="role=worker",
     )

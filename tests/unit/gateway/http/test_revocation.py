@@ -13,6 +13,7 @@ from ray_head import BOUND_S, Head, served, talking
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from stored import database_in
 from websockets.exceptions import ConnectionClosed
 
 from mlplatform.gateway.audit.log import PLATFORM
@@ -20,7 +21,6 @@ from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
@@ -28,8 +28,7 @@ from mlplatform.gateway.people.tokens import Tokens
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(f"sqlite:///{tmp_path}/gateway.db")
-    asyncio.run(upgrade(engine))
+    engine = connect(database_in(tmp_path))
     yield engine
     engine.dispose()
 

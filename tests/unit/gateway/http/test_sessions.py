@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,12 +14,12 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from stored import database_in
 
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.http.sessions import routes
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.people.schema import SessionRow
 from mlplatform.gateway.people.sessions import Sessions
 
@@ -34,9 +33,8 @@ class LoginGateway:
     def __init__(self, folder: Path, head: str) -> None:
         self.token = TOKEN
         self.database = folder / "gateway.db"
-        self.engine = connect(f"sqlite:///{self.database}")
+        self.engine = connect(database_in(folder))
         self._head = head
-        asyncio.run(upgrade(self.engine))
 
     @contextmanager
     def running(self) -> Iterator[httpx.Client]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from stored import database_in
 from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
@@ -21,7 +22,6 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs import writer
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.settings.job import Settings
 from mlplatform.storage.objects import FolderStore
 
@@ -40,7 +40,7 @@ class Platform:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.store = JobStore(f"sqlite:///{folder}/gateway.db")
+        self.store = JobStore(database_in(folder))
         self.files = {DRIVER: b"", WORKER: b""}
         self.objects = folder / "logs"
         self._port = port
@@ -112,7 +112,6 @@ def test_follower_reads_stored_log_across_gateway_crash(platform: Platform, monk
             assert len((await logs.text("train")).splitlines()) == 1 + 2 * LINES
 
     async def scenario() -> None:
-        await upgrade(platform.store.engine)
         await platform.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "train"}).job())
         with monkeypatch.context() as slow:
             slow.setattr(writer, "_WRITE_SECONDS", 60.0)

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import Session
+from stored import database_in
 
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.errors import LoginCodeError, TokenError
 from mlplatform.gateway.http.revocation import CHECK_SECONDS
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.people.principal import Principal, Role
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.sessions import Sessions
@@ -33,8 +33,7 @@ def do(call: Coroutine[Any, Any, T]) -> T:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(f"sqlite:///{tmp_path}/gateway.db")
-    do(upgrade(engine))
+    engine = connect(database_in(tmp_path))
     yield engine
     engine.dispose()
 

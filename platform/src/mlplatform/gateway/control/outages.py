@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import httpx
 
+from mlplatform.certificates import verification
+
 LOOK_BACK_SECONDS = 120.0
 """A training survives a minute without storage; a failure two minutes later has another cause."""
 
@@ -32,7 +34,7 @@ class Outages:
         self._addresses = addresses
         self._unavailable: dict[str, float] = {}
         self._answered: dict[str, float] = {}
-        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, verify=verification(*addresses.values()))
 
     def note(self, name: str) -> None:
         """Record that a service does not answer now."""

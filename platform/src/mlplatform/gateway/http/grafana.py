@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mlplatform.certificates import verification
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http.auth import GRAFANA
 
@@ -26,7 +27,9 @@ class GrafanaHealth:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._http = httpx.AsyncClient(base_url=address, timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=address, timeout=_TIMEOUT, trust_env=False, verify=verification(address)
+        )
 
     async def close(self) -> None:
         """Close the connections."""

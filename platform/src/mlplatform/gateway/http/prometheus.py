@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from mlplatform.certificates import verification
 from mlplatform.errors import SettingsError, UnreachableError
 from mlplatform.gateway.http.auth import PROMETHEUS
 
@@ -46,7 +47,13 @@ class PrometheusQueries:
                 "set it to the file with Prometheus' password."
             ) from error
         self._address = address
-        self._http = httpx.AsyncClient(base_url=address, auth=(_USER, password), timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=address,
+            auth=(_USER, password),
+            timeout=_TIMEOUT,
+            trust_env=False,
+            verify=verification(address),
+        )
 
     async def close(self) -> None:
         """Close the connections."""

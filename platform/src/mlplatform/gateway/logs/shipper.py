@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import httpx
 
+from mlplatform.certificates import verification
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
 from mlplatform.files.beneath import open_beneath
@@ -332,7 +333,11 @@ async def ship(config: GatewaySettings) -> None:
         token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
     # The environment's proxies are for the internet, not for the gateway.
     async with httpx.AsyncClient(
-        base_url=config.gateway, auth=token.sign, timeout=_TIMEOUT_SECONDS, trust_env=False
+        base_url=config.gateway,
+        auth=token.sign,
+        timeout=_TIMEOUT_SECONDS,
+        trust_env=False,
+        verify=verification(config.gateway),
     ) as client:
         task = asyncio.gather(
             LogShipper(config.node_logs, client, config.heartbeat).run(), StartShipper(config.node_logs, client).run()

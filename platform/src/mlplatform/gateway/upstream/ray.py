@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
+from mlplatform.certificates import verification
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import REJECTS, RefusedError
 from mlplatform.scheduling import listings
@@ -74,7 +75,9 @@ class RayHead:
     ) -> None:
         self.address = address
         self._agent = agent_address
-        self._http = httpx.AsyncClient(base_url=address, auth=auth, timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=address, auth=auth, timeout=_TIMEOUT, trust_env=False, verify=verification(address, agent_address)
+        )
 
     async def close(self) -> None:
         """Close the connections."""
