@@ -38,6 +38,7 @@ CLOSED = {
         ("PATCH", "/platform/teams/x"),
         ("GET", "/platform/tokens"),
         ("DELETE", "/platform/tokens/x"),
+        ("GET", "/platform/queue"),
         ("GET", "/platform/usage"),
         ("GET", "/platform/"),
         ("GET", "/platform/live"),

@@ -77,5 +77,8 @@ BACKUP_SUCCEEDED, BACKUP_TIMER = "succeeded", "timer"
 AUDIT_ENTRIES = 1000
 """Entries of the audit log in one answer of the gateway at most."""
 
+QUEUE_ENTRIES = 1000
+"""Waiting jobs in one answer of the gateway on the queue at most."""
+
 USAGE_ENTRIES = 1000
 """Jobs in one answer of the gateway on usage at most."""

@@ -15,6 +15,7 @@ from mlplatform.cli import (
     models,
     output,
     people,
+    queue,
     stack,
     submit,
     teams,
@@ -35,6 +36,8 @@ app.add_typer(jobs.app, name="jobs")
 for verb in (jobs.logs, jobs.wait, jobs.stop):
     app.command(verb.__name__)(verb)
 app.command("top")(top.top)
+for view in (queue.queue, queue.why):
+    app.command(view.__name__)(view)
 app.command("audit")(audit.audit)
 app.command("usage")(usage.usage)
 for session in (login.login, login.logout):

@@ -1,4 +1,4 @@
-"""`mlplatform teams ...`: add, change and list teams. The queue does not use their shares, caps and limits yet."""
+"""`mlplatform teams ...`: add, change and list teams. The queue does not use their time limits yet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import typer
 app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list.")
 
 Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
-Gpus = Annotated[float | None, typer.Option(min=0, help="Share of GPUs (default 0); stored, not used yet.")]
-Cpus = Annotated[float | None, typer.Option(min=0, help="Share of CPUs (default 0); stored, not used yet.")]
-Weight = Annotated[float | None, typer.Option(min=0, help="Weight for idle resources (default 1); not used yet.")]
+Gpus = Annotated[float | None, typer.Option(min=0, help="GPUs that are the team's before anybody else's (default 0).")]
+Cpus = Annotated[float | None, typer.Option(min=0, help="CPUs likewise (default 0).")]
+Weight = Annotated[
+    float | None, typer.Option(min=0, help="Part of what is left over, relative to other teams (default 1).")
+]
 Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none (default 24h); not used yet.")]
 Cap = Annotated[
     list[str] | None,
-    typer.Option(help="Upper limit of the team: gpus=4, cpus=, running= or waiting=; repeatable; not used yet."),
+    typer.Option(help="Upper limit of the team: gpus=4, cpus= or running=; repeatable. waiting= is not used yet."),
 ]
 PersonCap = Annotated[list[str] | None, typer.Option(help="The same for each person of the team; repeatable.")]
 

@@ -26,6 +26,7 @@ from mlplatform.gateway.http import disks as http_disks
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
+from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
@@ -139,6 +140,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_disks.routes(disks),
             *http_retention.routes(retention, audit),
             *http_audit.routes(audit),
+            *http_queue.routes(lambda: reconciler.starter.view),
             *http_usage.routes(usage),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),

@@ -72,7 +72,7 @@ class Fitting:
         if not self.is_possible(job):
             return (self._lack(job),)
         if self.fits_but_for_ray(job):
-            return (reasons.lags(),)
+            return (reasons.lags(self._lack(job)),)
         if within and not self._books.shares.alone:
             return self._lack(job), reasons.protected(job, self._books.shares)
         return self.obstacles_of_borrower(job)

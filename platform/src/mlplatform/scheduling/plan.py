@@ -66,6 +66,13 @@ def plan(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> 
     return [*actions, *last.explanations(latest_starts)]
 
 
+def first_pass(view: View) -> list[Action]:
+    """Return the actions of the first pass only, with its explanations: what to do should the passes not settle."""
+    step = _Pass(State(view))
+    step.run()
+    return [*step.actions, *step.explanations(_NO_STARTS)]
+
+
 def queue(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> list[Say]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered.
 

@@ -243,7 +243,7 @@ class Rule(StrEnum):
     """The nodes do not have what it requests: never, or not now."""
 
     RAY = "ray"
-    """Ray still counts as used what a job has left."""
+    """Ray counts as used what no running job requests: a job has just left it, or a program holds it."""
 
     SHARE = "share"
     """It would be beyond its team's share, so it waits for what others leave over."""

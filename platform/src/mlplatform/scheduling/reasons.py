@@ -56,9 +56,11 @@ def waits_for(victims: Sequence[RunningJob], rule: Rule) -> Reason:
     return Reason(rule, f"The job waits for {names} to leave.")
 
 
-def lags() -> Reason:
-    """Return that Ray's accounts are behind ours."""
-    return Reason(Rule.RAY, "The job waits until Ray reports as free what an ended job has left.")
+def lags(lack: Reason) -> Reason:
+    """Return that Ray counts something as used which no running job requests: its accounts are behind, or a program
+    that has connected directly uses it.
+    """
+    return Reason(Rule.RAY, lack.text)
 
 
 def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares, now: float) -> str:

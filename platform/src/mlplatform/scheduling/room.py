@@ -72,8 +72,8 @@ class Room:
         return self._add_workers(placement, fitting, one, count)
 
     def hosts(self, request: Request) -> list[str]:
-        """Return the names of the nodes whose labels let them run the entry point of a request."""
-        return [node.name for node in self._nodes if not request.labels or node.has(request.labels)]
+        """Return the names of the living nodes whose labels let them run the entry point of a request."""
+        return [node.name for node in self._nodes if node.alive and (not request.labels or node.has(request.labels))]
 
     def _size(self, name: str) -> tuple[float, float]:
         return self.free[name].get("GPU", 0), self.free[name].get("CPU", 0)

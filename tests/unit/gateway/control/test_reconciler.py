@@ -176,9 +176,9 @@ def test_repeated_submission_names_former_metadata_key_once(gateway: Gateway, mo
         with monkeypatch.context() as patch:
             patch.setattr(gateway.store, "accepted", _unavailable)
             with pytest.raises(UnreachableError):
-                await gateway.reconciler._starter.hand_over(job, attempt)
+                await gateway.reconciler.starter.hand_over(job, attempt)
         for _ in range(2):
-            await gateway.reconciler._starter.hand_over(job, attempt)
+            await gateway.reconciler.starter.hand_over(job, attempt)
         return await gateway.logs.text("mine")
 
     assert asyncio.run(scenario()).count("Metadata key 'max_retries' is now called") == 1

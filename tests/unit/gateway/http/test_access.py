@@ -56,6 +56,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("POST", "/platform/capacity"): Asked("/platform/capacity", PEOPLE, {"json": {}}),
     ("GET", "/platform/utilisation"): Asked("/platform/utilisation", PEOPLE),
     ("GET", "/platform/disks"): Asked("/platform/disks", PEOPLE),
+    ("GET", "/platform/queue"): Asked("/platform/queue", PEOPLE),
     ("GET", "/platform/usage"): Asked("/platform/usage", PEOPLE),
     ("GET", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),
     ("POST", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),

@@ -90,7 +90,7 @@ class Reconciler:
         self._warn = ThrottledWarning(_log)
         leftovers = LeftoverActors(head, driver_labels)
         self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
-        self._starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
+        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
         self.bursts = Bursts()
@@ -213,7 +213,7 @@ class Reconciler:
             with self._errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
         if self.bursts.may_begin():
-            async for job, attempt in self._starter.begin(waiting, active, self._ending, cluster):
+            async for job, attempt in self.starter.begin(waiting, active, self._ending, cluster):
                 self._spawn(job, attempt, self._hand_over(job, attempt))
         return bool(jobs)
 
@@ -278,7 +278,7 @@ class Reconciler:
 
     async def _hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
         try:
-            await self._starter.hand_over(job, attempt)
+            await self.starter.hand_over(job, attempt)
         except (RefusedError, PackageError) as error:
             await self._finisher.refuse(job, attempt, str(error))
 

@@ -1,4 +1,4 @@
-"""Start of attempts: selection of the waiting jobs that fit now, and submission of an attempt to Ray."""
+"""Start of attempts: execution of the planner's starts, and submission of an attempt to Ray."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 
 import anyio.to_thread
 
-from mlplatform.errors import CapacityError
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
+from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore, now
-from mlplatform.gateway.jobs.submission import renamed_keys, request_of
+from mlplatform.gateway.jobs.submission import renamed_keys
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
-from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
+from mlplatform.scheduling.plan import first_pass, plan
+from mlplatform.scheduling.queue import Action, Say, Start, View
 from mlplatform.storage import fence
+from mlplatform.throttle import ThrottledWarning
 
 _PLACE_SECONDS = 120.0
 """Time for which a start holds its place; one that takes longer waits or hangs, and must not block the others."""
@@ -30,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 class Starter:
     """Start of attempts of waiting jobs.
+
+    Attributes:
+        view: what the planner was last given; None if no job waits for resources.
 
     Args:
         starts: jobs that may start at the same time; each start takes seconds of CPU time.
@@ -55,6 +60,9 @@ class Starter:
         self._packages = packages
         self._outages = outages
         self._errors = errors
+        self._queue = Queue(driver_labels, store.engine, errors)
+        self.view: View | None = None
+        self._warn = ThrottledWarning(_log)
 
     async def begin(
         self,
@@ -65,10 +73,10 @@ class Starter:
     ) -> AsyncIterator[tuple[JobRow, AttemptRow]]:
         """Yield an attempt, stored but not yet known to Ray, of each waiting job that can start now.
 
-        A job that cannot start gets the reason as its message.
+        The planner decides on the order. A job that keeps waiting gets the reason as its message.
 
         Args:
-            waiting: jobs in the order in which they may start.
+            waiting: jobs without an attempt.
             active: jobs with an open attempt.
             ending: ids of active jobs whose attempt has ended; only their log is incomplete.
             cluster: jobs and nodes as Ray lists them.
@@ -76,24 +84,66 @@ class Starter:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        if not waiting:
-            return
-        free = self._free_capacity(active, cluster)
         starting = [
             job
             for job, attempt in active
             if not State(job.state).runs and job.id not in ending and _age(attempt) < _PLACE_SECONDS
         ]
         places = self._starts - len(starting)
-        if any(map(_lost_lately, waiting)):
-            await self._outages.probe()
-        for job in waiting:
+        rows = {job.id: job for job in await self._due(waiting)}
+        if not rows:
+            self.view = None
+            return
+        holding = [(job, attempt) for job, attempt in active if job.id not in ending]
+        self.view = view = await self._queue.view(list(rows.values()), holding, cluster.nodes)
+        if places <= 0:
+            return
+        actions = self._plan(view)
+        for action in actions:
             attempt = None
-            with self._errors.contained(job.id):
-                attempt = await self._begin(job, free) if places > 0 and job.not_before <= now() else None
+            if isinstance(action, Start) and places > 0:
+                with self._errors.contained(action.job):
+                    attempt = await self._store.begin_attempt(action.job, borrowed=not action.within_share)
             if attempt is not None:
                 places -= 1
-                yield job, attempt
+                yield rows[action.job], attempt
+        await self._explain(view, actions, rows)
+
+    async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:
+        """Return the jobs that may start now; the others get the reason as their message, except for the time."""
+        due = [job for job in waiting if job.not_before <= now()]
+        if any(map(_lost_lately, due)):
+            await self._outages.probe()
+        ready = []
+        for job in due:
+            if obstacle := self._outage(job):
+                await self._say(job, obstacle)
+            else:
+                ready.append(job)
+        return ready
+
+    def _plan(self, view: View) -> list[Action]:
+        try:
+            return plan(view)
+        except RuntimeError as error:
+            self._warn("%s Only its first pass is executed.", error)
+            return first_pass(view)
+
+    async def _explain(self, view: View, actions: Sequence[Action], rows: Mapping[str, JobRow]) -> None:
+        """Set the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""
+        jobs = {job.id: job for job in view.waiting}
+        says = {action.job: action for action in actions if isinstance(action, Say)}
+        lines = {jobs[say.job].line: say for say in says.values()}
+        started = {action.job for action in actions if isinstance(action, Start)}
+        for job in view.waiting:
+            say = says.get(job.id) or lines.get(job.line)
+            if say is not None and job.id not in started:
+                with self._errors.contained(job.id):
+                    await self._say(rows[job.id], " ".join(reason.text for reason in say.reasons))
+
+    async def _say(self, job: JobRow, message: str) -> None:
+        if job.message != message:
+            await self._store.set_message(job.id, message, State(job.state))
 
     async def hand_over(self, job: JobRow, attempt: AttemptRow) -> None:
         """Submit an attempt to Ray; may be repeated, because Ray accepts a submission id once.
@@ -112,26 +162,6 @@ class Starter:
             for notice in renamed_keys(job.job_metadata):
                 _log.warning("Job %s: %s", job.id, notice)
                 await unless_log_unavailable(self._logs.note(job.id, notice))
-
-    def _free_capacity(self, active: Sequence[tuple[JobRow, AttemptRow]], cluster: ClusterSnapshot) -> FreeCapacity:
-        """Free capacity of the nodes, less the jobs that were started too recently for Ray to count them."""
-        free = FreeCapacity(cluster.nodes, self._driver_labels)
-        for job, attempt in active:
-            if _age(attempt) < YOUNG_SECONDS:
-                with self._errors.contained(job.id):
-                    free.take(request_of(job))
-        return free
-
-    async def _begin(self, job: JobRow, free: FreeCapacity) -> AttemptRow | None:
-        """Store an attempt of a job that fits; otherwise set the job's message to what it waits for."""
-        if obstacle := self._outage(job) or _shortage(free, job):
-            if job.message != obstacle:
-                await self._store.set_message(job.id, obstacle, State(job.state))
-            return None
-        attempt = await self._store.begin_attempt(job.id)
-        if attempt is not None:
-            free.take(request_of(job))
-        return attempt
 
     def _outage(self, job: JobRow) -> str | None:
         """Return why a lost job waits while a service is unavailable: started now, it would be lost again."""
@@ -168,12 +198,3 @@ def _age(attempt: AttemptRow) -> float:
 def _lost_lately(job: JobRow) -> bool:
     """Return whether a waiting job was lost, and its restart has been due for two minutes at most."""
     return bool(job.losses) and (now() - job.not_before).total_seconds() <= LOOK_BACK_SECONDS
-
-
-def _shortage(free: FreeCapacity, job: JobRow) -> str | None:
-    """Return a sentence on the resources that a job waits for; None if it can start."""
-    try:
-        shortage = free.check(request_of(job))
-    except CapacityError as error:
-        return f"The job waits for a node that can run it. {error}"
-    return str(shortage) if shortage else None

@@ -64,6 +64,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("POST", "/platform/capacity"): Access.PEOPLE,
     ("GET", "/platform/utilisation"): Verb.SEE,
     ("GET", "/platform/disks"): Access.PEOPLE,
+    # Everybody sees owner, shape, state and reason of every job.
+    ("GET", "/platform/queue"): Access.PEOPLE,
     ("GET", "/platform/usage"): Access.PEOPLE,
     # Its operation.
     ("GET", "/platform/prune"): Access.ADMINISTRATORS,

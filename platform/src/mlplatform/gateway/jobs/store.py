@@ -134,8 +134,8 @@ class JobStore:
         return session.scalars(jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).unique().all()
 
     @transaction
-    def begin_attempt(self, session: Session, job_id: str) -> AttemptRow | None:
-        """Store a new attempt of a waiting job before it is submitted to Ray; None if the job no longer waits."""
+    def begin_attempt(self, session: Session, job_id: str, borrowed: bool = False) -> AttemptRow | None:
+        """Store a new attempt, beyond its team's share or not, before Ray gets it; None if the job no longer waits."""
         job = _find(session, job_id, lock=True)
         if not State(job.state).waits:
             return None
@@ -143,7 +143,8 @@ class JobStore:
         attempt_id = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now())
         job.attempts.append(attempt)
-        ledger.begin(session, _holder(job), number, requested(job), attempt.created)
+        kind = ledger.Kind.BORROWED if borrowed else ledger.Kind.SHARE
+        ledger.begin(session, _holder(job), number, requested(job), attempt.created, kind)
         job.state = State.STARTING
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."

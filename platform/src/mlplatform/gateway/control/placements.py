@@ -1,0 +1,83 @@
+"""Placement of running jobs on the nodes: Ray's listing has only the sums per node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mlplatform.scheduling.queue import Placement
+from mlplatform.scheduling.resources import Node, Request, Resources, subtract
+from mlplatform.scheduling.room import Room
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Request of a running job, in two parts.
+
+    Attributes:
+        counted: part that Ray counts as used.
+        coming: part that the job has not taken yet.
+        young: whether the job has started so lately that Ray may not count the first part either.
+    """
+
+    counted: Request
+    coming: Request
+    young: bool = False
+
+    @classmethod
+    def of(cls, request: Request, runs: bool, young: bool) -> Footprint:
+        """Split a request.
+
+        Args:
+            request: everything that the job requests.
+            runs: whether its entry point runs, and thus holds its resources.
+            young: whether its entry point may not have requested the workers yet.
+        """
+        counted, coming = request, Request(Resources(), None, request.labels)
+        if young and request.workers:
+            counted, coming = replace(counted, workers=None), replace(coming, workers=request.workers)
+        if young and not runs:
+            counted = replace(counted, entrypoint=Resources())
+            coming = replace(coming, entrypoint=request.entrypoint)
+        return cls(counted, coming, young)
+
+
+def place(nodes: Sequence[Node], footprints: Sequence[Footprint]) -> tuple[list[Node], list[Placement]]:
+    """Place running jobs on the nodes so that the sums are those of Ray.
+
+    Which of two equal jobs is on which node may be wrong. What Ray counts and no job requests is in no placement, and
+    neither is what a job requests and Ray does not count, unless the job is young.
+
+    Args:
+        nodes: as Ray lists them.
+        footprints: of the running jobs, the oldest first.
+
+    Returns:
+        The nodes, whose free amounts are without what is still to be taken; and the placement of each job.
+    """
+    used = Room(nodes, {node.name: subtract(node.total, node.free) for node in nodes if node.alive})
+    free = Room(nodes, {node.name: node.free for node in nodes if node.alive})
+    placements = []
+    for footprint in footprints:
+        counted = used.place(footprint.counted)
+        if counted is None and not footprint.young:
+            # Its workers have ended, or a part of them has.
+            counted = used.place(replace(footprint.counted, workers=None))
+        used.take(counted or {})
+        missing = [footprint.counted] if counted is None and footprint.young else []
+        placement: Placement = counted or {}
+        for coming in (*missing, footprint.coming):
+            taken = free.place(coming) or {}
+            free.take(taken)
+            placement = _together(placement, taken)
+        placements.append(placement)
+    return [replace(node, free=free.free[node.name]) if node.alive else node for node in nodes], placements
+
+
+def _together(one: Placement, other: Placement) -> Placement:
+    found = {name: dict(amounts) for name, amounts in one.items()}
+    for name, amounts in other.items():
+        there = found.setdefault(name, {})
+        for key, value in amounts.items():
+            there[key] = there.get(key, 0) + value
+    return found

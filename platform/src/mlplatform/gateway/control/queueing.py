@@ -1,0 +1,127 @@
+"""The queue as the planner sees it: jobs and teams from the gateway's tables, nodes from Ray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine
+
+from mlplatform.gateway.audit.log import SHARED_TOKEN
+from mlplatform.gateway.control import placements
+from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.placements import Footprint
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.store import now
+from mlplatform.gateway.jobs.submission import request_of
+from mlplatform.gateway.people.schema import TeamRow
+from mlplatform.gateway.people.store import People
+from mlplatform.gateway.usage.history import UsageHistory
+from mlplatform.scheduling.free_capacity import YOUNG_SECONDS
+from mlplatform.scheduling.queue import Caps, JobClass, Rules, RunningJob, Team, Usage, View, WaitingJob
+from mlplatform.scheduling.resources import Node, Request
+
+DEFAULT_TEAM = "default"
+"""Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
+
+_RULES = Rules(protected_s=float("inf"), protected_most_s=float("inf"))
+"""No job is asked to leave: the gateway cannot ask yet, so what is borrowed returns when its jobs end."""
+
+_FRESH_SECONDS = 60.0
+"""Age at which teams and use are read again: use halves in two days, and a change of a team may take a minute."""
+
+
+class Queue:
+    """View of the queue; keeps the waiting jobs' objects between two views, which makes plans faster."""
+
+    def __init__(self, driver_labels: Mapping[str, str], engine: Engine, errors: JobErrors) -> None:
+        self._driver_labels = driver_labels
+        self._people = People(engine)
+        self._history = UsageHistory(engine, nobody=SHARED_TOKEN)
+        self._errors = errors
+        self._waiting: dict[int, WaitingJob] = {}
+        self._teams: dict[str, Team] = {}
+        self._usage = Usage()
+        self._read = float("-inf")
+
+    async def view(
+        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
+    ) -> View:
+        """Return what the planner considers.
+
+        Args:
+            waiting: jobs that may start now.
+            active: jobs with an attempt that holds resources, in the order of arrival.
+            nodes: as Ray lists them.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
+        await self._refresh()
+        jobs = self._waiting_jobs(waiting)
+        left, running = self._running_jobs(active, nodes)
+        teams = {name: self._teams.get(name) or Team(name, 0, 0) for name in {one.team for one in (*jobs, *running)}}
+        return View(
+            now=now().timestamp(),
+            nodes=left,
+            teams={**self._teams, **teams},
+            waiting=jobs,
+            running=running,
+            usage=self._usage,
+            rules=_RULES,
+        )
+
+    async def _refresh(self) -> None:
+        if time.monotonic() - self._read > _FRESH_SECONDS:
+            self._teams = {row.name: _team(row) for row in await self._people.teams()}
+            self._usage = await self._history.read(now())
+            self._read = time.monotonic()
+
+    def _waiting_jobs(self, rows: Sequence[JobRow]) -> list[WaitingJob]:
+        known, self._waiting = self._waiting, {}
+        for row in rows:
+            with self._errors.contained(row.id):
+                self._waiting[row.sequence] = known.get(row.sequence) or WaitingJob(
+                    **_common(row), request=self._request(row), arrived=row.created.timestamp()
+                )
+        return list(self._waiting.values())
+
+    def _running_jobs(
+        self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
+    ) -> tuple[list[Node], list[RunningJob]]:
+        jobs: list[tuple[JobRow, AttemptRow, Request, Footprint]] = []
+        for row, attempt in sorted(active, key=lambda one: one[1].created):
+            with self._errors.contained(row.id):
+                request = self._request(row)
+                jobs.append((row, attempt, request, Footprint.of(request, attempt.running, _is_young(attempt.created))))
+        left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
+        running = [
+            RunningJob(**_common(row), request=request, placement=place, started=attempt.created.timestamp())
+            for (row, attempt, request, _), place in zip(jobs, places, strict=True)
+        ]
+        return left, running
+
+    def _request(self, row: JobRow) -> Request:
+        request = request_of(row)
+        return Request(request.entrypoint, request.workers, {**request.labels, **self._driver_labels})
+
+
+def _common(row: JobRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "sequence": row.sequence,
+        "team": row.team or DEFAULT_TEAM,
+        "person": row.person or SHARED_TOKEN,
+        "job_class": JobClass.NORMAL,
+    }
+
+
+def _is_young(created: datetime) -> bool:
+    return (now() - created).total_seconds() < YOUNG_SECONDS
+
+
+def _team(row: TeamRow) -> Team:
+    caps = {whose: Caps(**row.caps.get(whose, {})) for whose in ("team", "person")}
+    return Team(row.name, row.share_gpus, row.share_cpus, row.weight, caps["team"], caps["person"])

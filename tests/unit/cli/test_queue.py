@@ -1,0 +1,68 @@
+"""`mlplatform queue` and `mlplatform why`: the order of waiting jobs and the reasons."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+
+ENTRY = {
+    "job": "train-1",
+    "person": "alice",
+    "team": "vision",
+    "place": 2,
+    "requests": "2 GPUs and 4 CPUs",
+    "arrived": "2026-11-01T10:00:00+00:00",
+    "latest_start": "2026-11-01T12:00:00+00:00",
+    "reasons": [
+        {"rule": "capacity", "text": "The job waits for 2 GPUs."},
+        {"rule": "share", "text": "With this job, team vision would hold 3 GPUs of its share of 2 GPUs."},
+    ],
+}
+
+
+def run(*words: str, address: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "RAY_ADDRESS": address, "COLUMNS": "200", "TZ": "UTC"}
+    command = [sys.executable, "-m", "mlplatform", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def gateway(method: str, path: str) -> tuple[int, str]:
+    """A gateway with one job that waits for resources, and one that runs."""
+    if path == "/api/jobs/train-2":
+        details = {"submission_id": "train-2", "status": "RUNNING", "message": "Job is running.", "entrypoint": "true"}
+        return 200, json.dumps(details)
+    found = [] if path.endswith("job=train-2") else [ENTRY]
+    return 200, json.dumps({"waiting": 3, "entries": found})
+
+
+def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
+    done = run("queue", address=serve(gateway))
+    assert done.stderr == ""
+    head, line, *_, last = done.stdout.splitlines()
+    assert head.split()[:4] == ["Job", "Place", "Person", "Team"]
+    assert line.split()[:4] == ["train-1", "2", "alice", "vision"]
+    assert "The job waits for 2 GPUs." in " ".join(done.stdout.split())
+    assert last == "2 more wait."
+
+
+def test_json_has_one_job_per_line(serve: Serve) -> None:
+    assert json.loads(run("queue", "--json", address=serve(gateway)).stdout) == ENTRY
+
+
+def test_why_names_place_and_each_rule(serve: Serve) -> None:
+    assert run("why", "train-1", address=serve(gateway)).stdout.splitlines() == [
+        "train-1 (alice, team vision) requests 2 GPUs and 4 CPUs and waits since 2026-11-01 10:00:00.",
+        "Place 2 of 3.",
+        "- The job waits for 2 GPUs. [capacity]",
+        "- With this job, team vision would hold 3 GPUs of its share of 2 GPUs. [share]",
+        "It starts by 2026-11-01 12:00:00, if all jobs keep to their limits.",
+    ]
+
+
+def test_why_names_state_of_job_that_does_not_wait(serve: Serve) -> None:
+    assert run("why", "train-2", address=serve(gateway)).stdout == "train-2 is RUNNING: Job is running.\n"

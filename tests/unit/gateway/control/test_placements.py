@@ -1,0 +1,62 @@
+"""Placement of running jobs: as Ray counts them, and what it does not count yet where it is free."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlplatform.gateway.control.placements import Footprint, place
+from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+
+TRAINING = Request(Resources(cpus=1), WorkerGroup(2, cpus=1, gpus=1))
+SCRIPT = Request(Resources(cpus=1, gpus=1))
+
+
+def node(name: str, free_cpus: float, free_gpus: float, alive: bool = True) -> Node:
+    return Node(name, alive, {"CPU": 8, "GPU": 2}, {"CPU": free_cpus, "GPU": free_gpus})
+
+
+def free(nodes: list[Node]) -> dict[str, tuple[float, float]]:
+    return {one.name: (one.free["CPU"], one.free["GPU"]) for one in nodes}
+
+
+def test_running_job_is_where_ray_counts_it() -> None:
+    nodes = [node("a", 8, 2), node("b", 7, 1)]
+    left, (placement,) = place(nodes, [Footprint.of(SCRIPT, runs=True, young=False)])
+    assert placement == {"b": {"CPU": 1, "GPU": 1}}
+    assert free(left) == free(nodes)
+
+
+def test_workers_of_young_job_are_still_to_be_taken() -> None:
+    left, (placement,) = place([node("a", 7, 2)], [Footprint.of(TRAINING, runs=True, young=True)])
+    assert placement == {"a": {"CPU": 3, "GPU": 2}}
+    assert free(left) == {"a": (5, 0)}
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_young_uncounted_job_takes_what_is_free(runs: bool) -> None:
+    left, (placement,) = place([node("a", 8, 2)], [Footprint.of(SCRIPT, runs=runs, young=True)])
+    assert placement == {"a": {"CPU": 1, "GPU": 1}}
+    assert free(left) == {"a": (7, 1)}
+
+
+def test_young_job_is_not_counted_twice() -> None:
+    left, _ = place([node("a", 7, 1)], [Footprint.of(SCRIPT, runs=True, young=True)])
+    assert free(left) == {"a": (7, 1)}
+
+
+def test_job_holds_its_entry_point_after_its_workers() -> None:
+    _, (placement,) = place([node("a", 7, 2)], [Footprint.of(TRAINING, runs=True, young=False)])
+    assert placement == {"a": {"CPU": 1}}
+
+
+def test_what_no_job_requests_is_in_no_placement() -> None:
+    left, (placement,) = place([node("a", 2, 0)], [Footprint.of(SCRIPT, runs=True, young=False)])
+    assert placement == {"a": {"CPU": 1, "GPU": 1}}
+    assert free(left) == {"a": (2, 0)}
+
+
+def test_job_on_lost_node_holds_nothing() -> None:
+    nodes = [node("a", 7, 1, alive=False), node("b", 8, 2)]
+    left, (placement,) = place(nodes, [Footprint.of(SCRIPT, runs=True, young=False)])
+    assert placement == {}
+    assert free(left) == free(nodes)

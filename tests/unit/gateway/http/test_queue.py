@@ -1,0 +1,62 @@
+"""The queue over HTTP: every waiting job with its place and the reasons, for everybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from ray_head import BOUND_S, NO_TLS, served
+from starlette.applications import Starlette
+
+from mlplatform.contract import QUEUE_ENTRIES
+from mlplatform.gateway.http import queue
+from mlplatform.scheduling.queue import JobClass, Team, View, WaitingJob
+from mlplatform.scheduling.resources import Node, Request, Resources
+
+NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
+
+
+def waiting(number: int, gpus: float = 1) -> WaitingJob:
+    request = Request(Resources(cpus=1, gpus=gpus))
+    return WaitingJob(f"job-{number}", number, "vision", "alice", JobClass.NORMAL, request, arrived=1000.0 + number)
+
+
+def answer(view: View | None, **params: str) -> dict[str, Any]:
+    with served(Starlette(routes=queue.routes(lambda: view))) as address:
+        found = httpx.get(f"{address}/platform/queue", params=params, verify=NO_TLS, timeout=BOUND_S)
+    assert found.status_code == 200, found.text
+    return dict(found.json())
+
+
+@pytest.fixture
+def view() -> View:
+    """Three jobs that wait for GPUs, and one that can start."""
+    jobs = [waiting(1), waiting(2), waiting(3, gpus=2), waiting(4, gpus=0)]
+    return View(2000.0, [NODE], {"vision": Team("vision", 2, 4)}, jobs)
+
+
+def test_waiting_jobs_have_place_request_and_reasons(view: View) -> None:
+    found = answer(view)
+    assert found["waiting"] == 3
+    assert [(entry["job"], entry["place"]) for entry in found["entries"]] == [("job-1", 1), ("job-2", 2), ("job-3", 3)]
+    first = found["entries"][0]
+    assert first["requests"] == "1 GPU and 1 CPU"
+    assert first["arrived"] == "1970-01-01T00:16:41+00:00"
+    assert [reason["rule"] for reason in first["reasons"]] == ["ray"]
+    assert first["reasons"][0]["text"].startswith("The job waits for 1 GPU")
+
+
+def test_one_job_is_selected(view: View) -> None:
+    assert [entry["place"] for entry in answer(view, job="job-2")["entries"]] == [2]
+    assert answer(view, job="job-4") == {"waiting": 3, "entries": []}
+
+
+def test_empty_queue_has_no_entries() -> None:
+    assert answer(None) == {"waiting": 0, "entries": []}
+
+
+def test_long_queue_is_counted_but_cut() -> None:
+    view = View(2000.0, [NODE], {"vision": Team("vision", 2, 4)}, [waiting(n) for n in range(1, QUEUE_ENTRIES + 3)])
+    found = answer(view)
+    assert (found["waiting"], len(found["entries"])) == (QUEUE_ENTRIES + 2, QUEUE_ENTRIES)

@@ -1,0 +1,70 @@
+"""Decayed use, read from the ledger."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+from stored import LOST, begin, do, end, submitted
+
+from mlplatform.gateway.jobs.store import JobStore, now
+from mlplatform.gateway.usage.history import UsageHistory
+from mlplatform.gateway.usage.ledger import Kind
+from mlplatform.gateway.usage.schema import UsageRow
+from mlplatform.scheduling.decay import HALF_LIFE_SECONDS
+from mlplatform.scheduling.queue import Usage
+
+HOUR = timedelta(hours=1)
+NOBODY = "shared token"
+
+
+def hold(
+    store: JobStore, job_id: str, ago: timedelta, person: str | None = None, kind: Kind = Kind.SHARE, lost: bool = False
+) -> None:
+    """Store an attempt that held a GPU for an hour, until some time ago."""
+    job = submitted(submission_id=job_id, entrypoint_num_gpus=1)
+    job.person, job.team = person, "vision" if person else None
+    do(store.add(job))
+    begin(store, job_id)
+    if lost:
+        assert end(store, LOST, job_id)
+    until = int((now() - ago).timestamp() * 1000)
+    times = {"began": until - int(HOUR.total_seconds() * 1000), "ended": until, "kind": kind}
+    with Session(store.engine) as session, session.begin():
+        session.execute(update(UsageRow).where(UsageRow.job_id == job_id).values(times))
+
+
+def read(store: JobStore, at: datetime | None = None) -> Usage:
+    return do(UsageHistory(store.engine, nobody=NOBODY).read(at or now()))
+
+
+def test_use_halves_with_its_age(store: JobStore) -> None:
+    hold(store, "recent", timedelta(), "alice")
+    hold(store, "old", timedelta(seconds=HALF_LIFE_SECONDS), "bob")
+    persons = read(store).persons
+    assert persons["alice"] == pytest.approx(3600, rel=0.01)
+    assert persons["bob"] == pytest.approx(persons["alice"] / 2, rel=0.001)
+
+
+def test_running_job_counts_until_now(store: JobStore) -> None:
+    job = submitted(submission_id="mine", entrypoint_num_gpus=2)
+    job.person = "alice"
+    do(store.add(job))
+    begin(store)
+    assert read(store, now() + HOUR).persons["alice"] == pytest.approx(7200, rel=0.01)
+
+
+def test_only_borrowed_use_counts_for_team(store: JobStore) -> None:
+    hold(store, "own", timedelta(), "alice")
+    assert read(store).borrowed == {}
+    hold(store, "borrowed", timedelta(), "alice", Kind.BORROWED)
+    assert read(store).borrowed == {"vision": pytest.approx(3600, rel=0.01)}
+
+
+def test_jobs_without_owner_are_summed_and_lost_ones_free(store: JobStore) -> None:
+    hold(store, "one", timedelta())
+    hold(store, "two", timedelta())
+    hold(store, "lost", timedelta(), lost=True)
+    assert read(store).persons == {NOBODY: pytest.approx(7200, rel=0.01)}
