@@ -5,7 +5,8 @@ Such a test names the files and folders that it covers, relative to the package 
     @pytest.mark.costly("stack/backup.py", "compose")
 
 `passed.txt` has the digest of these, and of the test's own file, in the state in which the test last passed. Whoever
-names a file, or one test, runs it in any case, and `make soak` runs all.
+names a file, or one test, runs it in any case, and `make soak` runs all. With `long=True`, a test of five minutes or
+more is never drawn.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def choose(items: Iterable[pytest.Item], seed: str) -> selection.Selection:
     chosen = selection.select(
         {each: digest(cases[0]) for each, cases in costly.items()},
         own=costly,
-        long=(),
+        long=[each for each, cases in costly.items() if is_long(cases[0])],
         passed=selection.read(PASSED),
         share=DRAWN,
         seed=seed,
@@ -86,6 +87,11 @@ def name(item: pytest.Item) -> str:
     marked = [node for node, _ in item.iter_markers_with_node("costly")]
     whole = any(isinstance(node, pytest.Module) for node in marked)
     return path if whole else f"{path}::{item.name.partition('[')[0]}"
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Return whether a test runs only when it has changed."""
+    return any(marker.kwargs.get("long") for marker in item.iter_markers("costly"))
 
 
 def digest(item: pytest.Item) -> str:

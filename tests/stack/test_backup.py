@@ -106,6 +106,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
     "stack/backup.py",
     "stack/backup_timer.py",
     "stack/unfinished.py",
+    long=True,
 )
 def test_restored_stack_has_everything_and_resumes_jobs(
     stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, tmp_path: Path

@@ -87,6 +87,14 @@ def test_changed_tests_run_and_one_other_is_drawn(checkout: Checkout) -> None:
     assert len(ran) == 4
 
 
+def test_long_test_runs_only_when_changed(checkout: Checkout) -> None:
+    checkout.write("tests/stack/test_code.py", TESTS.replace('.py")', '.py", long=True)'))
+    checkout.run("--record", "tests/stack")
+    assert checkout.run("-m", "not soak", "tests/stack") == {"plain"}
+    checkout.write("code/a.py", "second")
+    assert checkout.run("-m", "not soak", "tests/stack") == {"a", "plain"}
+
+
 def test_too_many_changed_tests_are_left_to_soak(checkout: Checkout) -> None:
     for each in "abcde":
         checkout.write(f"code/{each}.py", "second")
