@@ -17,7 +17,7 @@ Weight = Annotated[
 Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none (default 24h); not used yet.")]
 Cap = Annotated[
     list[str] | None,
-    typer.Option(help="Upper limit of the team: gpus=4, cpus= or running=; repeatable. waiting= is not used yet."),
+    typer.Option(help="Upper limit of the team: gpus=4, cpus=, running= or waiting=; repeatable."),
 ]
 PersonCap = Annotated[list[str] | None, typer.Option(help="The same for each person of the team; repeatable.")]
 

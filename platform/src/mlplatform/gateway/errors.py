@@ -108,6 +108,10 @@ class DiskFullError(PlatformError):
     """A disk has too little room for new jobs."""
 
 
+class QueueFullError(PlatformError):
+    """A person or a team has as many waiting jobs as allowed."""
+
+
 class UnknownJobError(PlatformError):
     """No job is known for a log file, at least not yet."""
 

@@ -22,6 +22,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.control.waiting_limit import WaitingLimit
 from mlplatform.gateway.errors import ForbiddenError, JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
@@ -71,6 +72,7 @@ class JobRoutes:
         self._lists = JobLists(store.engine)
         self._audit = AuditLog(store.engine)
         self._people = People(store.engine)
+        self._limit = WaitingLimit(store.engine)
         self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
@@ -105,6 +107,7 @@ class JobRoutes:
         job = Submission.parse(body).job()
         await assign(job, principal_of(request.scope), self._people)
         await self._disks.check()
+        await self._limit.check(job)
         if (
             not job.wait_for_capacity
             and self._reconciler.needs_check(job)
