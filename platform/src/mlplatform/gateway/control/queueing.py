@@ -29,8 +29,8 @@ DEFAULT_TEAM = "default"
 _RULES = Rules(protected_s=float("inf"), protected_most_s=float("inf"))
 """No job is asked to leave: the gateway cannot ask yet, so what is borrowed returns when its jobs end."""
 
-_FRESH_SECONDS = 60.0
-"""Age at which teams and use are read again: use halves in two days, and a change of a team may take a minute."""
+_TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
+"""Ages at which teams and use are read again: an administrator waits for the one, and the other halves in two days."""
 
 
 class Queue:
@@ -44,7 +44,7 @@ class Queue:
         self._waiting: dict[int, WaitingJob] = {}
         self._teams: dict[str, Team] = {}
         self._usage = Usage()
-        self._read = float("-inf")
+        self._teams_read = self._usage_read = float("-inf")
 
     async def view(
         self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
@@ -74,10 +74,12 @@ class Queue:
         )
 
     async def _refresh(self) -> None:
-        if time.monotonic() - self._read > _FRESH_SECONDS:
+        if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             self._teams = {row.name: _team(row) for row in await self._people.teams()}
+            self._teams_read = time.monotonic()
+        if time.monotonic() - self._usage_read > _USAGE_SECONDS:
             self._usage = await self._history.read(now())
-            self._read = time.monotonic()
+            self._usage_read = time.monotonic()
 
     def _waiting_jobs(self, rows: Sequence[JobRow]) -> list[WaitingJob]:
         known, self._waiting = self._waiting, {}
