@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
@@ -37,7 +38,7 @@ def gateway(method: str, path: str) -> tuple[int, str]:
         details = {"submission_id": "train-2", "status": "RUNNING", "message": "Job is running.", "entrypoint": "true"}
         return 200, json.dumps(details)
     found = [] if path.endswith("job=train-2") else [ENTRY]
-    return 200, json.dumps({"waiting": 3, "entries": found})
+    return 200, json.dumps({"at": datetime.now(UTC).isoformat(), "waiting": 3, "entries": found})
 
 
 def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
@@ -66,3 +67,12 @@ def test_why_names_place_and_each_rule(serve: Serve) -> None:
 
 def test_why_names_state_of_job_that_does_not_wait(serve: Serve) -> None:
     assert run("why", "train-2", address=serve(gateway)).stdout == "train-2 is RUNNING: Job is running.\n"
+
+
+def test_old_answer_says_since_when_ray_is_silent(serve: Serve) -> None:
+    def old(method: str, path: str) -> tuple[int, str]:
+        return 200, json.dumps({"at": "2026-11-01T11:00:00+00:00", "waiting": 1, "entries": [ENTRY]})
+
+    address = serve(old)
+    for words in (("queue",), ("why", "train-1")):
+        assert run(*words, address=address).stdout.startswith("As of 2026-11-01 11:00:00: Ray has not answered since")

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlplatform.cli.output import print_table, span
+
+if TYPE_CHECKING:
+    from mlplatform.client.queue import Queue
+
+_OLD_SECONDS = 10.0
 
 
 def queue(
     as_json: Annotated[bool, typer.Option("--json", help="Print each job as one line of JSON.")] = False,
 ) -> None:
     """List the jobs that wait for resources in the order in which they are considered, with the reasons."""
-    from mlplatform.client.connection import Connection
-    from mlplatform.client.queue import read
-    from mlplatform.settings.job import settings
-
-    link = Connection(settings())
-    try:
-        waiting, entries = read(link)
-    finally:
-        link.close()
+    found = _read(None)
     if as_json:
-        for entry in entries:
+        for entry in found.entries:
             print(json.dumps(entry))
         return
-    if not entries:
+    if not found.entries:
         print("No job waits for resources.")
         return
+    _warn_if_old(found)
     print_table(
         ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"],
         [
@@ -43,35 +41,47 @@ def queue(
                 span(datetime.fromisoformat(entry["arrived"])),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
-            for entry in entries
+            for entry in found.entries
         ],
     )
-    if waiting > len(entries):
-        print(f"{waiting - len(entries)} more wait.")
+    if found.waiting > len(found.entries):
+        print(f"{found.waiting - len(found.entries)} more wait.")
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
     """Explain why a job waits: its place in the queue, and each rule that keeps it waiting, with the numbers."""
-    from mlplatform.client.connection import Connection
     from mlplatform.client.jobs import Jobs
+    from mlplatform.settings.job import settings
+
+    found = _read(job_id)
+    if not found.entries:
+        with Jobs(settings()) as jobs:
+            job = jobs.get(job_id)
+        print(f"{job_id} is {job.status}: {job.message}")
+        return
+    _warn_if_old(found)
+    (entry,) = found.entries
+    since = span(datetime.fromisoformat(entry["arrived"]))
+    print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
+    print(f"Place {entry['place']} of {found.waiting}.")
+    for reason in entry["reasons"]:
+        print(f"- {reason['text']} [{reason['rule']}]")
+    if entry["latest_start"]:
+        print(f"It starts by {span(datetime.fromisoformat(entry['latest_start']))}, if all jobs keep to their limits.")
+
+
+def _read(job_id: str | None) -> Queue:
+    from mlplatform.client.connection import Connection
     from mlplatform.client.queue import read
     from mlplatform.settings.job import settings
 
     link = Connection(settings())
     try:
-        waiting, entries = read(link, job_id)
+        return read(link, job_id)
     finally:
         link.close()
-    if not entries:
-        with Jobs(settings()) as jobs:
-            job = jobs.get(job_id)
-        print(f"{job_id} is {job.status}: {job.message}")
-        return
-    (entry,) = entries
-    since = span(datetime.fromisoformat(entry["arrived"]))
-    print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
-    print(f"Place {entry['place']} of {waiting}.")
-    for reason in entry["reasons"]:
-        print(f"- {reason['text']} [{reason['rule']}]")
-    if entry["latest_start"]:
-        print(f"It starts by {span(datetime.fromisoformat(entry['latest_start']))}, if all jobs keep to their limits.")
+
+
+def _warn_if_old(found: Queue) -> None:
+    if found.at is not None and (datetime.now(UTC) - found.at).total_seconds() > _OLD_SECONDS:
+        print(f"As of {span(found.at)}: Ray has not answered since, so no job starts.")

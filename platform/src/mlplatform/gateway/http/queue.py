@@ -22,7 +22,7 @@ def routes(latest: Callable[[], View | None]) -> list[Route]:
     """Return the route `GET /platform/queue`; errors are plain text.
 
     Args:
-        latest: returns what the planner was last given, at most a second ago; None if no job waits.
+        latest: returns what the planner was last given, a second ago unless Ray does not answer; None if no job waits.
     """
 
     async def get(request: Request) -> Response:
@@ -33,7 +33,7 @@ def routes(latest: Callable[[], View | None]) -> list[Route]:
         wanted = request.query_params.get("job")
         found = [say for say in says if wanted is None or say.job == wanted]
         entries = [_entry(jobs[say.job], say) for say in found[:QUEUE_ENTRIES]]
-        return JSONResponse({"waiting": len(says), "entries": entries})
+        return JSONResponse({"at": _time(view.now) if view else None, "waiting": len(says), "entries": entries})
 
     return [Route("/platform/queue", get, methods=["GET"])]
 
