@@ -18,6 +18,8 @@ from host import Stack
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.files import checksums
 
+pytestmark = pytest.mark.costly("compat", "docker/mlflow", "services/mlflow_app.py")
+
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 PARTS = "/api/2.0/mlflow-artifacts/mpu"
 API = "/api/2.0/mlflow"

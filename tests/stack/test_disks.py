@@ -111,6 +111,7 @@ def unmount_small_disk(place: Path, folder: Path) -> None:
         run("losetup", "--detach", (folder / "device").read_text())
 
 
+@pytest.mark.costly("gateway/control/disks.py", "gateway/http/disks.py", "stack/checks/disks.py")
 def test_full_disks_are_named_and_work_continues(
     stack: Stack, small_disks: dict[str, SmallDisk], jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -16,6 +16,10 @@ from host import ENV, Stack, Trained, wait_for
 
 from mlplatform.credentials import read_mlflow_account
 
+pytestmark = pytest.mark.costly(
+    "docker/mlflow", "services/mlflow_app.py", "services/mlflow_first_visit.js", "services/mlflow_pages.py"
+)
+
 TWO_RUNS = """
 import mlflow, sys
 

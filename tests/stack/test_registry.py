@@ -12,6 +12,8 @@ from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.settings.environment import environment
 
+pytestmark = pytest.mark.costly("registry", "webhooks.py")
+
 SCRIPTS = CHECKOUT / "tests" / "scripts"
 FOLDER = "/tmp/receiver"
 PORT = "9500"
