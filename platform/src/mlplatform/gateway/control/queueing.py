@@ -62,7 +62,8 @@ class Queue:
         await self._refresh()
         jobs = self._waiting_jobs(waiting)
         left, running = self._running_jobs(active, nodes)
-        teams = {name: self._teams.get(name) or Team(name, 0, 0) for name in {one.team for one in (*jobs, *running)}}
+        names = {job.team for job in jobs} | {job.team for job in running}
+        teams = {name: self._teams.get(name) or Team(name, 0, 0) for name in names}
         return View(
             now=now().timestamp(),
             nodes=left,

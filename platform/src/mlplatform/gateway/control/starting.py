@@ -99,14 +99,15 @@ class Starter:
         if places <= 0:
             return
         actions = self._plan(view)
-        for action in actions:
+        for start in (action for action in actions if isinstance(action, Start)):
+            if places <= 0:
+                break
             attempt = None
-            if isinstance(action, Start) and places > 0:
-                with self._errors.contained(action.job):
-                    attempt = await self._store.begin_attempt(action.job, borrowed=not action.within_share)
+            with self._errors.contained(start.job):
+                attempt = await self._store.begin_attempt(start.job, borrowed=not start.within_share)
             if attempt is not None:
                 places -= 1
-                yield rows[action.job], attempt
+                yield rows[start.job], attempt
         await self._explain(view, actions, rows)
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:
