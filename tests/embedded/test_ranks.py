@@ -45,7 +45,7 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
         job_id = jobs.submit(
             ["python", "autologged.py", "--train", "--held", "--logger"], SCRIPTS, name="ranks", env=env
         )
-        job = jobs.wait(job_id, timeout_s=180)
+        job = jobs.wait(job_id, timeout_s=400)
         log = jobs.logs(job_id)
     assert job.status == "SUCCEEDED", log[-3000:]
     run = the_run_of(job_id)
