@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from figures import count
+from gpu_jobs import holding_gpu
 from host import CHECKOUT, Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -99,10 +100,10 @@ def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person
         administer(stack, "people", "remove", person.name)
 
 
-def submit(person: Person, *command: str) -> str:
+def submit(person: Person, *command: str, gpus: int = 0) -> str:
     """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
     metadata = '--metadata-json={"user": "somebody-else"}'
-    options = ("--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}")
+    options = ("--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}", f"--entrypoint-num-gpus={gpus}")
     printed = person.types("ray", "job", "submit", *options, "--", *command)
     found = re.search(r"Job '(\S+)' submitted successfully", printed)
     assert found, printed
@@ -177,3 +178,30 @@ def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], j
     usage = stack.ray.get("/platform/usage", params={"by": "person"}).json()["entries"]
     (hers,) = [entry for entry in usage if entry["person"] == alice.name]
     assert hers["cpu_seconds"] >= 5
+
+
+def test_share_precedes_earlier_borrower_and_everybody_sees_why(
+    stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    administer(stack, "teams", "set", team, "--gpus", "1")
+    waiting: list[str] = []
+    try:
+        with holding_gpu(jobs, 2) as holders:
+            wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in holders), "both GPUs to be in use")
+            borrower, owed = (submit(person, "sleep", "1000", gpus=1) for person in (bob, alice))
+            waiting += [borrower, owed]
+
+            wait_for(lambda: "Place 2 of 2" in alice.types("mlplatform", "why", borrower), "the order of the queue")
+            why = alice.types("mlplatform", "why", borrower)
+            assert "The job waits for 1 GPU" in why
+            assert "would hold 1 GPU of its share of nothing" in why, why
+            queue = bob.types("mlplatform", "queue", "--json")
+            assert [json.loads(line)["job"] for line in queue.splitlines()] == [owed, borrower]
+            jobs.stop(holders[0])
+            wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share")
+            assert jobs.get(borrower).status == "PENDING"
+    finally:
+        for job_id in waiting:
+            jobs.stop(job_id)
+        administer(stack, "teams", "set", team, "--gpus", "0")
