@@ -22,7 +22,7 @@ COUNT = """
 import torch
 loaded = torch.cuda.is_initialized()
 count = torch.cuda.device_count()
-total = sum(float(torch.ones(3, device=f"cuda:{number}").sum()) for number in range(count))
+total = float(sum(torch.ones(3, device=f"cuda:{number}").sum() for number in range(count)))
 print(count, total, torch.cuda.is_available(), loaded)
 """
 
