@@ -11,8 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray.exceptions import RayActorError
-from ray.train import Checkpoint, WorkerGroupError
+from ray.train import Checkpoint, PreemptionInfo, WorkerGroupError
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.callback import (
     ControllerCallback,
@@ -32,6 +33,7 @@ __all__ = [
     "before_silent_reports",
     "count_deaths_at_start",
     "end_trainings_at_once",
+    "preemption_setter",
     "replace_tune_report",
     "report_before_listing",
     "stored_checkpoint",
@@ -46,6 +48,21 @@ def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> N
     """
     context = get_train_context()
     context.report = wrap(context.report)
+
+
+def preemption_setter() -> Callable[[float], None]:
+    """Return a function that lets `ray.train.get_preemption_info` in this training worker return a deadline.
+
+    The function takes seconds since 1970. All ranks are named as affected, on this worker's node.
+    """
+    context = get_train_context()
+    node = ray.get_runtime_context().get_node_id()
+
+    def set_deadline(deadline: float) -> None:
+        ranks = {node: list(range(context.get_world_size()))}
+        context.preemption_context.preemption_info = PreemptionInfo(int(deadline * 1000), ranks)
+
+    return set_deadline
 
 
 class _WokenCleanerCallback(PlacementGroupCleanerCallback):  # type: ignore[misc]

@@ -60,6 +60,7 @@ from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.usage.report import UsageReader
 from mlplatform.mlflow_rest import AsyncMlflowRest
+from mlplatform.scheduling.queue import Rules
 from mlplatform.settings import job
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.storage.objects import open_store
@@ -83,7 +84,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     reconciler = Reconciler(
-        config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds
+        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
+        rules=Rules(grace_s=config.grace_seconds, protected_s=config.least_seconds),
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))

@@ -93,6 +93,12 @@ class GatewaySettings(EnvironmentSettings):
     start_seconds: float = Field(1200, gt=0, validation_alias="MLPLATFORM_GATEWAY_START_SECONDS")
     """Time in which Ray must start an attempt, in seconds; then it has failed. Ray itself gives up after 900 s."""
 
+    grace_seconds: float = Field(120, gt=0, validation_alias="MLPLATFORM_GATEWAY_GRACE_SECONDS")
+    """Time that a job gets to save its state when it is asked to leave, in seconds."""
+
+    least_seconds: float = Field(900, ge=0, validation_alias="MLPLATFORM_GATEWAY_LEAST_SECONDS")
+    """Time for which a job runs before it is asked to leave, in seconds; doubled after each time."""
+
     disks: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_DISKS")
     """Folder with one folder per disk that jobs write to through services; None: only that of the gateway's files."""
 

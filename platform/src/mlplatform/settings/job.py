@@ -18,7 +18,7 @@ from pydantic_settings import SettingsConfigDict
 from mlplatform.compat import ray_core
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 
-_JOB = {"job_id", "attempt", "user", "git_commit", "git_diff", "entrypoint", "note"}
+_JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
 _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
 """Settings that describe a single process, so they are not passed to another one."""
@@ -64,6 +64,9 @@ class Settings(EnvironmentSettings):
 
     attempt: int = Field(1, ge=1, validation_alias="MLPLATFORM_ATTEMPT")
     """Number of this start of the job, from 1."""
+
+    grace_s: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GRACE_SECONDS")
+    """Time that this job gets to save its state when it is asked to leave; None if it is never asked."""
 
     user: str = Field(default_factory=getpass.getuser, validation_alias="MLPLATFORM_USER")
     """User on whose behalf jobs are submitted."""

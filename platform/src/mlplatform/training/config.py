@@ -16,6 +16,7 @@ from mlplatform.tracking import run, server
 from mlplatform.tracking.metric_names import metric_prefix
 from mlplatform.tracking.metrics import MetricWriter
 from mlplatform.tracking.outbox import Outbox
+from mlplatform.training import leaving
 from mlplatform.training.history import HistorySink
 from mlplatform.training.reports import Reports
 from mlplatform.training.workers import WorkerSetup
@@ -53,9 +54,10 @@ def run_config(
     Each report goes to the job's MLflow run, which is opened if `job_run` has not done so, to the job's log, as one
     line, and to a file beside the checkpoints, which `history` reads. The metrics of a job's second and later training
     runs are in MLflow under `<name>/`, because each metric has one point per step. When a node is about to be removed,
-    `ray.train.get_preemption_info()` reports it in the training function within about a second. That is the moment for
-    a checkpoint, as the workers are restarted elsewhere when the node's grace period ends (`PreemptionCheckpoint` does
-    it for Lightning).
+    or the job is asked to leave for another team's, `ray.train.get_preemption_info()` reports it in the training
+    function within about a second. That is the moment for a checkpoint (`PreemptionCheckpoint` writes it for
+    Lightning): the workers are restarted elsewhere when the node's grace period ends, and a job that is asked to leave
+    leaves when it has stored its next checkpoint.
 
     Args:
         name: name of this training run within the job; None counts the calls in this process from 0.
@@ -79,6 +81,7 @@ def run_config(
     objects.check_writable(addresses.checkpoint_uri())
     set_default_environment(_RAY_TRAIN)
     ray_train.end_trainings_at_once()
+    leaving.stay_until_saved(uri)
     run_id = run.process_run(name)
     if metric:
         checkpoints.restore_nan(uri, metric)

@@ -16,6 +16,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from mlplatform.compat.ray_train import (
     WorkerCallback,
     before_silent_reports,
+    preemption_setter,
     replace_tune_report,
     stored_checkpoint,
     wrap_report,
@@ -23,6 +24,7 @@ from mlplatform.compat.ray_train import (
 from mlplatform.errors import JobError
 from mlplatform.settings.environment import set_environment
 from mlplatform.storage import upload as storage_upload
+from mlplatform.training import leaving
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
         if self._checkpoints.startswith("s3://"):
             upload = _uploader(self._checkpoints)
             threading.Thread(target=storage_upload.prepare, name="storage", daemon=True).start()
+        leaving.announce(preemption_setter())
         wrap_report(functools.partial(_reporting, upload=upload))
         _warn_of_silent_calls()
         _refuse_reports_to_tune()

@@ -9,23 +9,31 @@ import pytest
 from gateway_parts import Gateway, StandInHead
 from stored import database_in
 
-from mlplatform.gateway.control import ending, reconciler
+from mlplatform.gateway.control import ending, infeasible
+from mlplatform.gateway.control import reconciler as control_loop
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.scheduling.queue import Rules
 from mlplatform.settings import job as settings_job
 from mlplatform.storage.objects import open_store
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+def rules() -> Rules:
+    """Durations of the queue."""
+    return Rules()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
-        monkeypatch.setattr(reconciler, seconds, 0.05)
-    monkeypatch.setattr(reconciler, "_INFEASIBLE_SECONDS", 0.05)
+        monkeypatch.setattr(control_loop, seconds, 0.05)
+    monkeypatch.setattr(infeasible, "_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(ending, "_SETTLE_LOST_SECONDS", 0.05)
     for folder in ("storage/mine", "files"):
@@ -35,4 +43,5 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    return Gateway(head, store, logs, Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None))
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules)
+    return Gateway(head, store, logs, reconciler)

@@ -27,6 +27,8 @@ class StandInHead:
 
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    ignores_stop: bool = False
     refusal: Exception | None = None
     supervised: bool = True
     status: str = "RUNNING"
@@ -41,6 +43,7 @@ class StandInHead:
 
     async def submit(self, request: dict[str, Any]) -> None:
         self.submitted.append(request["submission_id"])
+        self.requests.append(request)
         if self.refusal:
             raise self.refusal
         self.jobs[request["submission_id"]] = ray(self.status)
@@ -64,7 +67,7 @@ class StandInHead:
         return True
 
     async def stop(self, ray_submission_id: str) -> None:
-        if ray_submission_id in self.jobs:
+        if ray_submission_id in self.jobs and not self.ignores_stop:
             self.jobs[ray_submission_id] = ray("STOPPED")
 
     async def delete(self, ray_submission_id: str) -> bool:

@@ -41,7 +41,7 @@ def failed(kind: str | None = "JOB_ENTRYPOINT_COMMAND_ERROR", message: str = "It
 def count(
     losses: int = 0, max_restarts_on_loss: int = 3, failures: int = 0, max_restarts_on_failure: int = 0
 ) -> RestartCounts:
-    return RestartCounts(losses, max_restarts_on_loss, failures, max_restarts_on_failure)
+    return RestartCounts(losses + failures + 1, losses, max_restarts_on_loss, failures, max_restarts_on_failure)
 
 
 @pytest.mark.parametrize("state", State)
@@ -135,7 +135,7 @@ def test_out_of_memory_is_failure_while_node_lives(kind: str | None, message: st
 @pytest.mark.parametrize(("used", "delay_s"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (999, 60)])
 @pytest.mark.parametrize("verdict", [LOST, FAILED])
 def test_restart_delay_grows_to_one_minute(verdict: Verdict, used: int, delay_s: float) -> None:
-    transition = next_state(verdict, RestartCounts(used, 1000, used, 1000), False, False)
+    transition = next_state(verdict, RestartCounts(2 * used + 1, used, 1000, used, 1000), False, False)
     assert (transition.state, transition.delay_s) == (State.WAITING, delay_s)
 
 

@@ -14,7 +14,7 @@ from mlplatform import advice as advice_module
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, judge
+from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, after_notice, judge
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
@@ -57,11 +57,12 @@ class Finisher:
         verdict = await self._verdict(attempt, ray, died is not None)
         if verdict is None:
             return
-        lost = verdict.outcome is Outcome.LOST
+        verdict = after_notice(verdict, attempt.leave_why)
+        lost, replaced = verdict.outcome is Outcome.LOST, verdict.outcome in (Outcome.LOST, Outcome.PREEMPTED)
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
-        resumes = lost and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
-        if lost:
+        resumes = replaced and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
+        if replaced:
             # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
             # deleted and its id reused.
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number + 1)

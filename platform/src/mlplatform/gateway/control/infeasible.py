@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mlplatform.errors import CapacityError
 from mlplatform.gateway.control.containment import JobErrors
@@ -11,9 +12,11 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import RUNNING_MESSAGE, JobStore
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling import capacity
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
+
+_PAUSE_SECONDS = 10.0
 
 _WAITS = "The job runs, and waits for a node that can run its workers. "
 
@@ -28,15 +31,21 @@ class InfeasibleRequests:
         self._errors = errors
         self._found: dict[str, str] = {}
 
-    async def look(self, nodes: Sequence[Node]) -> None:
-        """Check once; report requests found by two checks in a row, because joining nodes are not listed all at once.
+    async def look(self, some_open: asyncio.Event, cluster: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
+        """Wait for open jobs and ten seconds more, then check once, to be repeated.
+
+        Requests are reported that two checks in a row find, because joining nodes are not listed all at once.
 
         Args:
-            nodes: nodes that are alive or were seen recently.
+            some_open: set while jobs are open.
+            cluster: returns the nodes that are alive or were seen recently.
 
         Raises:
             UnreachableError: Ray's head or the database is unavailable.
         """
+        await some_open.wait()
+        await asyncio.sleep(_PAUSE_SECONDS)
+        nodes = (await cluster()).nodes
         running = [job for job in await self._store.open_jobs() if job.state == State.RUNNING]
         before, self._found = self._found, await self._find(running, nodes) if running else {}
         for job in running:

@@ -13,6 +13,7 @@ from mlplatform.gateway.audit.log import SHARED_TOKEN
 from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.placements import Footprint
+from mlplatform.gateway.jobs.notices import claim_of, notice_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -26,9 +27,6 @@ from mlplatform.scheduling.resources import Node, Request
 DEFAULT_TEAM = "default"
 """Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
 
-_RULES = Rules(protected_s=float("inf"), protected_most_s=float("inf"))
-"""No job is asked to leave: the gateway cannot ask yet, so what is borrowed returns when its jobs end."""
-
 _TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
 """Ages at which teams and use are read again: an administrator waits for the one, and the other halves in two days."""
 
@@ -36,8 +34,9 @@ _TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
 class Queue:
     """View of the queue; keeps the waiting jobs' objects between two views, which makes plans faster."""
 
-    def __init__(self, driver_labels: Mapping[str, str], engine: Engine, errors: JobErrors) -> None:
+    def __init__(self, driver_labels: Mapping[str, str], engine: Engine, errors: JobErrors, rules: Rules) -> None:
         self._driver_labels = driver_labels
+        self._rules = rules
         self._people = People(engine)
         self._history = UsageHistory(engine, nobody=SHARED_TOKEN)
         self._errors = errors
@@ -70,9 +69,15 @@ class Queue:
             teams={**self._teams, **teams},
             waiting=jobs,
             running=running,
+            claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
-            rules=_RULES,
+            rules=self._rules,
         )
+
+    @property
+    def teams(self) -> int:
+        """Number of the teams that administrators have added."""
+        return len(self._teams)
 
     async def _refresh(self) -> None:
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
@@ -86,9 +91,10 @@ class Queue:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
-                self._waiting[row.sequence] = known.get(row.sequence) or WaitingJob(
-                    **_common(row), request=self._request(row), arrived=row.created.timestamp()
-                )
+                job = known.get(row.sequence)
+                if job is None or job.preemptions != row.preemptions:
+                    job = WaitingJob(**_common(row), request=self._request(row), arrived=row.created.timestamp())
+                self._waiting[row.sequence] = job
         return list(self._waiting.values())
 
     def _running_jobs(
@@ -101,7 +107,13 @@ class Queue:
                 jobs.append((row, attempt, request, Footprint.of(request, attempt.running, _is_young(attempt.created))))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
         running = [
-            RunningJob(**_common(row), request=request, placement=place, started=attempt.created.timestamp())
+            RunningJob(
+                **_common(row),
+                request=request,
+                placement=place,
+                started=attempt.created.timestamp(),
+                notice=notice_of(attempt),
+            )
             for (row, attempt, request, _), place in zip(jobs, places, strict=True)
         ]
         return left, running
@@ -118,6 +130,7 @@ def _common(row: JobRow) -> dict[str, Any]:
         "team": row.team or DEFAULT_TEAM,
         "person": row.person or SHARED_TOKEN,
         "job_class": JobClass.NORMAL,
+        "preemptions": row.preemptions,
     }
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mlplatform.errors import UnreachableError
@@ -33,6 +34,7 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
+from mlplatform.scheduling.queue import Rules
 from mlplatform.throttle import ThrottledWarning
 
 _STEP_SECONDS, _LONGEST_STEP_SECONDS = 0.2, 0.5
@@ -55,8 +57,6 @@ _STOP_AGAIN_SECONDS = 5.0
 
 _NODES_SECONDS = 30.0
 
-_INFEASIBLE_SECONDS = 10.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +68,7 @@ class Reconciler:
         driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
         start_seconds: time in which Ray must start an attempt.
+        rules: durations of the queue.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Reconciler:
         outages: Outages,
         tracking: AsyncMlflowRest | None,
         start_seconds: float = 1200,
+        rules: Rules = Rules(),  # noqa: B008 - immutable
     ) -> None:
         self._driver_labels = driver_labels
         self._store = store
@@ -90,7 +92,7 @@ class Reconciler:
         self._warn = ThrottledWarning(_log)
         leftovers = LeftoverActors(head, driver_labels)
         self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
-        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors)
+        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
         self.bursts = Bursts()
@@ -114,7 +116,7 @@ class Reconciler:
         """Run all loops forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forever(self._step_and_wait))
-            group.create_task(self._forever(self._find_infeasible))
+            group.create_task(self._forever(partial(self._infeasible.look, self._some_open, self.look)))
             group.create_task(self._forever(self._housekeeping.close_runs))
             group.create_task(self._forever(self._housekeeping.end_leftovers))
             group.create_task(self._forever(self._housekeeping.clean_ray))
@@ -188,11 +190,9 @@ class Reconciler:
         rest = min(_PAUSE_PER_STEP * (time.monotonic() - began), _LONGEST_STEP_SECONDS)
         # Even if there is news already: each job causes three wake-ups, and every step makes Ray list all jobs.
         await asyncio.sleep(rest)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(_STEP_SECONDS - rest, 0) if open_jobs else _IDLE_SECONDS):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _step(self) -> bool:
         jobs: Sequence[JobRow] = await self._store.open_jobs()
@@ -252,7 +252,7 @@ class Reconciler:
         if judge(Observation(ray, died is not None)) is not None:
             self._ending.add(job.id)
             self._spawn(job, attempt, self._finisher.finish(job, attempt, ray, died))
-        elif ray and ray["status"] == "PENDING" and (work := self._end_of_start(job, attempt, ray)):
+        elif ray and (work := self._next_work(job, attempt, ray)):
             self._spawn(job, attempt, work)
         elif job.stop_requested and time.monotonic() - self._stopped.get(job.id, 0) > _STOP_AGAIN_SECONDS:
             with suppress(UnreachableError):  # it is repeated; the step continues with the other jobs
@@ -265,11 +265,14 @@ class Reconciler:
         since = self._missing.setdefault(attempt.ray_submission_id, time.monotonic())
         return time.monotonic() - since > _FORGOTTEN_SECONDS
 
-    def _end_of_start(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
-        """Return the work that ends a pending attempt, if its start may hang."""
-        if reason := self._hanging.reason(job, attempt):
+    def _next_work(self, job: JobRow, attempt: AttemptRow, ray: dict[str, Any]) -> Coroutine[Any, Any, None] | None:
+        """Return what to do with an open attempt: to end a start that may hang, or to tell it to leave."""
+        pending = ray["status"] == "PENDING"
+        if pending and (reason := self._hanging.reason(job, attempt)):
             return self._finisher.give_up(job, attempt, ray, reason)
-        return self._find_supervisor(job, attempt) if self._hanging.may_be_stranded(job, attempt) else None
+        if pending and self._hanging.may_be_stranded(job, attempt):
+            return self._find_supervisor(job, attempt)
+        return self.starter.departures.work(job, attempt)
 
     async def _find_supervisor(self, job: JobRow, attempt: AttemptRow) -> None:
         """End an attempt without a supervisor: a head killed before it created one leaves the job pending forever."""
@@ -281,11 +284,6 @@ class Reconciler:
             await self.starter.hand_over(job, attempt)
         except (RefusedError, PackageError) as error:
             await self._finisher.refuse(job, attempt, str(error))
-
-    async def _find_infeasible(self) -> None:
-        await self._some_open.wait()
-        await asyncio.sleep(_INFEASIBLE_SECONDS)
-        await self._infeasible.look((await self.look()).nodes)
 
     def _spawn(self, job: JobRow, attempt: AttemptRow, work: Coroutine[Any, Any, None]) -> None:
         """Run work that takes longer than a step in a separate task, one at a time per attempt."""

@@ -9,6 +9,7 @@ from typing import Any
 import anyio.to_thread
 
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
+from mlplatform.gateway.control.leaving import Departures
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.errors import RefusedError
@@ -20,7 +21,7 @@ from mlplatform.gateway.jobs.submission import renamed_keys
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.plan import first_pass, plan
-from mlplatform.scheduling.queue import Action, Say, Start, View
+from mlplatform.scheduling.queue import Action, Rules, Say, Start, View
 from mlplatform.storage import fence
 from mlplatform.throttle import ThrottledWarning
 
@@ -35,10 +36,12 @@ class Starter:
 
     Attributes:
         view: what the planner was last given; None if no job waits for resources.
+        departures: jobs that were asked to leave.
 
     Args:
         starts: jobs that may start at the same time; each start takes seconds of CPU time.
         driver_labels: labels of the nodes that run entry points.
+        rules: durations of the queue.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Starter:
         packages: Packages,
         outages: Outages,
         errors: JobErrors,
+        rules: Rules,
     ) -> None:
         self._starts = starts
         self._driver_labels = driver_labels
@@ -60,7 +64,8 @@ class Starter:
         self._packages = packages
         self._outages = outages
         self._errors = errors
-        self._queue = Queue(driver_labels, store.engine, errors)
+        self._queue = Queue(driver_labels, store.engine, errors, rules)
+        self.departures = Departures(store.engine, head, logs, errors, rules)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
 
@@ -94,6 +99,7 @@ class Starter:
         if not rows:
             self.view = None
             return
+        self.departures.forget_all_but(attempt for _, attempt in active)
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
         self.view = view = await self._queue.view(list(rows.values()), holding, cluster.nodes)
         if places <= 0:
@@ -108,6 +114,7 @@ class Starter:
             if attempt is not None:
                 places -= 1
                 yield rows[start.job], attempt
+        await self.departures.execute(actions)
         await self._explain(view, actions, rows)
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:
@@ -180,6 +187,7 @@ class Starter:
     def _request(self, job: JobRow, attempt: AttemptRow) -> dict[str, Any]:
         """Body of the submission to Ray's Jobs API."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
+        own |= self.departures.variables(self._queue.teams)
         variables = {**(job.runtime_env.get("env_vars") or {}), **own}
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {

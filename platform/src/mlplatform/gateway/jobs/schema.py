@@ -54,6 +54,12 @@ class JobRow(Base):
     losses: Mapped[int] = mapped_column(default=0)
     failures: Mapped[int] = mapped_column(default=0)
     stop_requested: Mapped[bool] = mapped_column(default=False)
+    preemptions: Mapped[int] = mapped_column(default=0)
+    """Attempts that left because they were asked to."""
+
+    claim: Mapped[dict[str, Any] | None]
+    """Room that other jobs leave for this one, while it waits: `victims`, `deadline` and `placement`."""
+
     created: Mapped[datetime]
     not_before: Mapped[datetime]
     """Earliest time of the next start."""
@@ -91,6 +97,15 @@ class AttemptRow(Base):
     ended: Mapped[datetime | None]
     outcome: Mapped[str | None]
     reason: Mapped[str | None]
+    leave_by: Mapped[datetime | None]
+    """Time at which it is stopped; null if it was not asked to leave."""
+
+    leave_why: Mapped[str | None]
+    """Sentence that says who takes back its resources, and why."""
+
+    claimant: Mapped[str | None]
+    """Id of the job that it leaves for."""
+
     exit_code: Mapped[int | None]
     node_id: Mapped[str | None]
     node: Mapped[str | None]

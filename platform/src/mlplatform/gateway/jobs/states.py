@@ -3,7 +3,8 @@
     WAITING --start--> STARTING --Ray runs it--> RUNNING --exit 0--> SUCCEEDED
        ^                  |                         |----own fault--> FAILED
        |                  |                         |----stop-------> STOPPED
-       +------------------+------ lost or failed, restarts left -----+
+       +------------------+-- asked to leave, or lost or failed -----+
+                                 with restarts left
 
 WAITING, STARTING and RUNNING are open; the other three are final. A job whose stop was requested ends STOPPED unless
 its attempt has succeeded by then. Ray has five states: WAITING and STARTING are its PENDING.
@@ -55,12 +56,14 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
-    """End of an attempt: success, a failure of its own, a requested stop, or the loss of something it depends on."""
+    """End of an attempt: success, a failure of its own, a requested stop, the loss of something it depends on, or the
+    return of its resources to another job."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     STOPPED = "STOPPED"
     LOST = "LOST"
+    PREEMPTED = "PREEMPTED"
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RestartCounts:
-    """Losses and failures of a job so far, and the restarts allowed after each."""
+    """Attempts of a job, the ended one included; losses and failures before it, and the restarts allowed after each."""
 
+    attempts: int
     losses: int
     max_restarts_on_loss: int
     failures: int
@@ -139,6 +143,18 @@ def judge(observed: Observation) -> Verdict | None:
     return None
 
 
+def after_notice(verdict: Verdict, why: str | None) -> Verdict:
+    """Return the verdict on an attempt that was asked to leave: however it ends, unless it is done, it has left.
+
+    Args:
+        verdict: without regard to the notice.
+        why: reason of the notice; None if there was none.
+    """
+    if why is None or verdict.outcome is Outcome.SUCCEEDED:
+        return verdict
+    return Verdict(Outcome.PREEMPTED, why, verdict.exit_code, verdict.error_type)
+
+
 def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, resumes: bool) -> Transition:
     """Return the transition of a job whose attempt has ended.
 
@@ -152,14 +168,17 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
         return Transition(State.SUCCEEDED, verdict.reason)
     if stop_requested or verdict.outcome is Outcome.STOPPED:
         return Transition(State.STOPPED, "Job was intentionally stopped.")
+    number = count.attempts + 1
+    where = "continues from its last checkpoint" if resumes else "starts from the beginning"
+    if verdict.outcome is Outcome.PREEMPTED:
+        message = f"Attempt {number} {where} as soon as there is room; attempt {number - 1} has left. {verdict.reason}"
+        return Transition(State.WAITING, message)
     lost = verdict.outcome is Outcome.LOST
     used, allowed = (
         (count.losses, count.max_restarts_on_loss) if lost else (count.failures, count.max_restarts_on_failure)
     )
     if used >= allowed:
         return Transition(State.FAILED, _given_up(verdict, used + 1) if lost else verdict.reason)
-    number = count.losses + count.failures + 2
-    where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     what = "was lost" if lost else "failed"
     why = _first_line(verdict.reason) if lost or verdict.exit_code is None else f"exit code {verdict.exit_code}"
     message = f"Attempt {number} {where}; attempt {number - 1} {what}: {why}."

@@ -18,7 +18,16 @@ from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobE
 from mlplatform.gateway.jobs.details import redacted
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
-from mlplatform.gateway.jobs.states import Outcome, RestartCounts, State, Transition, Verdict, end_of, next_state
+from mlplatform.gateway.jobs.states import (
+    Outcome,
+    RestartCounts,
+    State,
+    Transition,
+    Verdict,
+    after_notice,
+    end_of,
+    next_state,
+)
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.usage import ledger
 from mlplatform.scheduling.resources import Node
@@ -145,7 +154,7 @@ class JobStore:
         job.attempts.append(attempt)
         kind = ledger.Kind.BORROWED if borrowed else ledger.Kind.SHARE
         ledger.begin(session, _holder(job), number, requested(job), attempt.created, kind)
-        job.state = State.STARTING
+        job.state, job.claim = State.STARTING, None
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."
         return attempt
@@ -322,6 +331,7 @@ def _end_attempt(
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
     # Postgres cannot store NUL, which a script may print.
+    verdict = after_notice(verdict, attempt.leave_why)
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
@@ -332,10 +342,12 @@ def _end_attempt(
 
 def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
     """Write into the row of a job what follows the end of its attempt."""
-    count = RestartCounts(job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure)
+    restarts = job.losses, job.max_restarts_on_loss, job.failures, job.max_restarts_on_failure
+    count = RestartCounts(len(job.attempts), *restarts)
     transition = next_state(verdict, count, job.stop_requested, resumes)
     job.losses += verdict.outcome is Outcome.LOST
     job.failures += verdict.outcome is Outcome.FAILED
+    job.preemptions += verdict.outcome is Outcome.PREEMPTED
     if transition.state.final:
         job.exit_code, job.error_type = verdict.exit_code, verdict.error_type
         _end(job, transition)
@@ -374,3 +386,4 @@ def _hide(session: Session, job: JobRow) -> None:
 
 def _end(job: JobRow, transition: Transition) -> None:
     job.state, job.message, job.ended = transition.state, transition.message, now()
+    job.claim = None

@@ -1,0 +1,74 @@
+"""Notices and claims: which attempts were asked to leave, and for which waiting jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import State
+from mlplatform.scheduling.queue import Ask, Claim, Notice
+
+
+class Notices:
+    """Store of the notices and claims; raises UnreachableError while the database is unavailable.
+
+    Args:
+        engine: the gateway's database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @transaction
+    def ask(self, session: Session, ask: Ask) -> None:
+        """Record that a job's open attempt is asked to leave, unless it was before, or the job is to be stopped."""
+        job = _open(session, ask.job)
+        attempt = job.open_attempt if job else None
+        if job is None or attempt is None or attempt.leave_by is not None or job.stop_requested:
+            return
+        attempt.leave_by = datetime.fromtimestamp(ask.deadline, UTC)
+        attempt.leave_why, attempt.claimant = ask.why, ask.claimant
+        job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {ask.why}"
+
+    @transaction
+    def hold(self, session: Session, claim: Claim) -> None:
+        """Store the claim of a waiting job in place of an earlier one."""
+        job = _open(session, claim.job)
+        if job is not None and State(job.state).waits:
+            job.claim = {
+                "victims": sorted(claim.victims),
+                "deadline": claim.deadline,
+                "placement": {node: dict(amounts) for node, amounts in claim.placement.items()},
+            }
+
+    @transaction
+    def release(self, session: Session, job_id: str) -> None:
+        """Delete the claim of a job."""
+        session.execute(update(JobRow).where(JobRow.id == job_id).values(claim=None))
+
+
+def claim_of(job: JobRow) -> Claim | None:
+    """Return the claim of a job; None if it has none."""
+    stored: Mapping[str, Any] | None = job.claim
+    if stored is None:
+        return None
+    return Claim(job.id, frozenset(stored["victims"]), stored["deadline"], stored["placement"])
+
+
+def notice_of(attempt: AttemptRow) -> Notice | None:
+    """Return the notice of an open attempt; None if it was not asked to leave."""
+    if attempt.leave_by is None:
+        return None
+    return Notice(attempt.leave_by.timestamp(), attempt.claimant or "")
+
+
+def _open(session: Session, job_id: str) -> JobRow | None:
+    return session.scalars(
+        select(JobRow).where(JobRow.id == job_id, JobRow.ended.is_(None)).with_for_update()
+    ).one_or_none()
