@@ -37,6 +37,8 @@ ENV = {
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",
     "DISK_NEEDED_GB": "5",
+    "LEAST_SECONDS": "0",
+    "GRACE_SECONDS": "10",
     "WEBHOOK_SCHEMES": "https,http",
     "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
-from host import CHECKOUT, Stack, run, wait_for
+from host import CHECKOUT, ENV, Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
@@ -25,6 +25,8 @@ SECRET = "of-alice-only"
 """A value to look for in answers."""
 
 ENVIRONMENT = f'{{"env_vars": {{"API_KEY": "{SECRET}"}}}}'
+SCRIPTS = CHECKOUT / "tests/scripts"
+GRACE_S = int(ENV["GRACE_SECONDS"])
 REVOKED_SECONDS = 60
 """A revoked token is refused within this time."""
 
@@ -100,10 +102,12 @@ def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person
         administer(stack, "people", "remove", person.name)
 
 
-def submit(person: Person, *command: str, gpus: int = 0) -> str:
+def submit(person: Person, *command: str, gpus: int = 0, folder: Path | None = None) -> str:
     """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
     metadata = '--metadata-json={"user": "somebody-else"}'
-    options = ("--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}", f"--entrypoint-num-gpus={gpus}")
+    options = ["--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}", f"--entrypoint-num-gpus={gpus}"]
+    if folder:
+        options.append(f"--working-dir={folder}")
     printed = person.types("ray", "job", "submit", *options, "--", *command)
     found = re.search(r"Job '(\S+)' submitted successfully", printed)
     assert found, printed
@@ -189,19 +193,58 @@ def test_share_precedes_earlier_borrower_and_everybody_sees_why(
     try:
         with holding_gpu(jobs, 2) as holders:
             wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in holders), "both GPUs to be in use")
-            borrower, owed = (submit(person, "sleep", "1000", gpus=1) for person in (bob, alice))
-            waiting += [borrower, owed]
-
-            wait_for(lambda: "Place 2 of 2" in alice.types("mlplatform", "why", borrower), "the order of the queue")
+            borrower = submit(bob, "sleep", "1000", gpus=1)
+            waiting.append(borrower)
+            wait_for(lambda: "Place 1 of 1" in alice.types("mlplatform", "why", borrower), "the order of the queue")
+            owed = submit(alice, "sleep", "1000", gpus=1)
+            waiting.append(owed)
+            wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share", GRACE_S + 60)
+            assert jobs.get(borrower).status == "PENDING"
+            (left,) = [job_id for job_id in holders if len(jobs.attempts(job_id)[0].reason or "") > 0]
+            assert owed in (jobs.attempts(left)[0].reason or "")
+            assert owed in jobs.logs(left), "its log does not say who takes the GPU back"
             why = alice.types("mlplatform", "why", borrower)
             assert "The job waits for 1 GPU" in why
             assert "would hold 1 GPU of its share of nothing" in why, why
-            queue = bob.types("mlplatform", "queue", "--json")
-            assert [json.loads(line)["job"] for line in queue.splitlines()] == [owed, borrower]
-            jobs.stop(holders[0])
-            wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share")
-            assert jobs.get(borrower).status == "PENDING"
+            queue = [json.loads(line)["job"] for line in bob.types("mlplatform", "queue", "--json").splitlines()]
+            assert queue == [borrower, left]
     finally:
         for job_id in waiting:
             jobs.stop(job_id)
         administer(stack, "teams", "set", team, "--gpus", "0")
+
+
+@pytest.mark.costly("gateway/control/leaving.py", "gateway/jobs/notices.py", "training/leaving.py", "scheduling")
+def test_borrower_saves_yields_and_continues_in_its_run(
+    stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    administer(stack, "teams", "set", team, "--gpus", "2")
+    script = ("python", "saves_when_asked.py", "--batches=120")
+    mine: list[str] = []
+
+    def steps() -> list[int]:
+        return [int(found) for found in re.findall(r"Step (\d+)", jobs.logs(borrower))]
+
+    try:
+        mine.append(submit(alice, "sleep", "1000", gpus=1))
+        borrower = submit(bob, *script, gpus=1, folder=SCRIPTS)
+        mine.append(borrower)
+        wait_for(lambda: len(steps()) > 20, "the training")
+        owed = submit(alice, "sleep", "3", gpus=1)
+        mine.append(owed)
+        wait_for(lambda: jobs.get(owed).status != "PENDING", "the job within its team's share", GRACE_S + 60)
+        assert jobs.get(borrower).status == "PENDING"
+        at_notice = steps()
+        done = jobs.wait(borrower, timeout_s=300)
+        assert done.status == "SUCCEEDED", jobs.logs(borrower)[-4000:]
+    finally:
+        for job_id in mine:
+            jobs.stop(job_id)
+        administer(stack, "teams", "set", team, "--gpus", "0")
+    first, second = jobs.attempts(borrower)
+    assert (first.outcome, second.outcome) == ("PREEMPTED", "SUCCEEDED")
+    again = steps()[len(at_notice) :]
+    assert 20 < again[0] <= at_notice[-1] + 1, "it did not continue from the checkpoint of the notice"
+    assert again[-1] == 119
+    assert len(stack.runs_of(borrower)) == 1

@@ -81,7 +81,7 @@ class Attempt:
 
     number: int
     outcome: str | None
-    """SUCCEEDED, FAILED, STOPPED or LOST; None while it runs."""
+    """SUCCEEDED, FAILED, STOPPED, LOST or PREEMPTED; None while it runs."""
 
     reason: str | None
     node: str | None

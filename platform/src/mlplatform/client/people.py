@@ -25,8 +25,8 @@ It does not guarantee:
 - Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
-- A team's share at any time: its jobs start before those of others, but what others have borrowed returns only when
-  their jobs end. Time limits are stored, but not used yet.
+- A team's share at any moment: what others have borrowed returns when their jobs have run for a least time and had time
+  to save their state, as the administrator has set. Time limits are stored, but not used yet.
 - Separate data: until jobs have accounts of their own, all use the same ones at MLflow and the object store.
 Teams that must be protected from each other need a stack each.
 """

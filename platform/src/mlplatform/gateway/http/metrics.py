@@ -97,7 +97,12 @@ class _Numbers:
         """Yield each metric with its samples."""
         yield _gauge("jobs", "Jobs; deleted ones do not count.", ("state", "user"), self._totals.jobs.items())
         attempts = [((outcome,), count) for outcome, count in self._totals.attempts.items()]
-        yield _gauge("ended_attempts", "Ended attempts of jobs; LOST: with a node or with Ray.", ("outcome",), attempts)
+        yield _gauge(
+            "ended_attempts",
+            "Ended attempts of jobs; LOST: with a node or with Ray; PREEMPTED: asked to leave.",
+            ("outcome",),
+            attempts,
+        )
         waiting = [((resource,), amount) for resource, amount in self._totals.waiting.items()]
         yield _gauge("waiting_resources", "Resources that the waiting jobs request.", ("resource",), waiting)
         # Not `job`, which Prometheus sets to the name of the scraped service.
