@@ -247,4 +247,5 @@ def test_borrower_saves_yields_and_continues_in_its_run(
     again = steps()[len(at_notice) :]
     assert 20 < again[0] <= at_notice[-1] + 1, "it did not continue from the checkpoint of the notice"
     assert again[-1] == 119
-    assert len(stack.runs_of(borrower)) == 1
+    (found,) = stack.runs_of(borrower)
+    assert found["info"]["status"] == "FINISHED"

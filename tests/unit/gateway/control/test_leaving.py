@@ -109,7 +109,7 @@ def test_notice_is_delivered_by_the_next_gateway(gateway: Gateway) -> None:
 
 
 def test_requested_stop_ends_job_that_leaves(gateway: Gateway) -> None:
-    async def scenario() -> str:
+    async def scenario() -> JobRow:
         await add(gateway, "borrower", 4)
         async with gateway.at_work():
             await settled(gateway, {"borrower"})
@@ -122,9 +122,10 @@ def test_requested_stop_ends_job_that_leaves(gateway: Gateway) -> None:
                 return State((await job(gateway, "borrower")).state).final
 
             await gateway.until(ended)
-        return (await job(gateway, "borrower")).state
+        return await job(gateway, "borrower")
 
-    assert asyncio.run(scenario()) == State.STOPPED
+    stopped = asyncio.run(scenario())
+    assert (stopped.state, stopped.attempts[0].outcome) == (State.STOPPED, Outcome.STOPPED)
 
 
 def test_second_notice_changes_nothing(gateway: Gateway) -> None:

@@ -57,7 +57,7 @@ class Finisher:
         verdict = await self._verdict(attempt, ray, died is not None)
         if verdict is None:
             return
-        verdict = after_notice(verdict, attempt.leave_why)
+        verdict = after_notice(verdict, None if job.stop_requested else attempt.leave_why)
         lost, replaced = verdict.outcome is Outcome.LOST, verdict.outcome in (Outcome.LOST, Outcome.PREEMPTED)
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))

@@ -58,7 +58,7 @@ class Queue:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        await self._refresh()
+        await self.refresh()
         jobs = self._waiting_jobs(waiting)
         left, running = self._running_jobs(active, nodes)
         names = {job.team for job in jobs} | {job.team for job in running}
@@ -79,7 +79,12 @@ class Queue:
         """Number of the teams that administrators have added."""
         return len(self._teams)
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Read teams and use again if they are old.
+
+        Raises:
+            UnreachableError: the database is unavailable.
+        """
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             self._teams = {row.name: _team(row) for row in await self._people.teams()}
             self._teams_read = time.monotonic()

@@ -164,6 +164,7 @@ class Starter:
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number)
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
+        await self._queue.refresh()
         await self._head.submit(self._request(job, attempt))
         if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
             # Ray's own clients show a job's log, but nothing that we add to the response to a submission.

@@ -331,7 +331,7 @@ def _end_attempt(
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
     # Postgres cannot store NUL, which a script may print.
-    verdict = after_notice(verdict, attempt.leave_why)
+    verdict = after_notice(verdict, None if job.stop_requested else attempt.leave_why)
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
