@@ -105,7 +105,7 @@ destroy:  ## Remove the stack with all of its data, after asking
 	$(COMPOSE) --profile '*' down --volumes --remove-orphans
 	@rm -f .stack/restore
 
-# --- Work on it: CONTRIBUTING.md has the details and how long each verb takes ---
+# --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
 format: .venv/light/ready  ## Format the code, apply safe fixes, and write the table of tests/README.md
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
@@ -122,15 +122,15 @@ types: .venv/dev  ## Check types
 lint: style types  ## Check style and types
 
 unit: .venv/light/ready  ## Unit tests (six minutes; without torch, Ray and MLflow)
-	$(LIGHT)/pytest -n 4 --dist worksteal -m "not soak" tests/unit
+	$(LIGHT)/pytest -n 4 --dist worksteal -m "not soak" $(PYTEST) tests/unit
 
 embedded: .venv/dev  ## Embedded tests: jobs on a real Ray and MLflow, without Docker
-	.venv/bin/pytest -m "not soak" tests/embedded
+	.venv/bin/pytest -m "not soak" $(PYTEST) tests/embedded
 
 test: lint unit embedded  ## Lint, then unit and embedded tests; no Docker needed
 
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
-	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(or $(TESTS),tests/stack)
+	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(PYTEST) $(or $(TESTS),tests/stack)
 
 test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK=folder: also the stack that `make up` started there)
 	.venv/bin/pytest -rfE $(if $(STACK),--running "$(STACK)") tests/gpu
