@@ -12,7 +12,7 @@ from typing import Any
 
 from ray._private import utils
 
-_Handler = Callable[[int, FrameType | None], Any]
+_Former = Callable[[int, FrameType | None], Any] | signal.Handlers | int | None
 
 
 def before_sigterm(stays: Callable[[], bool]) -> None:
@@ -26,21 +26,29 @@ def before_sigterm(stays: Callable[[], bool]) -> None:
     ours = getattr(utils.set_sigterm_handler, "__wrapped__", utils.set_sigterm_handler)
 
     @functools.wraps(ours)
-    def set_handler(handler: _Handler | signal.Handlers | int | None) -> None:
-        ours(functools.partial(_handle, stays, handler))
+    def set_handler(handler: _Former) -> None:
+        ours(_Handler(stays, handler))
 
-    before = signal.getsignal(signal.SIGTERM)
     utils.set_sigterm_handler = set_handler
-    set_handler(before.args[1] if isinstance(before, functools.partial) and before.func is _handle else before)
+    before = signal.getsignal(signal.SIGTERM)
+    set_handler(before.former if isinstance(before, _Handler) else before)
 
 
-def _handle(
-    stays: Callable[[], bool], handler: _Handler | signal.Handlers | int | None, number: int, frame: FrameType | None
-) -> None:
-    if stays():
-        return
-    if callable(handler):
-        handler(number, frame)
-    elif handler is not signal.SIG_IGN:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+class _Handler:
+    """Handler of SIGTERM, unless `stays` returns True the former one."""
+
+    def __init__(self, stays: Callable[[], bool], former: _Former) -> None:
+        self._stays = stays
+        self.former = former
+        if callable(former):
+            # Whoever compares the code of handlers with that of a caller of `sys.exit` sees the former one.
+            self.__code__ = getattr(former, "__code__", None)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._stays():
+            return
+        if callable(self.former):
+            self.former(number, frame)
+        elif self.former is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

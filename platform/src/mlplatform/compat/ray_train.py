@@ -23,6 +23,7 @@ from ray.train.v2._internal.execution.callback import (
 )
 from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "ReportCallback",
     "WorkerCallback",
     "WorkerGroupCallback",
+    "active_fits",
     "before_silent_reports",
     "count_deaths_at_start",
     "end_trainings_at_once",
+    "outlast_deadline",
     "preemption_setter",
     "replace_tune_report",
     "report_before_listing",
@@ -63,6 +66,42 @@ def preemption_setter() -> Callable[[float], None]:
         context.preemption_context.preemption_info = PreemptionInfo(int(deadline * 1000), ranks)
 
     return set_deadline
+
+
+@functools.cache
+def active_fits() -> set[str]:
+    """Return the names of the trainings whose `fit` runs in this process, which stays up to date."""
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    active: set[str] = set()
+    fit = DataParallelTrainer.fit
+
+    @functools.wraps(fit)
+    def noted_fit(self: Any) -> Any:
+        active.add(self.run_config.name)
+        try:
+            return fit(self)
+        finally:
+            active.discard(self.run_config.name)
+
+    DataParallelTrainer.fit = noted_fit
+    return active
+
+
+def outlast_deadline(leaves: Callable[[], bool]) -> None:
+    """Let this process, a controller, not restart its workers at the deadline of a preemption if `leaves` returns True.
+
+    Ray expects that a node is taken away then; if the whole job leaves, its last checkpoint may still be on its way.
+    """
+    exceeded = TrainController._is_preemption_deadline_exceeded
+    if hasattr(exceeded, "__wrapped__"):
+        return  # of an earlier training in this process
+
+    @functools.wraps(exceeded)
+    def exceeded_unless_leaving(*arguments: Any, **options: Any) -> bool:
+        return exceeded(*arguments, **options) and not leaves()
+
+    TrainController._is_preemption_deadline_exceeded = staticmethod(exceeded_unless_leaving)
 
 
 class _WokenCleanerCallback(PlacementGroupCleanerCallback):  # type: ignore[misc]

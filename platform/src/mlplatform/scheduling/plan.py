@@ -80,7 +80,11 @@ def queue(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) ->
         view: everything that is known.
         latest_starts: latest starts by job id.
     """
-    _, last = _settle(view)
+    try:
+        _, last = _settle(view)
+    except RuntimeError:
+        last = _Pass(State(view))
+        last.run()
     return sorted(last.explanations(latest_starts, all_jobs=True), key=lambda say: say.place)
 
 

@@ -165,6 +165,7 @@ class RunningJob:
         preemptions: times that it was asked to leave before this attempt.
         notice: the request to leave, from when it is made until the job has left.
         idle: whether its GPUs have been idle for so long that it may be asked to leave.
+        stays: whether it is never asked to leave, because it would not get the time to save its state.
     """
 
     id: str
@@ -179,6 +180,7 @@ class RunningJob:
     preemptions: int = 0
     notice: Notice | None = None
     idle: bool = False
+    stays: bool = False
     array: str = ""
 
 

@@ -37,8 +37,8 @@ class Reclaim:
         """
         self._shares = shares
         held = [job for job in running if job.notice is None and any(shares.amount(job))]
-        overtime = [job for job in held if is_overtime(job, now)]
-        staying = [job for job in held if not is_overtime(job, now)]
+        overtime = [job for job in held if is_overtime(job, now) and not job.stays]
+        staying = [job for job in held if not is_overtime(job, now) and not job.stays]
         old = {job.id for job in staying if protected_until(job, rules) <= now}
         idle = [job for job in staying if job.idle and job.id in old]
         self._anybody = sorted(overtime, key=_youngest_first) + sorted(idle, key=_youngest_first)

@@ -16,6 +16,9 @@ from mlplatform.storage.small_files import read_text
 
 NAME = "notice"
 
+DONE = "done"
+"""File with the number of an attempt that has finished although it was asked to leave: Ray lists it as stopped."""
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -38,8 +41,35 @@ def give(job_id: str, notice: Notice) -> None:
     Raises:
         UnreachableError, AccessError, StorageError: the storage cannot be written.
     """
-    store = objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)
-    store.write(NAME, json.dumps(asdict(notice)))
+    _store(job_id).write(NAME, json.dumps(asdict(notice)))
+
+
+def remove(job_id: str) -> None:
+    """Remove the files of a job: the next job with its id begins with attempt 1.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: the storage cannot be written.
+    """
+    for name in (NAME, DONE):
+        _store(job_id).delete(name)
+
+
+def finished(job_id: str, attempt: int) -> bool:
+    """Return whether an attempt that was asked to leave has finished.
+
+    Raises:
+        UnreachableError, StorageError: the storage cannot be read.
+    """
+    return _read(addresses.checkpoint_uri(DONE, job_id)) == str(attempt)
+
+
+def finish() -> None:
+    """Record that this process' attempt has finished.
+
+    Raises:
+        UnreachableError, AccessError, StorageError: the storage cannot be written.
+    """
+    _store(str(settings().job_id)).write(DONE, str(settings().attempt))
 
 
 def applies() -> bool:
@@ -55,12 +85,21 @@ def received() -> Notice | None:
         StorageError: the file cannot be read.
     """
     uri = addresses.checkpoint_uri(NAME, str(settings().job_id))
+    text = _read(uri)
     try:
-        text = read_text(uri)
         notice = None if text is None else Notice(**json.loads(text))
-    except OSError as error:
-        kind = UnreachableError if is_outage(error) else StorageError
-        raise kind(f"Cannot read from {uri} whether this attempt is to leave ({error}); check the storage.") from error
     except (TypeError, ValueError) as error:
         raise StorageError(f"{uri} does not hold a notice ({error}); remove it.") from error
     return notice if notice and notice.attempt == settings().attempt else None
+
+
+def _read(uri: str) -> str | None:
+    try:
+        return read_text(uri)
+    except OSError as error:
+        kind = UnreachableError if is_outage(error) else StorageError
+        raise kind(f"Cannot read from {uri} whether the attempt is to leave ({error}); check the storage.") from error
+
+
+def _store(job_id: str) -> objects.ObjectStore:
+    return objects.open_store(addresses.checkpoint_uri(job_id=job_id), bulk=False)

@@ -5,6 +5,7 @@ Ray has loaded pyarrow already; importing boto3 beside a training would take 1 s
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,28 @@ def read_text(uri: str) -> str | None:
     Raises:
         OSError: the storage is unavailable or rejects the request.
     """
-    root = f"s3://{split_uri(uri)[0]}" if uri.startswith("s3://") else "/"
+    files, path = _place(uri)
     try:
-        with _files(root, settings().s3_endpoint).open_input_stream(uri.removeprefix("s3://")) as stream:
+        with files.open_input_stream(path) as stream:
             return str(stream.read().decode())
     except FileNotFoundError:
         return None
+
+
+def modified(uri: str) -> datetime | None:
+    """Return when the file at an address was written, by the clock of the storage; None if there is none.
+
+    Raises:
+        OSError: the storage is unavailable or rejects the request.
+    """
+    files, path = _place(uri)
+    found: datetime | None = files.get_file_info(path).mtime
+    return found
+
+
+def _place(uri: str) -> tuple[FileSystem, str]:
+    root = f"s3://{split_uri(uri)[0]}" if uri.startswith("s3://") else "/"
+    return _files(root, settings().s3_endpoint), uri.removeprefix("s3://")
 
 
 @cache

@@ -81,8 +81,8 @@ def run_config(
     objects.check_writable(addresses.checkpoint_uri())
     set_default_environment(_RAY_TRAIN)
     ray_train.end_trainings_at_once()
-    leaving.stay_until_saved(uri)
     run_id = run.process_run(name)
+    leaving.stay_until_saved()  # after the run, which may replace the handler of SIGTERM
     if metric:
         checkpoints.restore_nan(uri, metric)
     account = server.own_account()

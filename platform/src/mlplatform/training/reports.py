@@ -19,6 +19,7 @@ from mlplatform.compat.ray_train import (
     ReportCallback,
     WorkerGroupCallback,
     count_deaths_at_start,
+    outlast_deadline,
     report_before_listing,
 )
 from mlplatform.contract import REPORT
@@ -27,6 +28,7 @@ from mlplatform.settings.job import settings
 from mlplatform.storage import filesystem
 from mlplatform.storage.checkpoints import KEPT_BY, count_reports, remove_unkept
 from mlplatform.tracking.metrics import MetricWriter, Point
+from mlplatform.training import leaving
 from mlplatform.training.history import FIELDS
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class Reports(ReportCallback, WorkerGroupCallback, ControllerCallback):  # type:
     def after_controller_start(self, train_run_context: Any) -> None:
         count_deaths_at_start()
         report_before_listing(Reports)
+        outlast_deadline(leaving.is_asked)
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Count reports from the checkpoint at which the workers resume, at the first start and at each restart."""

@@ -93,8 +93,7 @@ def test_room_belongs_to_claimant_while_borrower_leaves(gateway: Gateway) -> Non
 def test_notice_is_delivered_by_the_next_gateway(gateway: Gateway) -> None:
     async def scenario() -> JobRow:
         await add(gateway, "borrower", 4)
-        attempt = await gateway.store.begin_attempt("borrower")
-        assert attempt
+        assert await gateway.store.begin_attempt("borrower")
         await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + GRACE_S, "owed", WHY))
         async with gateway.at_work():
 
@@ -155,3 +154,68 @@ def test_attempts_get_time_to_save_where_teams_lend(team: str | None, gateway: G
     variables = request["runtime_env"]["env_vars"]
     expected = {"MLPLATFORM_GRACE_SECONDS": "30", "RAY_JOB_STOP_WAIT_TIME_S": "30"} if team else {}
     assert {name: value for name, value in variables.items() if name in expected or "GRACE" in name} == expected
+
+
+def test_job_from_before_the_first_team_is_not_asked(gateway: Gateway) -> None:
+    async def scenario() -> dict[str, JobRow]:
+        await add(gateway, "earlier", 4)
+        async with gateway.at_work():
+            await settled(gateway, {"earlier"})
+            await add_team(gateway, "vision", share_cpus=4.0)
+            await add(gateway, "owed", 4, "vision", "alice")
+            return await settled(gateway, {"earlier"})
+
+    rows = asyncio.run(scenario())
+    assert rows["earlier"].attempts[0].leave_by is None
+    assert rows["owed"].claim is None
+
+
+def test_program_that_finishes_during_its_time_is_not_repeated(gateway: Gateway) -> None:
+    async def scenario() -> JobRow:
+        await borrow(gateway)
+        async with gateway.at_work():
+            await settled(gateway, {"borrower"})
+            (Path(settings().storage) / "borrower").mkdir(exist_ok=True)
+            (Path(settings().storage) / "borrower/done").write_text("1")
+            await add(gateway, "owed", 4, "vision", "alice")
+            await settled(gateway, {"owed"})
+        return await job(gateway, "borrower")
+
+    done = asyncio.run(scenario())
+    assert (done.state, done.exit_code, len(done.attempts)) == (State.SUCCEEDED, 0, 1)
+
+
+def test_job_leaves_although_its_notice_cannot_be_written(gateway: Gateway, tmp_path: Path) -> None:
+    async def scenario() -> JobRow:
+        await add(gateway, "borrower", 4)
+        async with gateway.at_work():
+            await settled(gateway, {"borrower"})
+            (tmp_path / "storage/borrower").write_text("a file where the folder belongs")
+            await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + 1, "owed", WHY))
+
+            async def left() -> bool:
+                return (await job(gateway, "borrower")).preemptions == 1
+
+            await gateway.until(left)
+        return await job(gateway, "borrower")
+
+    assert asyncio.run(scenario()).attempts[0].outcome == Outcome.PREEMPTED
+
+
+def test_lost_attempt_stays_lost_after_notice(gateway: Gateway) -> None:
+    async def scenario() -> JobRow:
+        await add(gateway, "borrower", 4)
+        async with gateway.at_work():
+            await settled(gateway, {"borrower"})
+            gateway.head.ignores_stop = True
+            await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + GRACE_S, "owed", WHY))
+            gateway.head.dead["n"] = now()
+
+            async def lost() -> bool:
+                return (await job(gateway, "borrower")).losses == 1
+
+            await gateway.until(lost)
+        return await job(gateway, "borrower")
+
+    found = asyncio.run(scenario())
+    assert (found.attempts[0].outcome, found.preemptions) == (Outcome.LOST, 0)

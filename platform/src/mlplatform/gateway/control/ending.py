@@ -18,7 +18,7 @@ from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, after_
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.storage import addresses, fence, objects
+from mlplatform.storage import addresses, fence, notice, objects
 
 _SETTLE_SECONDS = 10.0
 
@@ -57,7 +57,7 @@ class Finisher:
         verdict = await self._verdict(attempt, ray, died is not None)
         if verdict is None:
             return
-        verdict = after_notice(verdict, None if job.stop_requested else attempt.leave_why)
+        verdict = await self._after_notice(job, attempt, verdict)
         lost, replaced = verdict.outcome is Outcome.LOST, verdict.outcome in (Outcome.LOST, Outcome.PREEMPTED)
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
@@ -112,6 +112,14 @@ class Finisher:
     async def close_log(self, job_id: str) -> None:
         """End the log of a job that has ended, and with it the streams of its followers."""
         await unless_log_unavailable(self._logs.close(job_id))
+
+    async def _after_notice(self, job: JobRow, attempt: AttemptRow, verdict: Verdict) -> Verdict:
+        """Return the verdict on an attempt that may have been asked to leave, and may have finished nevertheless."""
+        if job.stop_requested or attempt.leave_why is None or verdict.outcome is not Outcome.STOPPED:
+            return after_notice(verdict, None if job.stop_requested else attempt.leave_why)
+        if await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number):
+            return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
+        return after_notice(verdict, attempt.leave_why)
 
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """Judge an attempt; probe its node and the services first if its driver has failed."""

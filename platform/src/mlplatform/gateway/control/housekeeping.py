@@ -10,7 +10,7 @@ from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.upstream.mlflow import close_runs, jobs_with_open_runs
 from mlplatform.gateway.upstream.ray import RayHead
@@ -100,7 +100,8 @@ class Housekeeping:
             for attempt in ended if not over else []:
                 if not attempt.runs_closed:
                     reason = f"Attempt {attempt.number}: {attempt.reason}"
-                    await close_runs(self._tracking, job.id, "FAILED", reason, attempt=attempt.number)
+                    end: Literal["FAILED", "KILLED"] = "KILLED" if attempt.outcome == Outcome.PREEMPTED else "FAILED"
+                    await close_runs(self._tracking, job.id, end, reason, attempt=attempt.number)
             if over:
                 await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)

@@ -10,18 +10,18 @@ from typing import Any
 import anyio.to_thread
 from sqlalchemy import Engine
 
+from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
+from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.scheduling.queue import Action, Ask, Hold, Release, Rules
+from mlplatform.scheduling.queue import Action, Ask, Hold, Release
 from mlplatform.storage import notice
 
 _AGAIN_SECONDS = 5.0
-
-_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Variable of the supervisor of a job: seconds between SIGTERM and SIGKILL."""
 
 
 class Departures:
@@ -29,34 +29,27 @@ class Departures:
 
     Args:
         engine: the gateway's database.
-        rules: durations that apply.
+        outages: of the services that jobs need to save their state.
     """
 
-    def __init__(self, engine: Engine, head: RayHead, logs: JobLogs, errors: JobErrors, rules: Rules) -> None:
+    def __init__(self, engine: Engine, head: RayHead, logs: JobLogs, errors: JobErrors, outages: Outages) -> None:
         self._notices = Notices(engine)
         self._head = head
         self._logs = logs
         self._errors = errors
-        self._rules = rules
+        self._outages = outages
         self._told: dict[str, float] = {}
-
-    def variables(self, teams: int) -> dict[str, str]:
-        """Return the variables of an attempt that may be asked to leave: none where no team could ask.
-
-        Args:
-            teams: number of teams that administrators have added.
-        """
-        if not teams:
-            return {}
-        grace = f"{self._rules.grace_s:g}"
-        return {"MLPLATFORM_GRACE_SECONDS": grace, _STOP_WAIT: str(math.ceil(self._rules.grace_s))}
 
     async def execute(self, actions: Sequence[Action]) -> None:
         """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
 
+        While the storage or the like is unavailable, nobody is asked, because nobody could save.
+
         Raises:
             UnreachableError: the database is unavailable.
         """
+        if self._outages.now():
+            return
         for action in actions:
             match action:
                 case Ask():
@@ -83,7 +76,12 @@ class Departures:
         """
         if attempt.ray_submission_id not in self._told and attempt.leave_by is not None:
             given = notice.Notice(attempt.number, attempt.leave_by.timestamp(), attempt.leave_why or "")
-            await anyio.to_thread.run_sync(notice.give, job.id, given)
+            try:
+                await anyio.to_thread.run_sync(notice.give, job.id, given)
+            except PlatformError as error:
+                # Until its time is over, a training may still learn of it; then the job must leave anyway.
+                if now() < attempt.leave_by:
+                    raise UnreachableError(f"Job {job.id} cannot be asked to leave: {error}") from error
             await unless_log_unavailable(self._logs.note(job.id, job.message))
         self._told[attempt.ray_submission_id] = time.monotonic()
         await self._head.stop(attempt.ray_submission_id)
@@ -96,3 +94,14 @@ class Departures:
                 for attempt in active
                 if attempt.ray_submission_id in self._told
             }
+
+
+def variables(attempt: AttemptRow) -> dict[str, str]:
+    """Return the variables of an attempt that may be asked to leave, for its programs and for Ray's supervisor of it.
+
+    The supervisor waits between SIGTERM and SIGKILL.
+    """
+    if attempt.grace_s is None:
+        return {}
+    wait = str(math.ceil(attempt.grace_s))
+    return {"MLPLATFORM_GRACE_SECONDS": f"{attempt.grace_s:g}", "RAY_JOB_STOP_WAIT_TIME_S": wait}

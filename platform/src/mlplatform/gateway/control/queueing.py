@@ -21,7 +21,7 @@ from mlplatform.gateway.people.schema import TeamRow
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.usage.history import UsageHistory
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS
-from mlplatform.scheduling.queue import Caps, JobClass, Rules, RunningJob, Team, Usage, View, WaitingJob
+from mlplatform.scheduling.queue import Caps, JobClass, Notice, Rules, RunningJob, Team, Usage, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request
 
 DEFAULT_TEAM = "default"
@@ -117,11 +117,18 @@ class Queue:
                 request=request,
                 placement=place,
                 started=attempt.created.timestamp(),
-                notice=notice_of(attempt),
+                notice=self._notice(row, attempt),
+                stays=attempt.grace_s is None,
             )
             for (row, attempt, request, _), place in zip(jobs, places, strict=True)
         ]
         return left, running
+
+    def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:
+        """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
+        if row.stop_requested:
+            return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
+        return notice_of(attempt)
 
     def _request(self, row: JobRow) -> Request:
         request = request_of(row)

@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
 from mlplatform.gateway.control.leaving import Departures
+from mlplatform.gateway.control.leaving import variables as variables_of_leaving
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.errors import RefusedError
@@ -65,7 +66,8 @@ class Starter:
         self._outages = outages
         self._errors = errors
         self._queue = Queue(driver_labels, store.engine, errors, rules)
-        self.departures = Departures(store.engine, head, logs, errors, rules)
+        self._rules = rules
+        self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
 
@@ -105,17 +107,26 @@ class Starter:
         if places <= 0:
             return
         actions = self._plan(view)
-        for start in (action for action in actions if isinstance(action, Start)):
-            if places <= 0:
+        done = actions
+        for position, action in enumerate(actions):
+            if not isinstance(action, Start):
+                continue
+            attempt = await self._attempt(action, view) if places > 0 else None
+            if attempt is None:
+                # What the plan does after a start that is left out presupposes it.
+                done = actions[:position]
                 break
-            attempt = None
-            with self._errors.contained(start.job):
-                attempt = await self._store.begin_attempt(start.job, borrowed=not start.within_share)
-            if attempt is not None:
-                places -= 1
-                yield rows[start.job], attempt
-        await self.departures.execute(actions)
+            places -= 1
+            yield rows[action.job], attempt
+        await self.departures.execute(done)
         await self._explain(view, actions, rows)
+
+    async def _attempt(self, start: Start, view: View) -> AttemptRow | None:
+        """Store the attempt of a start; None if that fails, or the job no longer waits."""
+        grace_s = self._rules.grace_s if self._queue.teams else None
+        with self._errors.contained(start.job):
+            return await self._store.begin_attempt(start.job, borrowed=not start.within_share, grace_s=grace_s)
+        return None
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:
         """Return the jobs that may start now; the others get the reason as their message, except for the time."""
@@ -164,7 +175,6 @@ class Starter:
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number)
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
-        await self._queue.refresh()
         await self._head.submit(self._request(job, attempt))
         if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
             # Ray's own clients show a job's log, but nothing that we add to the response to a submission.
@@ -188,7 +198,7 @@ class Starter:
     def _request(self, job: JobRow, attempt: AttemptRow) -> dict[str, Any]:
         """Body of the submission to Ray's Jobs API."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
-        own |= self.departures.variables(self._queue.teams)
+        own |= variables_of_leaving(attempt)
         variables = {**(job.runtime_env.get("env_vars") or {}), **own}
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {

@@ -38,7 +38,7 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.people.rights import Verb, may
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.storage import fence
+from mlplatform.storage import fence, notice
 
 _BODY_BYTES = 768 << 10
 """Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
@@ -154,7 +154,8 @@ class JobRoutes:
         await self._reconciler.settle(job)
         await self._logs.delete(job.id)
         # The next job of this id begins with attempt 1.
-        await anyio.to_thread.run_sync(fence.remove, job.id)
+        for remove in (fence.remove, notice.remove):
+            await anyio.to_thread.run_sync(remove, job.id)
         deleted = await self._store.delete(job.id, actor_of(request.scope))
         self._logs.forget(job.id)
         for attempt in deleted.attempts:

@@ -97,6 +97,9 @@ class AttemptRow(Base):
     ended: Mapped[datetime | None]
     outcome: Mapped[str | None]
     reason: Mapped[str | None]
+    grace_s: Mapped[float | None]
+    """Time that it gets to save its state when it is asked to leave; null if it cannot be asked."""
+
     leave_by: Mapped[datetime | None]
     """Time at which it is stopped; null if it was not asked to leave."""
 

@@ -144,13 +144,13 @@ def judge(observed: Observation) -> Verdict | None:
 
 
 def after_notice(verdict: Verdict, why: str | None) -> Verdict:
-    """Return the verdict on an attempt that was asked to leave: however it ends, unless it is done, it has left.
+    """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
     Args:
         verdict: without regard to the notice.
         why: reason of the notice; None if there was none.
     """
-    if why is None or verdict.outcome is Outcome.SUCCEEDED:
+    if why is None or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
     return Verdict(Outcome.PREEMPTED, why, verdict.exit_code, verdict.error_type)
 

@@ -143,14 +143,22 @@ class JobStore:
         return session.scalars(jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)).unique().all()
 
     @transaction
-    def begin_attempt(self, session: Session, job_id: str, borrowed: bool = False) -> AttemptRow | None:
-        """Store a new attempt, beyond its team's share or not, before Ray gets it; None if the job no longer waits."""
+    def begin_attempt(
+        self, session: Session, job_id: str, borrowed: bool = False, grace_s: float | None = None
+    ) -> AttemptRow | None:
+        """Store a new attempt before Ray gets it; None if the job no longer waits.
+
+        Args:
+            job_id: the job.
+            borrowed: it is beyond its team's share.
+            grace_s: time that it gets when it is asked to leave; None if it cannot be asked.
+        """
         job = _find(session, job_id, lock=True)
         if not State(job.state).waits:
             return None
         number = len(job.attempts) + 1
         attempt_id = f"{job.id}--{number}-{secrets.token_hex(3)}"
-        attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now())
+        attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
         kind = ledger.Kind.BORROWED if borrowed else ledger.Kind.SHARE
         ledger.begin(session, _holder(job), number, requested(job), attempt.created, kind)

@@ -10,13 +10,14 @@ down_revision = "0007"
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("claim", sa.JSON))
+    op.add_column("attempts", sa.Column("grace_s", sa.Float))
     op.add_column("attempts", sa.Column("leave_by", sa.DateTime(timezone=True)))
     op.add_column("attempts", sa.Column("leave_why", sa.String))
     op.add_column("attempts", sa.Column("claimant", sa.String))
 
 
 def downgrade() -> None:
-    for name in ("leave_by", "leave_why", "claimant"):
+    for name in ("grace_s", "leave_by", "leave_why", "claimant"):
         op.drop_column("attempts", name)
     for name in ("preemptions", "claim"):
         op.drop_column("jobs", name)
