@@ -207,6 +207,23 @@ def test_starts_are_shown_below_their_attempt(serve: Callable[..., str], tmp_pat
     assert done.stdout.count("starts:") == 1
 
 
+def test_notice_is_shown_below_attempt_that_leaves(serve: Callable[..., str], tmp_path: Path) -> None:
+    job = json.loads(listing(1))[0]
+    fields = {"reason": None, "node": "n", "created": "2026-11-21T10:00:00+00:00", "leave_why": "Team vision waits."}
+    fields["leave_by"] = "2026-11-21T10:02:00+00:00"
+    left = {**fields, "number": 1, "outcome": "PREEMPTED", "ended": "2026-11-21T10:01:00+00:00"}
+    leaves = {**fields, "number": 2, "outcome": None, "ended": None}
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        return 200, json.dumps({**job, "attempts": [left, leaves]})
+
+    done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path), TZ="UTC")
+    shown = [line.strip() for line in done.stdout.splitlines()]
+    first = next(number for number, line in enumerate(shown) if line.startswith("Attempt 1"))
+    assert shown[first + 1].startswith("Attempt 2"), done.stderr
+    assert shown[first + 2] == "asked to leave by 2026-11-21 10:02:00: Team vision waits."
+
+
 def test_job_is_deleted(serve: Callable[..., str]) -> None:
     asked = []
 

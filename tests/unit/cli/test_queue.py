@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import pytest
+
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 ENTRY = {
@@ -65,8 +67,36 @@ def test_why_names_place_and_each_rule(serve: Serve) -> None:
     ]
 
 
-def test_why_names_state_of_job_that_does_not_wait(serve: Serve) -> None:
-    assert run("why", "train-2", address=serve(gateway)).stdout == "train-2 is RUNNING: Job is running.\n"
+def test_why_names_who_takes_back_resources_of_running_job(serve: Serve) -> None:
+    why = "Team vision takes back 1 GPU of its share of 2 GPUs for train-1 (alice)."
+    attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
+    leaving = {**attempt, "ended": None, "leave_by": "2026-11-01T12:00:00+00:00", "leave_why": why}
+
+    def asked(method: str, path: str) -> tuple[int, str]:
+        return (200, json.dumps({"attempts": [leaving]})) if path == "/platform/jobs/train-2" else gateway(method, path)
+
+    assert run("why", "train-2", address=serve(asked)).stdout.splitlines() == [
+        "train-2 is RUNNING, and was asked to leave: it has until 2026-11-01 12:00:00 to save its state.",
+        f"- {why}",
+    ]
+
+
+@pytest.mark.parametrize("more", [{}, {"leave_by": None, "leave_why": None}])
+def test_why_names_state_of_job_with_attempt_that_stays(serve: Serve, more: dict[str, None]) -> None:
+    attempt = {"number": 1, "outcome": None, "reason": None, "node": "n", "created": "2026-11-01T10:00:00+00:00"}
+
+    def stays(method: str, path: str) -> tuple[int, str]:
+        found = {"attempts": [{**attempt, "ended": None, **more}]}
+        return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
+
+    assert run("why", "train-2", address=serve(stays)).stdout == "train-2 is RUNNING: Job is running.\n"
+
+
+def test_why_names_state_of_job_without_attempts(serve: Serve) -> None:
+    def unknown(method: str, path: str) -> tuple[int, str]:
+        return (404, "Job train-2 does not exist") if path == "/platform/jobs/train-2" else gateway(method, path)
+
+    assert run("why", "train-2", address=serve(unknown)).stdout == "train-2 is RUNNING: Job is running.\n"
 
 
 def test_old_answer_says_since_when_ray_is_silent(serve: Serve) -> None:

@@ -151,6 +151,7 @@ def test_attempts_are_parsed_from_gateway(serve: Callable[..., str]) -> None:
     attempts = [
         {**lost, "created": begun, "ended": died},
         {**lost, "number": 2, "outcome": None, "reason": None, "node": "w1", "created": died, "ended": None},
+        {**lost, "number": 3, "created": died, "ended": None, "leave_by": died, "leave_why": "Team vision waits."},
     ]
 
     def answer(method: str, path: str) -> tuple[int, str]:
@@ -158,7 +159,9 @@ def test_attempts_are_parsed_from_gateway(serve: Callable[..., str]) -> None:
         return 200, json.dumps({**details, **more})
 
     with Jobs(Settings.load(ray_address=serve(answer))) as jobs:
-        first, second = jobs.attempts("a")
+        first, second, third = jobs.attempts("a")
     end = datetime(2026, 11, 21, 20, 21, 4, tzinfo=UTC)
     assert first == Attempt(1, "LOST", "its node died", "w0", datetime.fromisoformat(begun), end)
     assert second == Attempt(2, None, None, "w1", end, None)
+    assert (third.leave_by, third.leave_why) == (end, "Team vision waits.")
+    assert [attempt.leaves for attempt in (first, second, third)] == [False, False, True]

@@ -78,6 +78,8 @@ def show(job_id: JobId) -> None:
         node = attempt.node and f"on {attempt.node}"
         parts = (attempt.outcome or "running", node, span(attempt.created, attempt.ended), attempt.reason)
         facts.append((f"Attempt {attempt.number}", ", ".join(part for part in parts if part)))
+        if attempt.leaves:
+            facts.append(("", f"asked to leave by {span(attempt.leave_by)}: {attempt.leave_why}"))
         if attempt.starts:
             facts.append(("", f"starts: {describe(attempt.starts)}"))
     facts.extend(_results(job_id).items())

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlplatform.cli.output import print_table, span
+from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
+    from mlplatform.client.jobs import Attempt, Jobs
     from mlplatform.client.queue import Queue
 
 _OLD_SECONDS = 10.0
@@ -49,15 +51,21 @@ def queue(
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
-    """Explain why a job waits: its place in the queue, and each rule that keeps it waiting, with the numbers."""
-    from mlplatform.client.jobs import Jobs
+    """Explain why a job waits, with its place and the numbers of each rule, or why a running one was asked to leave."""
+    from mlplatform.client.jobs import ENDED, Jobs
     from mlplatform.settings.job import settings
 
     found = _read(job_id)
     if not found.entries:
         with Jobs(settings()) as jobs:
             job = jobs.get(job_id)
-        print(f"{job_id} is {job.status}: {job.message}")
+            leaving = None if job.status in ENDED else _leaving(jobs, job_id)
+        if leaving is None:
+            print(f"{job_id} is {job.status}: {job.message}")
+            return
+        until = span(leaving.leave_by)
+        print(f"{job_id} is {job.status}, and was asked to leave: it has until {until} to save its state.")
+        print(f"- {leaving.leave_why}")
         return
     _warn_if_old(found)
     (entry,) = found.entries
@@ -68,6 +76,15 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         print(f"- {reason['text']} [{reason['rule']}]")
     if entry["latest_start"]:
         print(f"It starts by {span(datetime.fromisoformat(entry['latest_start']))}, if all jobs keep to their limits.")
+
+
+def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
+    """Return the attempt of a job that was asked to leave; None if there is none."""
+    try:
+        attempts = jobs.attempts(job_id)
+    except JobError:  # a job that was submitted to Ray directly has none
+        return None
+    return next((attempt for attempt in attempts if attempt.leaves), None)
 
 
 def _read(job_id: str | None) -> Queue:

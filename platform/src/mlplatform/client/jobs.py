@@ -90,9 +90,21 @@ class Attempt:
     starts: Sequence[Start] = ()
     """Its processes, counted by how they started."""
 
+    leave_by: datetime | None = None
+    """Time at which it is stopped; None if it was not asked to leave."""
+
+    leave_why: str | None = None
+    """Sentence that says who takes back its resources, and why."""
+
+    @property
+    def leaves(self) -> bool:
+        """Return whether it was asked to leave and has not ended."""
+        return self.leave_by is not None and self.ended is None
+
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Read one of `attempts` of `GET /platform/jobs/ID`; times are ISO 8601, in UTC."""
+        leave_by = answer.get("leave_by")  # older gateways have neither this, nor the starts
         return cls(
             number=answer["number"],
             outcome=answer["outcome"],
@@ -100,7 +112,9 @@ class Attempt:
             node=answer["node"],
             created=datetime.fromisoformat(answer["created"]),
             ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
-            starts=tuple(Start.of(start) for start in answer.get("starts", ())),  # older gateways have none
+            starts=tuple(Start.of(start) for start in answer.get("starts", ())),
+            leave_by=datetime.fromisoformat(leave_by) if leave_by else None,
+            leave_why=answer.get("leave_why"),
         )
 
 

@@ -104,7 +104,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
     utilisation = http_utilisation.UtilisationSource(head)
-    page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks)
+    explanations = http_queue.Explanations(lambda: reconciler.starter.view)
+    page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -142,7 +143,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_disks.routes(disks),
             *http_retention.routes(retention, audit),
             *http_audit.routes(audit),
-            *http_queue.routes(lambda: reconciler.starter.view),
+            *http_queue.routes(explanations),
             *http_usage.routes(usage),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),

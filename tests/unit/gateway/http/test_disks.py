@@ -59,7 +59,7 @@ def test_front_page_reports_full_disk(started: StartedGateway, full: SimpleNames
 def test_full_disk_is_named_as_reason_of_outage(
     started: StartedGateway, full: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ping(_: JobStore) -> None:
+    async def ping(*_: object) -> None:
         raise UnreachableError("The gateway's database does not answer.")
 
     with started.running() as client, httpx.Client(base_url=client.base_url, timeout=BOUND_S, verify=NO_TLS) as browser:

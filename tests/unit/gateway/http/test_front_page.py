@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from ray_head import BOUND_S, NO_TLS, TOKEN
+from peopled import as_person, populate, submit
+from ray_head import BOUND_S, NO_TLS, TOKEN, wait_for
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 from started_gateway import StartedGateway
 
 from mlplatform.gateway.http.auth import COOKIE, FRONT_PAGE, LOGIN_PAGE, LOGOUT
+from mlplatform.gateway.http.front_page import view as front_page_view
 from mlplatform.gateway.http.front_page.view import Gpus, gpus_of
+from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.overview import SHOWN
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome
+from mlplatform.gateway.jobs.store import now
 from mlplatform.scheduling.listings import Holding
+from mlplatform.scheduling.queue import Ask
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
+"""Answers of a head whose only node has two GPUs, both in use, and 4 CPUs, of which two are."""
+
+WHY = "Team <vision> takes back 1 GPU of its share of 2 GPUs for owed (alice)."
+
+Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
 BROWSER = {"User-Agent": "Mozilla/5.0", "Accept": "text/html,*/*"}
 
@@ -136,3 +156,140 @@ def test_gpus_are_shared_out_completely(
     holdings = [Holding(job_id, "ray-worker-0", {"GPU": amount}) for job_id, amount in held.items()]
     elsewhere = Holding("c", "ray-worker-1", {"GPU": 1})
     assert gpus_of("ray-worker-0", total, free, [*holdings, elsewhere]) == expected
+
+
+class RecordedHead:
+    """Answers as a head without jobs; nothing can be submitted to it, and it stops answering while `silent`."""
+
+    def __init__(self) -> None:
+        self.silent = False
+        self._answers: dict[str, Any] = {
+            "/api/jobs/": [],
+            "/api/v0/nodes": {"data": {"result": {"result": RECORDED["shapes"]}}},
+            "/api/v0/actors": {"data": {"result": {"result": []}}},
+            "/nodes": {"data": RECORDED["summary"]},
+        }
+
+    def __call__(self, method: str, path: str) -> tuple[int, str]:
+        found = None if method != "GET" or self.silent else self._answers.get(path.partition("?")[0])
+        return (500, "down") if found is None else (200, json.dumps(found))
+
+
+@pytest.fixture
+def recorded() -> RecordedHead:
+    return RecordedHead()
+
+
+@pytest.fixture
+def queueing(recorded: RecordedHead, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartedGateway:
+    """A gateway that plans for a node whose GPUs are in use."""
+    monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
+    return StartedGateway(tmp_path, serve(recorded))
+
+
+def page_with(client: httpx.Client, *texts: str) -> str:
+    """The page once it has all of these texts, without its markup's escapes and line breaks."""
+    shown = [""]
+
+    def complete() -> bool:
+        shown[0] = " ".join(html.unescape(client.get(FRONT_PAGE).text).split())
+        return all(text in shown[0] for text in texts)
+
+    wait_for(complete, f"{texts} on the page")
+    return shown[0]
+
+
+def place(number: int) -> str:
+    return f'<strong class="place" title="place in the queue">{number}</strong>'
+
+
+def test_queue_is_shown_in_its_order_with_reasons(queueing: StartedGateway) -> None:
+    gpu = {"entrypoint_num_gpus": 1, "metadata": {}}
+    with queueing.running() as client:
+        tokens = populate(client)
+        client.patch("/platform/teams/vision", json={"share_gpus": 2}).raise_for_status()
+        for name, job_id in (("otto", "borrows"), ("alice", "within")):
+            with as_person(client, tokens[name]) as person:
+                submit(person, job_id, **gpu).raise_for_status()
+        text = page_with(client, place(1), place(2))
+    first, second = (text.index(place(number)) for number in (1, 2))
+    assert first < text.index("/#/jobs/within") < second < text.index("/#/jobs/borrows")
+    assert "team vision, requests 1 GPU, since" in text[first:second]
+    assert "team audio, requests 1 GPU, since" in text[second:]
+    assert '<p class="reason">The job waits for 1 GPU.</p>' in text[second:]
+    assert "if all jobs keep to their limits" in text[first:second]
+    assert "if all jobs keep to their limits" not in text[second:]
+
+
+def test_queue_without_teams_names_none(queueing: StartedGateway) -> None:
+    queueing.add("waits", attempts=0, entrypoint_num_gpus=1)
+    with queueing.running() as client:
+        text = page_with(client, place(1))
+    assert "<p>requests 1 GPU, since" in text
+    assert "team default" not in text
+
+
+def test_jobs_that_wait_for_something_else_follow_queue(queueing: StartedGateway) -> None:
+    queueing.add("restarts", attempts=0)
+    with Session(queueing.store.engine) as session, session.begin():
+        session.execute(update(JobRow).values(not_before=now() + timedelta(hours=1)))
+    queueing.add("waits", attempts=0, entrypoint_num_gpus=1)
+    with queueing.running() as client:
+        text = page_with(client, place(1))
+    assert text.index(place(1)) < text.index("/#/jobs/waits") < text.index("/#/jobs/restarts")
+    assert place(2) not in text
+
+
+def test_head_of_long_queue_is_shown_whenever_it_arrived(queueing: StartedGateway) -> None:
+    with queueing.running() as client:
+        tokens = populate(client)
+        client.patch("/platform/teams/vision", json={"share_gpus": 2}).raise_for_status()
+        for number in range(SHOWN + 3):
+            queueing.add(f"waits-{number}", attempts=0, entrypoint_num_gpus=1)
+        with as_person(client, tokens["alice"]) as alice:
+            submit(alice, "within", entrypoint_num_gpus=1, metadata={}).raise_for_status()
+        text = page_with(client, place(1), place(SHOWN))
+    assert text.index(place(1)) < text.index("/#/jobs/within") < text.index(place(2))
+    assert text.count('class="place"') == SHOWN
+    assert text.count("/platform/jobs/waits-") == 3 * (SHOWN - 1)
+
+
+def test_old_queue_names_its_time(
+    queueing: StartedGateway, recorded: RecordedHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queueing.add("waits", attempts=0, entrypoint_num_gpus=1)
+    with queueing.running() as client:
+        assert "Ray has not answered since" not in page_with(client, place(1))
+        recorded.silent = True
+        monkeypatch.setattr(front_page_view, "_OLD_SECONDS", 0.5)
+        page_with(client, "Ray has not answered since, so no job starts.", place(1))
+
+
+def test_command_of_other_team_is_hidden_in_queue(queueing: StartedGateway) -> None:
+    with queueing.running() as client:
+        tokens = populate(client)
+        with as_person(client, tokens["alice"]) as alice, as_person(client, tokens["otto"]) as otto:
+            submit(alice, "hers", entrypoint_num_gpus=1, metadata={}).raise_for_status()
+            assert "python train.py --secret" in page_with(alice, place(1))
+            text = page_with(otto, place(1))
+    assert "/#/jobs/hers" in text
+    assert "python train.py --secret" not in text
+    assert "team vision, requests 1 GPU" in text
+
+
+def test_running_job_that_was_asked_to_leave_is_shown(started: StartedGateway, browser: httpx.Client) -> None:
+    log_in(browser)
+    assert "asked to leave" not in browser.get(FRONT_PAGE).text
+    asyncio.run(Notices(started.store.engine).ask(Ask("mine", 1793534400.0, "owed", WHY)))
+    text = " ".join(browser.get(FRONT_PAGE).text.split())
+    until = '<time datetime="2026-11-01T12:00:00+00:00">2026-11-01 12:00 UTC</time>'
+    assert f"asked to leave: it has until {until} to save its state. {html.escape(WHY)}" in text
+    (attempt,) = browser.get("/platform/jobs/mine").json()["attempts"]
+    assert (attempt["leave_by"], attempt["leave_why"]) == ("2026-11-01T12:00:00+00:00", WHY)
+
+
+def test_notice_of_job_to_be_stopped_is_not_shown(started: StartedGateway, browser: httpx.Client) -> None:
+    log_in(browser)
+    asyncio.run(Notices(started.store.engine).ask(Ask("mine", 1793534400.0, "owed", WHY)))
+    asyncio.run(started.store.request_stop("mine"))
+    assert "asked to leave" not in browser.get(FRONT_PAGE).text

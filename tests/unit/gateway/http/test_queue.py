@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,6 +13,8 @@ from starlette.applications import Starlette
 
 from mlplatform.contract import QUEUE_ENTRIES
 from mlplatform.gateway.http import queue
+from mlplatform.gateway.http.queue import Explanations
+from mlplatform.scheduling import plan
 from mlplatform.scheduling.queue import JobClass, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources
 
@@ -23,7 +27,7 @@ def waiting(number: int, gpus: float = 1) -> WaitingJob:
 
 
 def answer(view: View | None, **params: str) -> dict[str, Any]:
-    with served(Starlette(routes=queue.routes(lambda: view))) as address:
+    with served(Starlette(routes=queue.routes(Explanations(lambda: view)))) as address:
         found = httpx.get(f"{address}/platform/queue", params=params, verify=NO_TLS, timeout=BOUND_S)
     assert found.status_code == 200, found.text
     return dict(found.json())
@@ -60,3 +64,33 @@ def test_long_queue_is_counted_but_cut() -> None:
     view = View(2000.0, [NODE], {"vision": Team("vision", 2, 4)}, [waiting(n) for n in range(1, QUEUE_ENTRIES + 3)])
     found = answer(view)
     assert (found["waiting"], len(found["entries"])) == (QUEUE_ENTRIES + 2, QUEUE_ENTRIES)
+
+
+def test_view_is_explained_once_for_all(view: View) -> None:
+    async def scenario() -> None:
+        explanations = Explanations(lambda: view)
+        first, *others = await asyncio.gather(*(explanations.read() for _ in range(3)))
+        assert [say.job for say in first.says] == ["job-1", "job-2", "job-3"]
+        assert all(other is first for other in others)
+
+    asyncio.run(scenario())
+
+
+def test_next_view_is_explained_after_rest(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        views = [view]
+        explanations = Explanations(lambda: views[-1])
+        monkeypatch.setattr(queue, "_REST", 0)
+        await explanations.read()
+        views.append(replace(view, now=2001.0))
+        monkeypatch.setattr(queue, "_REST", 1e9)
+        assert (await explanations.read()).view is views[1]
+        views.append(replace(view, now=2002.0))
+        assert (await explanations.read()).view is views[1]
+
+    asyncio.run(scenario())
+
+
+def test_plan_that_does_not_settle_is_explained_by_first_pass(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_MOST_PASSES", 1)
+    assert [(entry["job"], entry["place"]) for entry in answer(view)["entries"]] == [("job-1", 1), ("job-3", 3)]

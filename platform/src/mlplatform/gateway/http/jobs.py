@@ -308,6 +308,8 @@ def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) 
         "node": attempt.node,
         "created": attempt.created.isoformat(),
         "ended": attempt.ended.isoformat() if attempt.ended else None,
+        "leave_by": attempt.leave_by.isoformat() if attempt.leave_by else None,
+        "leave_why": attempt.leave_why,
         "starts": [
             {"role": start.role, "reason": start.reason or None, "count": start.count}
             for start in (starts if everything else ())

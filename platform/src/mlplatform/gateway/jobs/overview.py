@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -35,11 +35,17 @@ class ShownJob:
     ended: datetime | None
     person: str | None = None
     team: str | None = None
+    leave_by: datetime | None = None
+    """Time at which a running job that was asked to leave is stopped; None for all others."""
+
+    leave_why: str = ""
 
     @classmethod
     def of(cls, job: JobRow) -> ShownJob:
         """Return the fields of a stored job that are shown."""
         last = job.attempts[-1] if job.attempts else None
+        # A job that is to be stopped ends now, whatever it was promised before.
+        leaving = None if job.stop_requested else job.open_attempt
         return cls(
             id=job.id,
             user=job.user,
@@ -53,6 +59,8 @@ class ShownJob:
             ended=job.ended,
             person=job.person,
             team=job.team,
+            leave_by=leaving.leave_by if leaving else None,
+            leave_why=(leaving.leave_why or "") if leaving else "",
         )
 
 
@@ -62,7 +70,7 @@ class ShownJobs:
 
     Attributes:
         running: in the order of arrival; jobs that Ray starts at this moment included.
-        waiting: in the order of arrival.
+        waiting: those that were named to the reader, then others, each in the order of arrival.
         ended: the latest first.
         counts: number of all open jobs by state.
     """
@@ -80,13 +88,20 @@ class JobOverview:
         self.engine = engine
 
     @transaction
-    def read(self, session: Session) -> ShownJobs:
-        """Return the lists as they are now; raises UnreachableError while the database is unavailable."""
+    def read(self, session: Session, first: Collection[str] = ()) -> ShownJobs:
+        """Return the lists as they are now; raises UnreachableError while the database is unavailable.
+
+        Args:
+            first: ids of jobs that are shown before all others if they wait; at most `SHOWN`.
+        """
         jobs = select(JobRow).options(joinedload(JobRow.attempts))
-        is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence).limit(SHOWN)
+        is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)
         has_attempt = (State.STARTING, State.RUNNING)
-        running = session.scalars(is_open.where(JobRow.state.in_(has_attempt))).unique().all()
-        waiting = session.scalars(is_open.where(JobRow.state == State.WAITING)).unique().all()
+        running = session.scalars(is_open.where(JobRow.state.in_(has_attempt)).limit(SHOWN)).unique().all()
+        waits = is_open.where(JobRow.state == State.WAITING)
+        named = session.scalars(waits.where(JobRow.id.in_(first))).unique().all()
+        others = waits.where(JobRow.id.not_in(first)).limit(SHOWN - len(named))
+        waiting = [*named, *session.scalars(others).unique()]
         kept = jobs.where(JobRow.ended.is_not(None), JobRow.deleted.is_(None))
         latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
         ended = session.scalars(latest).unique().all()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.queueing import DEFAULT_TEAM
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.http.queue import Explained, Explanations, requests
 from mlplatform.gateway.http.utilisation import UtilisationSource
-from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
+from mlplatform.gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
+from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.listings import Holding, holdings_in
 from mlplatform.scheduling.utilisation import GpuUse
@@ -23,6 +28,9 @@ _RAY_SECONDS = 3.0
 
 _CHECK_SECONDS = 5.0
 """Interval between two checks of the services while somebody looks at the page."""
+
+_OLD_SECONDS = 10.0
+"""Age at which the queue is shown with its time, because no job starts."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +77,36 @@ class ToolView:
 
 
 @dataclass(frozen=True)
+class QueuedView:
+    """A waiting job's position in the queue, and why it waits.
+
+    Attributes:
+        place: from 1.
+        team: empty if there are no teams.
+        requests: GPUs and CPUs, those of workers included.
+        reasons: a sentence per rule that keeps it waiting.
+        latest_start: time by which it starts if all jobs keep to their limits; None if unknown.
+    """
+
+    place: int
+    team: str
+    requests: str
+    reasons: Sequence[str]
+    latest_start: datetime | None = None
+
+
+@dataclass(frozen=True)
 class View:
     """Everything that the page shows.
 
     Attributes:
-        jobs: open jobs and those that ended last.
+        jobs: open jobs and those that ended last; of those that wait, first the queue in its order.
         nodes: nodes of the cluster; empty if Ray's head does not answer.
         problem: the reason why there are no nodes; empty if there are.
         tools: the stack's pages.
         disk_problem: the reason why new jobs are rejected; empty if they are not.
+        queue: what there is to say of shown jobs that wait for resources, by id.
+        queue_time: time for which the queue holds, if that is long ago; None otherwise.
     """
 
     jobs: ShownJobs
@@ -85,6 +114,8 @@ class View:
     problem: str
     tools: Sequence[ToolView]
     disk_problem: str = ""
+    queue: Mapping[str, QueuedView] = field(default_factory=dict)
+    queue_time: datetime | None = None
 
 
 class FrontPage:
@@ -97,6 +128,7 @@ class FrontPage:
         utilisation: source of the GPUs' load.
         tools: the stack's pages.
         disks: the disks without which no job is accepted.
+        explanations: order of the waiting jobs, and the reasons.
     """
 
     def __init__(
@@ -107,6 +139,7 @@ class FrontPage:
         utilisation: UtilisationSource,
         tools: Sequence[Tool],
         disks: Disks,
+        explanations: Explanations,
     ) -> None:
         self._jobs = jobs
         self._reconciler = reconciler
@@ -114,6 +147,7 @@ class FrontPage:
         self._utilisation = utilisation
         self._tools = tools
         self._disks = disks
+        self._explanations = explanations
         self._outages = Outages({tool.title: tool.health for tool in tools})
         self._checked = float("-inf")
         self._lock = asyncio.Lock()
@@ -132,10 +166,20 @@ class FrontPage:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        jobs, (nodes, problem), tools, full = await asyncio.gather(
-            self._jobs.read(), self._nodes(), self._health(), self._disks.problem()
+        (jobs, queue, at), (nodes, problem), tools, full = await asyncio.gather(
+            self._queue(), self._nodes(), self._health(), self._disks.problem()
         )
-        return View(jobs, _with_users(nodes, jobs), problem, tools, full)
+        return View(jobs, _with_users(nodes, jobs), problem, tools, full, queue, at)
+
+    async def _queue(self) -> tuple[ShownJobs, dict[str, QueuedView], datetime | None]:
+        """Return the jobs, those that wait for resources in their order, with what there is to say of these."""
+        found = await self._explanations.read()
+        jobs = await self._jobs.read({say.job for say in found.says[:SHOWN]})
+        queue = _queued(found, {job.id for job in jobs.waiting})
+        waiting = sorted(jobs.waiting, key=lambda job: queue[job.id].place if job.id in queue else math.inf)
+        at = datetime.fromtimestamp(found.view.now, UTC) if found.view else None
+        old = at is not None and (now() - at).total_seconds() > _OLD_SECONDS
+        return replace(jobs, waiting=waiting), queue, at if old else None
 
     async def _nodes(self) -> tuple[list[NodeView], str]:
         try:
@@ -182,6 +226,24 @@ def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> li
 
 def _has_gpu(holding: Holding, node: str) -> bool:
     return holding.node == node and holding.amounts.get("GPU", 0) > 0
+
+
+def _queued(found: Explained, shown: Collection[str]) -> dict[str, QueuedView]:
+    """Return what is shown of each job of the queue that is shown."""
+    has_teams = found.view is not None and any(name != DEFAULT_TEAM for name in found.view.teams)
+    queued = {}
+    for say in found.says:
+        if say.job in shown:
+            job = found.jobs[say.job]
+            reasons = [reason.text for reason in say.reasons]
+            team = job.team if has_teams else ""
+            queued[say.job] = QueuedView(say.place, team, requests(job), reasons, _next_minute(say.latest_start))
+    return queued
+
+
+def _next_minute(seconds: float | None) -> datetime | None:
+    """Return a time in whole minutes: one that moves with every plan would send the page to all who look at it."""
+    return None if seconds is None else datetime.fromtimestamp(math.ceil(seconds / 60) * 60, UTC)
 
 
 def _with_users(nodes: Sequence[NodeView], jobs: ShownJobs) -> list[NodeView]:
