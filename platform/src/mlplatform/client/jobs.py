@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import httpx
 
+from mlplatform import durations
 from mlplatform.client import connection, git
 from mlplatform.client import package as client_package
 from mlplatform.client.connection import Connection, OlderGatewayError
@@ -60,6 +61,9 @@ class Job:
     exit_code: int | None = None
     """Exit status of the last attempt's entry point, negative for a signal; None until it has one."""
 
+    limit_s: float | None = None
+    """Time limit of an attempt in seconds; None if there is none, or the answer does not contain it."""
+
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Read the API's `JobDetails`; times are in milliseconds since 1970."""
@@ -72,6 +76,7 @@ class Job:
             started=_time(answer.get("start_time")),
             ended=_time(answer.get("end_time")),
             exit_code=answer.get("driver_exit_code"),
+            limit_s=answer.get("limit_s"),
         )
 
 
@@ -137,6 +142,7 @@ class Jobs:
         note: str | None = None,
         max_restarts_on_failure: int | None = None,
         max_restarts_on_loss: int | None = None,
+        limit_s: float | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Shortage], None] | None = None,
@@ -156,6 +162,8 @@ class Jobs:
             note: shown with the job's run.
             max_restarts_on_failure: restarts allowed after a failure of the entry point itself; None means 0.
             max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
+            limit_s: seconds from the start of an attempt after which others may have its resources; None means the
+                limit of the owner's team, if any.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
@@ -180,7 +188,7 @@ class Jobs:
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
-        options = _job_options(workers, on_failure, on_loss, wait_for_capacity)
+        options = _job_options(workers, on_failure, on_loss, limit_s, wait_for_capacity)
         noted = {"MLPLATFORM_NOTE": note} if note else {}
         runtime_env: dict[str, Any] = {
             "working_dir": package,
@@ -228,8 +236,12 @@ class Jobs:
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the attempts of a job with their outcomes, in order."""
+        return self.with_attempts(job_id)[1]
+
+    def with_attempts(self, job_id: str) -> tuple[Job, Sequence[Attempt]]:
+        """Return one job, with its limit, and its attempts in order."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return [Attempt.of(attempt) for attempt in answer["attempts"]]
+        return Job.of(answer), [Attempt.of(attempt) for attempt in answer["attempts"]]
 
     def logs(self, job_id: str) -> str:
         """Return everything that the job has printed so far."""
@@ -348,7 +360,11 @@ def _fields(asked: Resources | WorkerGroup) -> dict[str, Any]:
 
 
 def _job_options(
-    workers: WorkerGroup | None, max_restarts_on_failure: int, max_restarts_on_loss: int | None, wait: bool
+    workers: WorkerGroup | None,
+    max_restarts_on_failure: int,
+    max_restarts_on_loss: int | None,
+    limit_s: float | None,
+    wait: bool,
 ) -> dict[str, str]:
     """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
     group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
@@ -356,6 +372,7 @@ def _job_options(
         **group,
         "max_restarts_on_failure": max_restarts_on_failure or None,
         "max_restarts_on_loss": max_restarts_on_loss,
+        "limit": None if limit_s is None else durations.written(limit_s),
         "wait_for_capacity": "true" if wait else None,
     }
     return {key: str(value) for key, value in options.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from starlette.applications import Starlette
 
 from mlplatform.contract import QUEUE_ENTRIES
 from mlplatform.gateway.http import queue
-from mlplatform.scheduling.queue import JobClass, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources
 
 NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
@@ -50,6 +51,17 @@ def test_waiting_jobs_have_place_request_and_reasons(view: View) -> None:
 def test_one_job_is_selected(view: View) -> None:
     assert [entry["place"] for entry in answer(view, job="job-2")["entries"]] == [2]
     assert answer(view, job="job-4")["entries"] == []
+
+
+def test_one_job_has_the_latest_start_that_limits_promise(view: View) -> None:
+    running = RunningJob(
+        *("r", 9, "vision", "bob", JobClass.NORMAL, Request(Resources(gpus=2)), {"a": {"GPU": 2.0}}, 1900.0, 3000.0)
+    )
+    # Both GPUs are free at the end of the time to save, and one minute more.
+    (entry,) = answer(replace(view, running=[running]), job="job-2")["entries"]
+    assert entry["latest_start"] == "1970-01-01T00:53:00+00:00"
+    (entry,) = answer(replace(view, running=[replace(running, ends_by=None)]), job="job-2")["entries"]
+    assert entry["latest_start"] is None
 
 
 def test_empty_queue_has_no_entries() -> None:

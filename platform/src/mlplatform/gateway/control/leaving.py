@@ -40,13 +40,14 @@ class Departures:
         self._rules = rules
         self._told: dict[str, float] = {}
 
-    def variables(self, teams: int) -> dict[str, str]:
-        """Return the variables of an attempt that may be asked to leave: none where no team could ask.
+    def variables(self, job: JobRow, teams: int) -> dict[str, str]:
+        """Return the variables of an attempt that may be asked to leave: none without a team or a limit.
 
         Args:
+            job: its job.
             teams: number of teams that administrators have added.
         """
-        if not teams:
+        if not teams and job.limit_s is None:
             return {}
         grace = f"{self._rules.grace_s:g}"
         return {"MLPLATFORM_GRACE_SECONDS": grace, _STOP_WAIT: str(math.ceil(self._rules.grace_s))}

@@ -188,7 +188,7 @@ class Starter:
     def _request(self, job: JobRow, attempt: AttemptRow) -> dict[str, Any]:
         """Body of the submission to Ray's Jobs API."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
-        own |= self.departures.variables(self._queue.teams)
+        own |= self.departures.variables(job, self._queue.teams)
         variables = {**(job.runtime_env.get("env_vars") or {}), **own}
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {

@@ -16,6 +16,7 @@ from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.details import redacted
+from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.jobs.states import (
@@ -331,7 +332,7 @@ def _end_attempt(
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
     # Postgres cannot store NUL, which a script may print.
-    verdict = after_notice(verdict, None if job.stop_requested else attempt.leave_why)
+    verdict = after_notice(verdict, leaving_of(job, attempt))
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code
