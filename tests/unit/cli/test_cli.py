@@ -138,6 +138,16 @@ def test_job_is_shown_by_id(words: list[str], serve: Callable[..., str], tmp_pat
     assert "SUCCEEDED" in done.stdout
 
 
+@pytest.mark.parametrize(("limit", "shown"), [({"limit_s": 14400.0}, ["4 h"]), ({"limit_s": None}, []), ({}, [])])
+def test_time_limit_of_job_is_shown(
+    limit: dict[str, float | None], shown: list[str], serve: Callable[..., str], tmp_path: Path
+) -> None:
+    job = {**json.loads(listing(1))[0], "attempts": [], **limit}
+    address = serve(lambda method, path: (200, json.dumps(job)))
+    done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
+    assert re.findall(r"^Limit +(.+)", done.stdout, re.MULTILINE) == shown, done.stderr
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b2J\x85\x7f\rover\u202eesrever\u2066 \ud800 end"
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

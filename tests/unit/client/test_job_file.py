@@ -14,6 +14,7 @@ entrypoint = "python train.py --lr 0.1"
 cpus = 1
 gpus = 0.5
 max_restarts_on_failure = 2
+limit = "4h"
 experiment = "food"
 note = "first try"
 pip = ["einops==0.8.1"]
@@ -44,6 +45,7 @@ def test_folder_submission_uses_job_file(folder: Path) -> None:
     assert job.workers == WorkerGroup(2, 3, 1)
     assert job.env == {"MLFLOW_EXPERIMENT_NAME": "food", "DATA": "/mnt", "SEED": "1"}
     assert (job.file.max_restarts_on_failure, job.file.note, job.file.pip) == (2, "first try", ["einops==0.8.1"])
+    assert job.file.limit == "4h"
 
 
 def test_script_overrides_entry_point_of_job_file(folder: Path) -> None:
@@ -54,14 +56,13 @@ def test_script_overrides_entry_point_of_job_file(folder: Path) -> None:
 
 
 def test_options_override_job_file_per_key(folder: Path) -> None:
-    job = submission(
-        folder, entrypoint="true", cpus=4.0, workers={"count": 5}, env={"SEED": "7"}, experiment="drinks", note="again"
-    )
+    options = {"cpus": 4.0, "env": {"SEED": "7"}, "experiment": "drinks", "note": "again", "limit": "2d"}
+    job = submission(folder, entrypoint="true", workers={"count": 5}, **options)
     assert job.entrypoint == "true"
     assert job.resources == Resources(4, 0.5)
     assert job.workers == WorkerGroup(5, 3, 1)
     assert job.env == {"MLFLOW_EXPERIMENT_NAME": "drinks", "DATA": "/mnt", "SEED": "7"}
-    assert job.file.note == "again"
+    assert (job.file.note, job.file.limit) == ("again", "2d")
 
 
 def test_submission_without_job_file_has_defaults(tmp_path: Path) -> None:
@@ -78,6 +79,8 @@ def test_submission_without_job_file_has_defaults(tmp_path: Path) -> None:
         ("[workers]\nsize = 2", "unknown key 'workers.size', the known ones are count, cpus, gpus."),
         ("cpus = 'two'", "cpus = 'two': input should be a valid number"),
         ("max_restarts_on_failure = -1", "max_restarts_on_failure = -1: input should be greater than or equal to 0"),
+        ("limit = '4 hours'", "limit = '4 hours': use a number of at most 6 digits and s, m, h, d or w, as in 7d."),
+        ("limit = 4", "limit = 4: input should be a valid string"),
         ("cpus =", "job.toml is not valid TOML: Invalid value"),
         ("cpus = 1", 'job.toml names no entrypoint; write one with entrypoint = "python train.py"'),
     ],

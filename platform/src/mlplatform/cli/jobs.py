@@ -64,14 +64,16 @@ def show(job_id: JobId) -> None:
     """Show one job: its attempts, its run, its checkpoints."""
     from mlplatform.client.jobs import Jobs
     from mlplatform.client.starts import describe
+    from mlplatform.durations import in_words
 
     with Jobs() as client:
-        job, attempts = client.get(job_id), client.attempts(job_id)
+        job, attempts = client.with_attempts(job_id)
     facts = [
         ("Status", job.status),
         ("User", job.user),
         ("Command", job.entrypoint),
         ("Time", span(job.started, job.ended)),
+        ("Limit", "" if job.limit_s is None else in_words(job.limit_s)),
         ("Message", (job.message.strip().splitlines() or [""])[-1]),
     ]
     for attempt in attempts:

@@ -30,6 +30,9 @@ def submit(
     max_restarts_on_loss: Annotated[
         int | None, typer.Option(help="Restarts allowed after losing a node or Ray (default 3).")
     ] = None,
+    limit: Annotated[
+        str | None, typer.Option(help="Time limit, as in 4h, after which it leaves for others (default: the team's).")
+    ] = None,
     wait_for_capacity: Annotated[bool, typer.Option(help="Queue the job until a node that fits it joins.")] = False,
     experiment: Annotated[str | None, typer.Option(help="MLflow experiment, if the code sets none.")] = None,
     note: Annotated[str | None, typer.Option(help="Description of the job's run.")] = None,
@@ -56,6 +59,7 @@ def submit(
         "env": job_file.pairs(env or []),
         "max_restarts_on_failure": renamed("--retries", retries, "--max-restarts-on-failure", max_restarts_on_failure),
         "max_restarts_on_loss": renamed("--max-losses", max_losses, "--max-restarts-on-loss", max_restarts_on_loss),
+        "limit": limit,
         "wait_for_capacity": wait_for_capacity or None,
         "experiment": experiment,
         "note": note,

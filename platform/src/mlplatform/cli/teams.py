@@ -1,4 +1,4 @@
-"""`mlplatform teams ...`: add, change and list teams. The queue does not use their time limits yet."""
+"""`mlplatform teams ...`: add, change and list teams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cpus = Annotated[float | None, typer.Option(min=0, help="CPUs likewise (default 
 Weight = Annotated[
     float | None, typer.Option(min=0, help="Part of what is left over, relative to other teams (default 1).")
 ]
-Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none (default 24h); not used yet.")]
+Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none (default 24h).")]
 Cap = Annotated[
     list[str] | None,
     typer.Option(help="Upper limit of the team: gpus=4, cpus=, running= or waiting=; repeatable."),

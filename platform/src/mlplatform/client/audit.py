@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlplatform import durations
 from mlplatform.client.connection import Connection
 from mlplatform.contract import AUDIT_ENTRIES
 from mlplatform.errors import SettingsError
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
 def read(link: Connection, limit: int, since: int | None = None) -> Sequence[Mapping[str, Any]]:
@@ -52,12 +48,10 @@ def seconds_in(span: str, option: str = "--since") -> int:
     Raises:
         SettingsError: it is not a number and a unit.
     """
-    match = _SPAN.fullmatch(span)
-    if match is None:
-        raise SettingsError(
-            f"Invalid {option} {span!r}: use a number of at most 6 digits and s, m, h, d or w, as in 7d."
-        )
-    return int(match[1]) * _SECONDS[match[2]]
+    try:
+        return durations.seconds_in(span)
+    except ValueError as error:
+        raise SettingsError(f"Invalid {option} {span!r}: {error}.") from error
 
 
 def describe(entry: Mapping[str, Any]) -> str:

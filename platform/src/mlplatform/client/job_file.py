@@ -7,17 +7,23 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.client.renamed import with_new_names
+from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
 NAME = "job.toml"
+
+
+def _duration(text: str) -> str:
+    seconds_in(text)
+    return text
 
 
 class Workers(BaseModel):
@@ -60,6 +66,9 @@ class JobFile(BaseModel):
 
     max_restarts_on_loss: int | None = Field(None, ge=0)
     """Restarts allowed after its node or Ray was lost; None means 3."""
+
+    limit: Annotated[str, AfterValidator(_duration)] | None = None
+    """Time limit of an attempt, as in `4h`, after which it leaves for others; None means the team's."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""
@@ -170,6 +179,7 @@ def submit(client: Jobs, job: Submission, on_wait: Callable[[Shortage], None] | 
         note=job.file.note,
         max_restarts_on_failure=job.file.max_restarts_on_failure,
         max_restarts_on_loss=job.file.max_restarts_on_loss,
+        limit_s=None if job.file.limit is None else seconds_in(job.file.limit),
         wait_for_capacity=job.file.wait_for_capacity,
         pip=job.file.pip,
         on_wait=on_wait,
@@ -200,4 +210,5 @@ def _problem(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         known = Workers if "." in key else JobFile
         return f"unknown key {key!r}, the known ones are {', '.join(known.model_fields)}"
-    return f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    what = problem["msg"].removeprefix("Value error, ")
+    return f"{key} = {problem['input']!r}: {what[0].lower()}{what[1:]}"

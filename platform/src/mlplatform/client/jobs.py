@@ -19,14 +19,15 @@ from typing import Any, Self
 
 import httpx
 
+from mlplatform import durations
 from mlplatform.client import connection, git
 from mlplatform.client import package as client_package
+from mlplatform.client.attempts import Attempt as Attempt
 from mlplatform.client.connection import Connection, OlderGatewayError
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow
 from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.renamed import renamed
-from mlplatform.client.starts import Start
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
@@ -60,6 +61,9 @@ class Job:
     exit_code: int | None = None
     """Exit status of the last attempt's entry point, negative for a signal; None until it has one."""
 
+    limit_s: float | None = None
+    """Time limit of an attempt in seconds; None if there is none, or the answer does not contain it."""
+
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Read the API's `JobDetails`; times are in milliseconds since 1970."""
@@ -72,49 +76,7 @@ class Job:
             started=_time(answer.get("start_time")),
             ended=_time(answer.get("end_time")),
             exit_code=answer.get("driver_exit_code"),
-        )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start of a job, as the gateway records it."""
-
-    number: int
-    outcome: str | None
-    """SUCCEEDED, FAILED, STOPPED, LOST or PREEMPTED; None while it runs."""
-
-    reason: str | None
-    node: str | None
-    created: datetime
-    ended: datetime | None
-    starts: Sequence[Start] = ()
-    """Its processes, counted by how they started."""
-
-    leave_by: datetime | None = None
-    """Time at which it is stopped; None if it was not asked to leave."""
-
-    leave_why: str | None = None
-    """Sentence that says who takes back its resources, and why."""
-
-    @property
-    def leaves(self) -> bool:
-        """Return whether it was asked to leave and has not ended."""
-        return self.leave_by is not None and self.ended is None
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Read one of `attempts` of `GET /platform/jobs/ID`; times are ISO 8601, in UTC."""
-        leave_by = answer.get("leave_by")  # older gateways have neither this, nor the starts
-        return cls(
-            number=answer["number"],
-            outcome=answer["outcome"],
-            reason=answer["reason"],
-            node=answer["node"],
-            created=datetime.fromisoformat(answer["created"]),
-            ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
-            starts=tuple(Start.of(start) for start in answer.get("starts", ())),
-            leave_by=datetime.fromisoformat(leave_by) if leave_by else None,
-            leave_why=answer.get("leave_why"),
+            limit_s=answer.get("limit_s"),
         )
 
 
@@ -151,6 +113,7 @@ class Jobs:
         note: str | None = None,
         max_restarts_on_failure: int | None = None,
         max_restarts_on_loss: int | None = None,
+        limit_s: float | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Shortage], None] | None = None,
@@ -170,6 +133,8 @@ class Jobs:
             note: shown with the job's run.
             max_restarts_on_failure: restarts allowed after a failure of the entry point itself; None means 0.
             max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
+            limit_s: seconds from the start of an attempt after which others may have its resources; None means the
+                limit of the owner's team, if any.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
@@ -194,7 +159,7 @@ class Jobs:
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
-        options = _job_options(workers, on_failure, on_loss, wait_for_capacity)
+        options = _job_options(workers, on_failure, on_loss, limit_s, wait_for_capacity)
         noted = {"MLPLATFORM_NOTE": note} if note else {}
         runtime_env: dict[str, Any] = {
             "working_dir": package,
@@ -242,8 +207,12 @@ class Jobs:
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the attempts of a job with their outcomes, in order."""
+        return self.with_attempts(job_id)[1]
+
+    def with_attempts(self, job_id: str) -> tuple[Job, Sequence[Attempt]]:
+        """Return one job, with its limit, and its attempts in order."""
         answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
-        return [Attempt.of(attempt) for attempt in answer["attempts"]]
+        return Job.of(answer), [Attempt.of(attempt) for attempt in answer["attempts"]]
 
     def logs(self, job_id: str) -> str:
         """Return everything that the job has printed so far."""
@@ -362,7 +331,11 @@ def _fields(asked: Resources | WorkerGroup) -> dict[str, Any]:
 
 
 def _job_options(
-    workers: WorkerGroup | None, max_restarts_on_failure: int, max_restarts_on_loss: int | None, wait: bool
+    workers: WorkerGroup | None,
+    max_restarts_on_failure: int,
+    max_restarts_on_loss: int | None,
+    limit_s: float | None,
+    wait: bool,
 ) -> dict[str, str]:
     """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
     group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
@@ -370,6 +343,7 @@ def _job_options(
         **group,
         "max_restarts_on_failure": max_restarts_on_failure or None,
         "max_restarts_on_loss": max_restarts_on_loss,
+        "limit": None if limit_s is None else durations.written(limit_s),
         "wait_for_capacity": "true" if wait else None,
     }
     return {key: str(value) for key, value in options.items() if value is not None}

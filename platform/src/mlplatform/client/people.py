@@ -26,7 +26,8 @@ It does not guarantee:
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
 - A team's share at any moment: what others have borrowed returns when their jobs have run for a least time and had time
-  to save their state, as the administrator has set. Time limits are stored, but not used yet.
+  to save their state, as the administrator has set. A job that has reached its time limit (a day, unless the job or
+  its team sets another) ends when another job needs what it holds, also within its team's share.
 - Separate data: until jobs have accounts of their own, all use the same ones at MLflow and the object store.
 Teams that must be protected from each other need a stack each.
 """

@@ -91,7 +91,7 @@ def active_fits() -> set[str]:
 def outlast_deadline(leaves: Callable[[], bool]) -> None:
     """Let this process, a controller, not restart its workers at the deadline of a preemption if `leaves` returns True.
 
-    Ray expects that a node is taken away then; if the whole job leaves, its last checkpoint may still be on its way.
+    Ray expects that a node is gone then; if the whole job leaves, its last checkpoint may still be on its way.
     """
     exceeded = TrainController._is_preemption_deadline_exceeded
     if hasattr(exceeded, "__wrapped__"):

@@ -76,6 +76,8 @@ def first_pass(view: View) -> list[Action]:
 def queue(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> list[Say]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered.
 
+    If the plan does not settle, it is that of its first pass, which alone is executed.
+
     Args:
         view: everything that is known.
         latest_starts: latest starts by job id.

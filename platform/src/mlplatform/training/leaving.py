@@ -96,7 +96,7 @@ class _Departure:
             time.sleep(_LOOK_SECONDS)
 
     def _note_end(self, ended: exit_status.ExitRecorder) -> None:
-        """Record that the program has come to its end by itself: Ray does not tell that from the stop."""
+        """Record that the program has ended by itself: Ray does not tell that from the stop."""
         failed = hasattr(sys, "last_value") or (ended.error and exit_status.status_after(ended.error) != "FINISHED")
         if not self._saved and not failed:
             notice.finish()

@@ -215,7 +215,7 @@ def test_generated_ids_are_unique_and_in_rays_format() -> None:
 def test_job_without_platform_metadata_gets_defaults() -> None:
     job = parsed(metadata={"note": "x"}).job()
     assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (3, 0)
-    assert (job.user, job.wait_for_capacity, job.workers) == ("", False, None)
+    assert (job.user, job.wait_for_capacity, job.workers, job.limit_s) == ("", False, None, None)
     assert (job.state, job.message) == (State.WAITING, "Job has not started yet.")
     assert job.created == job.not_before
     assert abs((datetime.now(UTC) - job.created).total_seconds()) < 60
@@ -250,6 +250,12 @@ def test_renamed_metadata_keys_are_accepted_with_notice(
         assert f"is now called {new!r}; the old name is accepted until 1.0." in notice
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90m", 5400), ("4h", 14400), ("366d", 366 * 86400)])
+def test_metadata_sets_time_limit(text: str, seconds: float) -> None:
+    job = parsed(metadata={"limit": text}).job()
+    assert (job.limit_s, job.job_metadata) == (seconds, {"limit": text})
+
+
 def test_worker_group_defaults_to_one_cpu_each() -> None:
     assert group_of(parsed(metadata={"workers": "3"}).job().workers) == WorkerGroup(3, 1, 0)
     assert group_of(parsed(metadata={"worker_gpus": "3"}).job().workers) is None
@@ -262,6 +268,7 @@ def test_worker_group_defaults_to_one_cpu_each() -> None:
         *(("workers", value) for value in ("0", "-1", "two", "10001")),
         *((option, value) for option in ("worker_cpus", "worker_gpus") for value in ("-1", "nan", "inf", "1e999", "x")),
         ("wait_for_capacity", "perhaps"),
+        *(("limit", value) for value in ("", "4", "4 h", "1.5h", "-4h", "0h", "367d", "999999w", "nan")),
     ],
 )
 def test_invalid_job_option_is_rejected(option: str, value: str) -> None:

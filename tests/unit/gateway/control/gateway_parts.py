@@ -38,8 +38,11 @@ class StandInHead:
     dead: dict[str, datetime] = field(default_factory=dict)
     """Times of death of nodes."""
 
+    node: Node = NODE
+    """The only node; what is free does not change by itself."""
+
     async def look(self) -> ClusterSnapshot:
-        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset({"n"}), self.dead, [NODE])
+        return ClusterSnapshot(dict(self.jobs), [], {"n": "ray-worker-0"}, frozenset({"n"}), self.dead, [self.node])
 
     async def submit(self, request: dict[str, Any]) -> None:
         self.submitted.append(request["submission_id"])

@@ -15,7 +15,7 @@ from mlplatform.contract import QUEUE_ENTRIES
 from mlplatform.gateway.http import queue
 from mlplatform.gateway.http.queue import Explanations
 from mlplatform.scheduling import plan
-from mlplatform.scheduling.queue import JobClass, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources
 
 NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
@@ -56,6 +56,17 @@ def test_one_job_is_selected(view: View) -> None:
     assert answer(view, job="job-4")["entries"] == []
 
 
+def test_one_job_has_the_latest_start_that_limits_promise(view: View) -> None:
+    running = RunningJob(
+        *("r", 9, "vision", "bob", JobClass.NORMAL, Request(Resources(gpus=2)), {"a": {"GPU": 2.0}}, 1900.0, 3000.0)
+    )
+    # Both GPUs are free at the end of the time to save, and one minute more.
+    (entry,) = answer(replace(view, running=[running]), job="job-2")["entries"]
+    assert entry["latest_start"] == "1970-01-01T00:53:00+00:00"
+    (entry,) = answer(replace(view, running=[replace(running, ends_by=None)]), job="job-2")["entries"]
+    assert entry["latest_start"] is None
+
+
 def test_empty_queue_has_no_entries() -> None:
     assert answer(None) == {"at": None, "waiting": 0, "entries": []}
 
@@ -93,4 +104,8 @@ def test_next_view_is_explained_after_rest(view: View, monkeypatch: pytest.Monke
 
 def test_plan_that_does_not_settle_is_explained_by_first_pass(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "_MOST_PASSES", 1)
-    assert [(entry["job"], entry["place"]) for entry in answer(view)["entries"]] == [("job-1", 1), ("job-3", 3)]
+    assert [(entry["job"], entry["place"]) for entry in answer(view)["entries"]] == [
+        ("job-1", 1),
+        ("job-2", 2),
+        ("job-3", 3),
+    ]

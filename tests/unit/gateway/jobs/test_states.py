@@ -7,7 +7,17 @@ import pytest
 import yaml
 
 from mlplatform.gateway.jobs import states
-from mlplatform.gateway.jobs.states import Observation, Outcome, RestartCounts, State, Verdict, judge, next_state
+from mlplatform.gateway.jobs.states import (
+    Leaving,
+    Observation,
+    Outcome,
+    RestartCounts,
+    State,
+    Verdict,
+    after_notice,
+    judge,
+    next_state,
+)
 
 OWN_FAULTS = ("JOB_ENTRYPOINT_COMMAND_ERROR", "RUNTIME_ENV_SETUP_FAILURE")
 """Ray's error types that are the job's own fault; all others are losses of the node or of Ray."""
@@ -129,7 +139,35 @@ def test_out_of_memory_is_failure_while_node_lives(kind: str | None, message: st
     assert dead.outcome is Outcome.LOST
 
 
+# --- after_notice ---
+
+
+@pytest.mark.parametrize("limit_s", [None, 3600.0])
+@pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
+def test_attempt_that_was_asked_to_leave_has_left(verdict: Verdict, limit_s: float | None) -> None:
+    leaving = Leaving("Others wait.", limit_s)
+    after = after_notice(verdict, leaving)
+    outcome = Outcome.PREEMPTED if limit_s is None else Outcome.FAILED
+    assert after == Verdict(outcome, "Others wait.", verdict.exit_code, verdict.error_type, limit_s)
+    assert after_notice(after, leaving) == after
+
+
+def test_attempt_that_is_done_has_not_left() -> None:
+    assert after_notice(SUCCEEDED, Leaving("Others wait.", 3600.0)) == SUCCEEDED
+    assert after_notice(FAILED, None) == FAILED
+
+
 # --- next_state ---
+
+
+def test_job_at_its_limit_is_not_restarted() -> None:
+    verdict = after_notice(FAILED, Leaving("Others wait.", 5400.0))
+    transition = next_state(verdict, count(max_restarts_on_failure=3), False, True)
+    assert (transition.state, transition.message) == (
+        State.FAILED,
+        "The job reached its limit of 90 min; submit it again with a higher --limit.",
+    )
+    assert next_state(verdict, count(), True, True).state is State.STOPPED
 
 
 @pytest.mark.parametrize(("used", "delay_s"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 60), (999, 60)])

@@ -13,6 +13,7 @@ import anyio.to_thread
 from mlplatform import advice as advice_module
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Observation, Outcome, Verdict, after_notice, judge
 from mlplatform.gateway.jobs.store import JobStore, now
@@ -58,7 +59,8 @@ class Finisher:
         if verdict is None:
             return
         verdict = await self._after_notice(job, attempt, verdict)
-        lost, replaced = verdict.outcome is Outcome.LOST, verdict.outcome in (Outcome.LOST, Outcome.PREEMPTED)
+        lost, at_limit = verdict.outcome is Outcome.LOST, verdict.limit_s is not None
+        replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
         resumes = replaced and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
@@ -70,7 +72,7 @@ class Finisher:
         if ended is None:
             return
         self._on_end()
-        if lost or not ended.transition.state.final:
+        if lost or at_limit or not ended.transition.state.final:
             await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
         elif advice := advice_module.advice_in(ended.transition.message):
             await unless_log_unavailable(self._logs.note(job.id, advice))
@@ -115,11 +117,12 @@ class Finisher:
 
     async def _after_notice(self, job: JobRow, attempt: AttemptRow, verdict: Verdict) -> Verdict:
         """Return the verdict on an attempt that may have been asked to leave, and may have finished nevertheless."""
-        if job.stop_requested or attempt.leave_why is None or verdict.outcome is not Outcome.STOPPED:
-            return after_notice(verdict, None if job.stop_requested else attempt.leave_why)
+        leaving = leaving_of(job, attempt)
+        if leaving is None or verdict.outcome is not Outcome.STOPPED:
+            return after_notice(verdict, leaving)
         if await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number):
             return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
-        return after_notice(verdict, attempt.leave_why)
+        return after_notice(verdict, leaving)
 
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """Judge an attempt; probe its node and the services first if its driver has failed."""

@@ -98,7 +98,8 @@ class Queue:
             with self._errors.contained(row.id):
                 job = known.get(row.sequence)
                 if job is None or job.preemptions != row.preemptions:
-                    job = WaitingJob(**_common(row), request=self._request(row), arrived=row.created.timestamp())
+                    arrived = row.created.timestamp()
+                    job = WaitingJob(**_common(row), request=self._request(row), arrived=arrived, limit_s=row.limit_s)
                 self._waiting[row.sequence] = job
         return list(self._waiting.values())
 
@@ -117,6 +118,7 @@ class Queue:
                 request=request,
                 placement=place,
                 started=attempt.created.timestamp(),
+                ends_by=None if row.limit_s is None else attempt.created.timestamp() + row.limit_s,
                 notice=self._notice(row, attempt),
                 stays=attempt.grace_s is None,
             )

@@ -111,7 +111,7 @@ class Starter:
         for position, action in enumerate(actions):
             if not isinstance(action, Start):
                 continue
-            attempt = await self._attempt(action, view) if places > 0 else None
+            attempt = await self._attempt(action, rows[action.job]) if places > 0 else None
             if attempt is None:
                 # What the plan does after a start that is left out presupposes it.
                 done = actions[:position]
@@ -121,11 +121,13 @@ class Starter:
         await self.departures.execute(done)
         await self._explain(view, actions, rows)
 
-    async def _attempt(self, start: Start, view: View) -> AttemptRow | None:
+    async def _attempt(self, start: Start, job: JobRow) -> AttemptRow | None:
         """Store the attempt of a start; None if that fails, or the job no longer waits."""
-        grace_s = self._rules.grace_s if self._queue.teams else None
-        with self._errors.contained(start.job):
-            return await self._store.begin_attempt(start.job, borrowed=not start.within_share, grace_s=grace_s)
+        # Where no team lends, only a job that has reached its limit is asked to leave.
+        may_be_asked = self._queue.teams or job.limit_s is not None
+        grace_s = self._rules.grace_s if may_be_asked else None
+        with self._errors.contained(job.id):
+            return await self._store.begin_attempt(job.id, borrowed=not start.within_share, grace_s=grace_s)
         return None
 
     async def _due(self, waiting: Sequence[JobRow]) -> list[JobRow]:

@@ -85,6 +85,8 @@ def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
 async def assign(job: JobRow, principal: Principal, people: People) -> None:
     """Make a person the owner of a new job, whatever user the submission names; keep a job of the shared token.
 
+    A job that sets no limit gets that of its team.
+
     The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
 
     Raises:
@@ -99,10 +101,13 @@ async def assign(job: JobRow, principal: Principal, people: People) -> None:
             raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
         own = " or ".join(principal.teams)
         raise ForbiddenError(f"You may not submit jobs for team {str(team)[:100]!r}; your teams are {own}.")
-    if team is not None and team not in principal.teams and team not in {known.name for known in await people.teams()}:
+    known = {row.name: row for row in await people.teams()}
+    if team is not None and team not in principal.teams and team not in known:
         raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
     job.person, job.team, job.user = principal.person, team, principal.person
     job.job_metadata = {**job.job_metadata, "user": principal.person}
+    if job.limit_s is None and team in known:
+        job.limit_s = known[team].default_limit_s
     variables = job.runtime_env.get("env_vars") or {}
     if _USER in variables:
         job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}

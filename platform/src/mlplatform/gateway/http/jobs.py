@@ -255,6 +255,7 @@ class JobRoutes:
         everything = may(principal_of(request.scope), Verb.METADATA, job.person, job.team)
         attempts = [_attempt(attempt, starts.get(attempt.number, ()), everything) for attempt in job.attempts]
         limits = {
+            "limit_s": job.limit_s,
             "max_restarts_on_loss": job.max_restarts_on_loss,
             "max_restarts_on_failure": job.max_restarts_on_failure,
         }

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.states import Leaving, State
 from mlplatform.scheduling.queue import Ask, Claim, Notice
 
 
@@ -66,6 +66,13 @@ def notice_of(attempt: AttemptRow) -> Notice | None:
     if attempt.leave_by is None:
         return None
     return Notice(attempt.leave_by.timestamp(), attempt.claimant or "")
+
+
+def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:
+    """Return why an attempt leaves; None if it was not asked to, or its job is to be stopped."""
+    if attempt.leave_why is None or job.stop_requested:
+        return None
+    return Leaving(attempt.leave_why, None if attempt.claimant else job.limit_s)
 
 
 def _open(session: Session, job_id: str) -> JobRow | None:

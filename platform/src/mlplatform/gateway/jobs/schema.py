@@ -49,6 +49,9 @@ class JobRow(Base):
     max_restarts_on_failure: Mapped[int]
     """Restarts allowed after a failure of the job itself."""
 
+    limit_s: Mapped[float | None]
+    """Time from the start of an attempt after which others may have its resources; null if there is none."""
+
     state: Mapped[str]
     message: Mapped[str]
     losses: Mapped[int] = mapped_column(default=0)
@@ -107,7 +110,7 @@ class AttemptRow(Base):
     """Sentence that says who takes back its resources, and why."""
 
     claimant: Mapped[str | None]
-    """Id of the job that it leaves for."""
+    """Id of the job that it leaves for; empty if it has reached its limit."""
 
     exit_code: Mapped[int | None]
     node_id: Mapped[str | None]

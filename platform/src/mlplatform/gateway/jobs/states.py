@@ -1,7 +1,7 @@
 """State machine of jobs, as pure functions: the verdict on an attempt, and the next state of its job.
 
     WAITING --start--> STARTING --Ray runs it--> RUNNING --exit 0--> SUCCEEDED
-       ^                  |                         |----own fault--> FAILED
+       ^                  |                         |----own fault, or at its limit--> FAILED
        |                  |                         |----stop-------> STOPPED
        +------------------+-- asked to leave, or lost or failed -----+
                                  with restarts left
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+from mlplatform.durations import in_words
 
 
 class State(StrEnum):
@@ -88,6 +90,19 @@ class Verdict:
     reason: str
     exit_code: int | None = None
     error_type: str | None = None
+    limit_s: float | None = None
+    """Limit that the attempt had reached when it was asked to leave: a restart would reach it again."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Request to leave that an attempt has received."""
+
+    why: str
+    """Sentence that says who gets its resources, and why."""
+
+    limit_s: float | None = None
+    """Limit that it had reached, in seconds; None if there is another reason."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +158,19 @@ def judge(observed: Observation) -> Verdict | None:
     return None
 
 
-def after_notice(verdict: Verdict, why: str | None) -> Verdict:
+def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
+    One that had reached its limit has failed: PREEMPTED is the outcome of an attempt after which its job continues.
+
     Args:
-        verdict: without regard to the notice.
-        why: reason of the notice; None if there was none.
+        verdict: without regard to the request.
+        leaving: the request; None if there was none.
     """
-    if why is None or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
+    if leaving is None or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
-    return Verdict(Outcome.PREEMPTED, why, verdict.exit_code, verdict.error_type)
+    outcome = Outcome.PREEMPTED if leaving.limit_s is None else Outcome.FAILED
+    return Verdict(outcome, leaving.why, verdict.exit_code, verdict.error_type, leaving.limit_s)
 
 
 def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, resumes: bool) -> Transition:
@@ -168,6 +186,9 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
         return Transition(State.SUCCEEDED, verdict.reason)
     if stop_requested or verdict.outcome is Outcome.STOPPED:
         return Transition(State.STOPPED, "Job was intentionally stopped.")
+    if verdict.limit_s is not None:
+        limit = in_words(verdict.limit_s)
+        return Transition(State.FAILED, f"The job reached its limit of {limit}; submit it again with a higher --limit.")
     number = count.attempts + 1
     where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     if verdict.outcome is Outcome.PREEMPTED:

@@ -16,6 +16,7 @@ from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.details import redacted
+from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
 from mlplatform.gateway.jobs.states import (
@@ -146,19 +147,13 @@ class JobStore:
     def begin_attempt(
         self, session: Session, job_id: str, borrowed: bool = False, grace_s: float | None = None
     ) -> AttemptRow | None:
-        """Store a new attempt before Ray gets it; None if the job no longer waits.
-
-        Args:
-            job_id: the job.
-            borrowed: it is beyond its team's share.
-            grace_s: time that it gets when it is asked to leave; None if it cannot be asked.
-        """
+        """Store a new attempt, beyond its team's share or not, before Ray gets it; None if the job no longer waits."""
         job = _find(session, job_id, lock=True)
         if not State(job.state).waits:
             return None
         number = len(job.attempts) + 1
-        attempt_id = f"{job.id}--{number}-{secrets.token_hex(3)}"
-        attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=attempt_id, created=now(), grace_s=grace_s)
+        name = f"{job.id}--{number}-{secrets.token_hex(3)}"
+        attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=name, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
         kind = ledger.Kind.BORROWED if borrowed else ledger.Kind.SHARE
         ledger.begin(session, _holder(job), number, requested(job), attempt.created, kind)
@@ -339,7 +334,7 @@ def _end_attempt(
         attempt.ray_job_id = ray["job_id"] or attempt.ray_job_id
         attempt.driver = ray["driver_info"] or attempt.driver
     # Postgres cannot store NUL, which a script may print.
-    verdict = after_notice(verdict, None if job.stop_requested else attempt.leave_why)
+    verdict = after_notice(verdict, leaving_of(job, attempt))
     reason = verdict.reason.replace(attempt.ray_submission_id, attempt.job_id).replace("\0", "")
     attempt.ended = now()
     attempt.outcome, attempt.reason, attempt.exit_code = verdict.outcome, reason, verdict.exit_code

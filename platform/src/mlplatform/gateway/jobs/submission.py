@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mlplatform.contract import ATTEMPT_ID
+from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.gateway.errors import PackageError
 from mlplatform.gateway.jobs.packages import check_name, package_names
@@ -45,6 +46,15 @@ be started makes a job that stays PENDING.
 _FORMER_KEYS = {"max_retries": "max_restarts_on_loss", "retry_failures": "max_restarts_on_failure"}
 """Metadata keys of version 0.1, by their current names; accepted until 1.0."""
 
+_LONGEST_SECONDS = 366 * 86400
+
+
+def _limit_in(text: str) -> float:
+    seconds = seconds_in(text)
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise ValueError("use at least 1s and at most 366d")
+    return seconds
+
 
 class JobOptions(BaseModel):
     """Options for the platform in a job's metadata, where all values are strings."""
@@ -61,6 +71,9 @@ class JobOptions(BaseModel):
         0, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_failure", "retry_failures")
     )
     """Restarts allowed after a failure of the job itself."""
+
+    limit: Annotated[float, BeforeValidator(_limit_in)] | None = None
+    """Longest duration of an attempt while others wait, in seconds; given as in `4h`. The team's, if it is None."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job instead of rejecting it if no node can."""
@@ -157,6 +170,7 @@ class Submission(BaseModel):
             wait_for_capacity=options.wait_for_capacity,
             max_restarts_on_loss=options.max_restarts_on_loss,
             max_restarts_on_failure=options.max_restarts_on_failure,
+            limit_s=options.limit,
             state=State.WAITING,
             message="Job has not started yet.",
             created=arrived,
