@@ -207,7 +207,8 @@ class Jobs:
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
         """Return the attempts of a job with their outcomes, in order."""
-        return self.with_attempts(job_id)[1]
+        answer = self._call("GET", f"/platform/jobs/{job_id}", job_id=job_id).json()
+        return [Attempt.of(attempt) for attempt in answer["attempts"]]
 
     def with_attempts(self, job_id: str) -> tuple[Job, Sequence[Attempt]]:
         """Return one job, with its limit, and its attempts in order."""
@@ -343,7 +344,7 @@ def _job_options(
         **group,
         "max_restarts_on_failure": max_restarts_on_failure or None,
         "max_restarts_on_loss": max_restarts_on_loss,
-        "limit": None if limit_s is None else durations.written(limit_s),
+        "time_limit": None if limit_s is None else durations.written(limit_s),
         "wait_for_capacity": "true" if wait else None,
     }
     return {key: str(value) for key, value in options.items() if value is not None}

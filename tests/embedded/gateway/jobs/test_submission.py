@@ -252,8 +252,8 @@ def test_renamed_metadata_keys_are_accepted_with_notice(
 
 @pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90m", 5400), ("4h", 14400), ("366d", 366 * 86400)])
 def test_metadata_sets_time_limit(text: str, seconds: float) -> None:
-    job = parsed(metadata={"limit": text}).job()
-    assert (job.limit_s, job.job_metadata) == (seconds, {"limit": text})
+    job = parsed(metadata={"time_limit": text}).job()
+    assert (job.limit_s, job.job_metadata) == (seconds, {"time_limit": text})
 
 
 def test_worker_group_defaults_to_one_cpu_each() -> None:
@@ -268,7 +268,7 @@ def test_worker_group_defaults_to_one_cpu_each() -> None:
         *(("workers", value) for value in ("0", "-1", "two", "10001")),
         *((option, value) for option in ("worker_cpus", "worker_gpus") for value in ("-1", "nan", "inf", "1e999", "x")),
         ("wait_for_capacity", "perhaps"),
-        *(("limit", value) for value in ("", "4", "4 h", "1.5h", "-4h", "0h", "367d", "999999w", "nan")),
+        *(("time_limit", value) for value in ("", "4", "4 h", "1.5h", "-4h", "0h", "367d", "999999w", "nan")),
     ],
 )
 def test_invalid_job_option_is_rejected(option: str, value: str) -> None:

@@ -190,12 +190,18 @@ def test_job_leaves_although_its_notice_cannot_be_written(gateway: Gateway, tmp_
         await add(gateway, "borrower", 4)
         async with gateway.at_work():
             await settled(gateway, {"borrower"})
-            (tmp_path / "storage/borrower").write_text("a file where the folder belongs")
+            in_the_way = tmp_path / "storage/borrower"
+            in_the_way.write_text("a file where the folder belongs")
             await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + 1, "owed", WHY))
+
+            async def stopped() -> bool:
+                return all(known["status"] == "STOPPED" for known in gateway.head.jobs.values())
 
             async def left() -> bool:
                 return (await job(gateway, "borrower")).preemptions == 1
 
+            await gateway.until(stopped)
+            in_the_way.unlink()
             await gateway.until(left)
         return await job(gateway, "borrower")
 

@@ -39,7 +39,7 @@ async def add(gateway: Gateway, job_id: str, **metadata: str) -> None:
 
 async def begun(gateway: Gateway, age: float, **metadata: str) -> None:
     """Start the job `limited`, as if that was some seconds ago."""
-    await add(gateway, "limited", limit="1h", **metadata)
+    await add(gateway, "limited", time_limit="1h", **metadata)
     await settled(gateway, {"limited"})
     gateway.head.node = IN_USE
     with Session(gateway.store.engine) as session, session.begin():
@@ -122,7 +122,7 @@ def test_borrower_with_a_limit_continues_after_it_has_left(gateway: Gateway) -> 
     """The limit ends a job only if it was the reason of the notice, however late the attempt then ends."""
 
     async def scenario() -> JobRow:
-        await add(gateway, "limited", limit="1h")
+        await add(gateway, "limited", time_limit="1h")
         await gateway.store.begin_attempt("limited")
         await Notices(gateway.store.engine).ask(Ask("limited", now().timestamp(), "owed", "Team vision takes it back."))
         with Session(gateway.store.engine) as session, session.begin():
@@ -141,7 +141,7 @@ def test_borrower_with_a_limit_continues_after_it_has_left(gateway: Gateway) -> 
 @pytest.mark.parametrize("limit", [None, "1h"])
 def test_attempt_with_limit_gets_time_to_save(limit: str | None, gateway: Gateway) -> None:
     async def scenario() -> None:
-        await add(gateway, "mine", **({"limit": limit} if limit else {}))
+        await add(gateway, "mine", **({"time_limit": limit} if limit else {}))
         async with gateway.at_work():
             await settled(gateway, {"mine"})
 
@@ -160,7 +160,7 @@ def test_limits_of_running_jobs_promise_a_latest_start(teams: int, gateway: Gate
         async with gateway.at_work():
             await begun(gateway, 600)
             began = (await gateway.store.get("limited")).attempts[0].created.timestamp()
-            await add(gateway, "next", limit="2h")
+            await add(gateway, "next", time_limit="2h")
             await settled(gateway, {"limited"})
             view = gateway.reconciler.starter.view
             assert view

@@ -33,7 +33,7 @@ def limit_of(client: httpx.Client, job_id: str) -> float | None:
 
 
 def test_shared_token_sets_no_limit_by_default(client: httpx.Client) -> None:
-    for job_id, metadata in (("free", {}), ("limited", {"limit": "90m"})):
+    for job_id, metadata in (("free", {}), ("limited", {"time_limit": "90m"})):
         assert client.post("/api/jobs/", json={"entrypoint": "true", "submission_id": job_id, "metadata": metadata})
     assert (limit_of(client, "free"), limit_of(client, "limited")) == (None, 5400)
 
@@ -44,7 +44,7 @@ def test_limit_of_team_is_the_default(client: httpx.Client) -> None:
         assert submit(alice, "first").status_code == 200
         assert client.patch("/platform/teams/vision", json={"default_limit_s": 600}).status_code == 200
         assert submit(alice, "second").status_code == 200
-        assert submit(alice, "own", metadata={"limit": "2d"}).status_code == 200
+        assert submit(alice, "own", metadata={"time_limit": "2d"}).status_code == 200
         assert submit(ada, "administrators").status_code == 200
         assert submit(ada, "for-vision", metadata={"team": "vision"}).status_code == 200
     limits = [limit_of(client, job_id) for job_id in ("first", "second", "own", "administrators", "for-vision")]
@@ -52,11 +52,11 @@ def test_limit_of_team_is_the_default(client: httpx.Client) -> None:
 
 
 def test_invalid_limit_is_rejected_with_one_sentence(client: httpx.Client) -> None:
-    answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": {"limit": "4 hours"}})
+    answer = client.post("/api/jobs/", json={"entrypoint": "true", "metadata": {"time_limit": "4 hours"}})
     assert answer.status_code == 400
     assert answer.text == (
-        "limit='4 hours' is not valid: use a number of at most 6 digits and s, m, h, d or w, as in 7d; correct it and "
-        "submit again."
+        "time_limit='4 hours' is not valid: use a number of at most 6 digits and s, m, h, d or w, as in 7d; correct it "
+        "and submit again."
     )
 
 

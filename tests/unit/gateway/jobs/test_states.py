@@ -143,7 +143,7 @@ def test_out_of_memory_is_failure_while_node_lives(kind: str | None, message: st
 
 
 @pytest.mark.parametrize("limit_s", [None, 3600.0])
-@pytest.mark.parametrize("verdict", [LOST, FAILED, STOPPED])
+@pytest.mark.parametrize("verdict", [FAILED, STOPPED])
 def test_attempt_that_was_asked_to_leave_has_left(verdict: Verdict, limit_s: float | None) -> None:
     leaving = Leaving("Others wait.", limit_s)
     after = after_notice(verdict, leaving)
@@ -152,8 +152,9 @@ def test_attempt_that_was_asked_to_leave_has_left(verdict: Verdict, limit_s: flo
     assert after_notice(after, leaving) == after
 
 
-def test_attempt_that_is_done_has_not_left() -> None:
-    assert after_notice(SUCCEEDED, Leaving("Others wait.", 3600.0)) == SUCCEEDED
+@pytest.mark.parametrize("verdict", [LOST, SUCCEEDED])
+def test_attempt_that_is_lost_or_done_has_not_left(verdict: Verdict) -> None:
+    assert after_notice(verdict, Leaving("Others wait.", 3600.0)) == verdict
     assert after_notice(FAILED, None) == FAILED
 
 

@@ -87,13 +87,20 @@ def routes(explanations: Explanations) -> list[Route]:
         wanted = request.query_params.get("job")
         says = [say for say in found.says if wanted is None or say.job == wanted]
         if wanted in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
-            latest = await anyio.to_thread.run_sync(forecast, found.view)
+            latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
             says = [replace(say, latest_start=latest.get(say.job)) for say in says]
         entries = [_entry(found.jobs[say.job], say) for say in says[:QUEUE_ENTRIES]]
         at = _time(found.view.now) if found.view else None
         return JSONResponse({"at": at, "waiting": len(found.says), "entries": entries})
 
     return [Route("/platform/queue", get, methods=["GET"])]
+
+
+def _latest_starts(view: View) -> Mapping[str, float | None]:
+    try:
+        return forecast(view)
+    except RuntimeError:  # a plan does not settle; the control loop reports it
+        return {}
 
 
 def requests(job: WaitingJob) -> str:

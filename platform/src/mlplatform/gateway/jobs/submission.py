@@ -72,7 +72,7 @@ class JobOptions(BaseModel):
     )
     """Restarts allowed after a failure of the job itself."""
 
-    limit: Annotated[float, BeforeValidator(_limit_in)] | None = None
+    time_limit: Annotated[float, BeforeValidator(_limit_in)] | None = None
     """Longest duration of an attempt while others wait, in seconds; given as in `4h`. The team's, if it is None."""
 
     wait_for_capacity: bool = False
@@ -170,7 +170,7 @@ class Submission(BaseModel):
             wait_for_capacity=options.wait_for_capacity,
             max_restarts_on_loss=options.max_restarts_on_loss,
             max_restarts_on_failure=options.max_restarts_on_failure,
-            limit_s=options.limit,
+            limit_s=options.time_limit,
             state=State.WAITING,
             message="Job has not started yet.",
             created=arrived,

@@ -10,8 +10,8 @@ down_revision = "0007"
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("claim", sa.JSON))
-    op.add_column("jobs", sa.Column("limit_s", sa.Float))
-    op.add_column("attempts", sa.Column("grace_s", sa.Float))
+    op.add_column("jobs", sa.Column("limit_s", sa.Double))
+    op.add_column("attempts", sa.Column("grace_s", sa.Double))
     op.add_column("attempts", sa.Column("leave_by", sa.DateTime(timezone=True)))
     op.add_column("attempts", sa.Column("leave_why", sa.String))
     op.add_column("attempts", sa.Column("claimant", sa.String))
