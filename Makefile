@@ -130,10 +130,10 @@ embedded: .venv/dev  ## Embedded tests: jobs on a real Ray and MLflow, without D
 test: lint unit embedded  ## Lint, then unit and embedded tests; no Docker needed
 
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
-	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running "$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(PYTEST) $(or $(TESTS),tests/stack)
+	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running="$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(PYTEST) $(or $(TESTS),tests/stack)
 
 test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK=folder: also the stack that `make up` started there)
-	.venv/bin/pytest -rfE $(if $(STACK),--running "$(STACK)") tests/gpu
+	.venv/bin/pytest -rfE $(if $(STACK),--running="$(STACK)") tests/gpu
 
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
