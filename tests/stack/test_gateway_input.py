@@ -80,6 +80,16 @@ def gateway(stack: Stack) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_shares_are_left(running: Stack) -> Iterator[None]:
+    """Take the shares from the generated teams, which stay: a cluster that is promised many times gives each a bit."""
+    yield
+    with running.ray as client:
+        for team in client.get("/platform/teams").raise_for_status().json()["teams"]:
+            shares = {"share_gpus": 0, "share_cpus": 0}
+            client.patch(f"/platform/teams/{team['name']}", json=shares).raise_for_status()
+
+
 @pytest.fixture
 def waiting(gateway: httpx.Client) -> Iterator[str]:
     """A job that waits for a node because none can run it."""
