@@ -200,7 +200,11 @@ def test_share_precedes_earlier_borrower_and_everybody_sees_why(
             waiting.append(owed)
             wait_for(lambda: jobs.get(owed).status == "RUNNING", "the job within its team's share", GRACE_S + 60)
             assert jobs.get(borrower).status == "PENDING"
-            (left,) = [job_id for job_id in holders if len(jobs.attempts(job_id)[0].reason or "") > 0]
+            # Its attempt ends later than it frees the GPU, as the rest of its log is awaited.
+            (left,) = wait_for(
+                lambda: [job_id for job_id in holders if jobs.attempts(job_id)[0].outcome == "PREEMPTED"],
+                "the end of the attempt that left",
+            )
             assert owed in (jobs.attempts(left)[0].reason or "")
             assert owed in jobs.logs(left), "its log does not say who takes the GPU back"
             why = alice.types("mlplatform", "why", borrower)
@@ -234,7 +238,7 @@ def test_borrower_saves_yields_and_continues_in_its_run(
         owed = submit(alice, "sleep", "3", gpus=1)
         mine.append(owed)
         wait_for(lambda: jobs.get(owed).status != "PENDING", "the job within its team's share", GRACE_S + 60)
-        assert jobs.get(borrower).status == "PENDING"
+        wait_for(lambda: jobs.attempts(borrower)[0].ended, "the end of the attempt")
         at_notice = steps()
         done = jobs.wait(borrower, timeout_s=300)
         assert done.status == "SUCCEEDED", jobs.logs(borrower)[-4000:]

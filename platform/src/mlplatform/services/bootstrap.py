@@ -43,9 +43,15 @@ _WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartU
 # Account -> bucket, or some of its objects -> allowed actions. Each also allows listing the bucket.
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlflow": {"mlflow-artifacts": _WRITE},
-    # `attempt`, beside a job's checkpoints, is the number that fences off earlier attempts. With CHECKPOINTS_KEEP_DAYS,
-    # checkpoints of ended jobs are deleted.
-    "gateway": {"jobs": _WRITE, "ray": ("s3:DeleteObject",), "ray/*/attempt": _WRITE},
+    # `attempt`, beside a job's checkpoints, is the number that fences off earlier attempts; `notice` asks one to leave,
+    # which writes `done` if it finishes first. With CHECKPOINTS_KEEP_DAYS, checkpoints of ended jobs are deleted.
+    "gateway": {
+        "jobs": _WRITE,
+        "ray": ("s3:DeleteObject",),
+        "ray/*/attempt": _WRITE,
+        "ray/*/notice": _WRITE,
+        "ray/*/done": _READ,
+    },
     "job": {"ray": _WRITE, "datasets": _READ},
     "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
     "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
