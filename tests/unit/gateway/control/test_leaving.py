@@ -208,6 +208,19 @@ def test_job_leaves_although_its_notice_cannot_be_written(gateway: Gateway, tmp_
     assert asyncio.run(scenario()).attempts[0].outcome == Outcome.PREEMPTED
 
 
+def test_attempt_that_left_ends_although_storage_rejects_reading(gateway: Gateway) -> None:
+    async def scenario() -> JobRow:
+        await borrow(gateway)
+        async with gateway.at_work():
+            await settled(gateway, {"borrower"})
+            (Path(settings().storage) / "borrower/done").mkdir(parents=True)  # a folder, which cannot be read as a file
+            await add(gateway, "owed", 4, "vision", "alice")
+            await settled(gateway, {"owed"})
+        return await job(gateway, "borrower")
+
+    assert asyncio.run(scenario()).attempts[0].outcome == Outcome.PREEMPTED
+
+
 def test_lost_attempt_stays_lost_after_notice(gateway: Gateway) -> None:
     async def scenario() -> JobRow:
         await add(gateway, "borrower", 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import Any
 import anyio.to_thread
 
 from mlplatform import advice as advice_module
+from mlplatform.errors import StorageError
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.jobs.notices import leaving_of
@@ -24,6 +26,10 @@ from mlplatform.storage import addresses, fence, notice, objects
 _SETTLE_SECONDS = 10.0
 
 _SETTLE_LOST_SECONDS = 2.0
+
+_FINISHED = "Job finished successfully."
+
+_log = logging.getLogger(__name__)
 
 
 class Finisher:
@@ -120,9 +126,13 @@ class Finisher:
         leaving = leaving_of(job, attempt)
         if leaving is None or verdict.outcome is not Outcome.STOPPED:
             return after_notice(verdict, leaving)
-        if await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number):
-            return Verdict(Outcome.SUCCEEDED, "Job finished successfully.", exit_code=0)
-        return after_notice(verdict, leaving)
+        try:
+            finished = await anyio.to_thread.run_sync(notice.finished, job.id, attempt.number)
+        except StorageError as error:
+            # Else the attempt would not end: a rejected request is rejected again.
+            _log.warning("%s", error)
+            finished = False
+        return Verdict(Outcome.SUCCEEDED, _FINISHED, exit_code=0) if finished else after_notice(verdict, leaving)
 
     async def _verdict(self, attempt: AttemptRow, ray: dict[str, Any] | None, node_dead: bool) -> Verdict | None:
         """Judge an attempt; probe its node and the services first if its driver has failed."""
