@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import stand_in
 from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
+from persons import Person, administer
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -140,3 +143,37 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and _stack:
         report.sections.append(("containers", _stack.report()))
     return report
+
+
+@pytest.fixture
+def team(stack: Stack) -> str:
+    """A new team: teams stay, because jobs refer to them."""
+    name = f"vision-{secrets.token_hex(3)}"
+    printed = administer(stack, "teams", "add", name)
+    assert "It does not guarantee" in printed
+    return name
+
+
+@pytest.fixture
+def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person]]:
+    """Alice, her lead Lea and her team-mate Tom, and Bob of another team; all have logged in with their codes."""
+    other = f"audio-{secrets.token_hex(3)}"
+    administer(stack, "teams", "add", other)
+    found = {}
+    for role, (where, *options) in {
+        "alice": (team,),
+        "tom": (team,),
+        "lea": (team, "--lead"),
+        "bob": (other,),
+    }.items():
+        name = f"{role}-{secrets.token_hex(3)}"
+        code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", where, *options))
+        assert code
+        found[role] = Person(name, stack, tmp_path / role)
+        found[role].home.mkdir()
+        printed = found[role].types("mlplatform", "login", code[1])
+        assert f"Logged in as {name}" in printed, printed
+        assert found[role].token_file.stat().st_mode & 0o077 == 0
+    yield found
+    for person in found.values():
+        administer(stack, "people", "remove", person.name)

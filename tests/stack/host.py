@@ -39,6 +39,7 @@ ENV = {
     "DISK_NEEDED_GB": "5",
     "LEAST_SECONDS": "0",
     "GRACE_SECONDS": "10",
+    "OVERDUE_SECONDS": "120",
     "WEBHOOK_SCHEMES": "https,http",
     "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",

@@ -3,115 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
-from host import CHECKOUT, ENV, Stack, run, wait_for
+from host import CHECKOUT, ENV, Stack, wait_for
+from persons import SECRET, Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.settings.environment import environment
-from mlplatform.stack.env import client_settings
 
-SECRET = "of-alice-only"
-"""A value to look for in answers."""
-
-ENVIRONMENT = f'{{"env_vars": {{"API_KEY": "{SECRET}"}}}}'
 SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
 REVOKED_SECONDS = 60
 """A revoked token is refused within this time."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """A person of the test, with a laptop that has a home folder and no checkout."""
-
-    name: str
-    stack: Stack
-    home: Path
-
-    @property
-    def _variables(self) -> dict[str, str]:
-        address = f"http://127.0.0.1:{self.stack.settings.ray_port}"
-        ray = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
-        return {"HOME": str(self.home), "PATH": os.environ["PATH"], **ray}
-
-    @property
-    def token_file(self) -> Path:
-        return self.home / ".ray/auth_token"
-
-    def types(self, *command: str) -> str:
-        """Run a command of the package or of Ray as this person; return everything that it prints."""
-        program, *arguments = command
-        path = str(CHECKOUT / ".venv/bin" / program)
-        done = run(path, *arguments, cwd=self.home, env=self._variables, check=False)
-        return done.stdout + done.stderr
-
-    def asks(self, method: str, path: str) -> httpx.Response:
-        """Send a request to the gateway with this person's token."""
-        headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
-        return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
-
-
-def administer(stack: Stack, *words: str) -> str:
-    """Run a command on the host, with the settings that `mlplatform env` prints: those of the shared token."""
-    variables = {**environment(), **client_settings(stack.root).environment()}
-    return run(str(CHECKOUT / ".venv/bin/mlplatform"), *words, env=variables).stdout
-
-
-@pytest.fixture
-def team(stack: Stack) -> str:
-    """A new team: teams stay, because jobs refer to them."""
-    name = f"vision-{secrets.token_hex(3)}"
-    printed = administer(stack, "teams", "add", name)
-    assert "It does not guarantee" in printed
-    return name
-
-
-@pytest.fixture
-def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person]]:
-    """Alice, her lead Lea and her team-mate Tom, and Bob of another team; all have logged in with their codes."""
-    other = f"audio-{secrets.token_hex(3)}"
-    administer(stack, "teams", "add", other)
-    found = {}
-    for role, (where, *options) in {
-        "alice": (team,),
-        "tom": (team,),
-        "lea": (team, "--lead"),
-        "bob": (other,),
-    }.items():
-        name = f"{role}-{secrets.token_hex(3)}"
-        code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", where, *options))
-        assert code
-        found[role] = Person(name, stack, tmp_path / role)
-        found[role].home.mkdir()
-        printed = found[role].types("mlplatform", "login", code[1])
-        assert f"Logged in as {name}" in printed, printed
-        assert found[role].token_file.stat().st_mode & 0o077 == 0
-    yield found
-    for person in found.values():
-        administer(stack, "people", "remove", person.name)
-
-
-def submit(person: Person, *command: str, gpus: int = 0, folder: Path | None = None) -> str:
-    """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
-    metadata = '--metadata-json={"user": "somebody-else"}'
-    options = ["--no-wait", metadata, f"--runtime-env-json={ENVIRONMENT}", f"--entrypoint-num-gpus={gpus}"]
-    if folder:
-        options.append(f"--working-dir={folder}")
-    printed = person.types("ray", "job", "submit", *options, "--", *command)
-    found = re.search(r"Job '(\S+)' submitted successfully", printed)
-    assert found, printed
-    return found[1]
 
 
 def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:

@@ -34,7 +34,7 @@ def read(recorded: dict[str, Any]) -> Utilisation:
 def test_gpu_load_and_holders_are_read(recorded: dict[str, Any]) -> None:
     model = "NVIDIA H100 80GB HBM3"
     assert read(recorded).gpus == [
-        GpuUse("ray-worker-0", 0, model, 87, 61440 * MIB, 81559 * MIB, {"group": 1.0}),
+        GpuUse("ray-worker-0", 0, model, 87, 61440 * MIB, 81559 * MIB, {"group": 1.0}, {"group": 61440 * MIB}),
         GpuUse("ray-worker-0", 1, model, None, 20480 * MIB, 81559 * MIB, {"plain": 0.5, "task": 0.5}),
     ]
 
@@ -76,3 +76,14 @@ def test_two_processes_of_a_job_share_a_gpu(recorded: dict[str, Any]) -> None:
     task = next(worker for worker in workers if worker["cmdline"] == ["ray::t"])
     workers.append(copy.deepcopy(task))
     assert read(recorded).gpus[1].holders == {"plain": 0.5, "task": 1.0}
+
+
+def test_memory_of_a_shared_gpu_is_added_up_per_job(recorded: dict[str, Any]) -> None:
+    """Process ids as the driver lists them; of one that Ray does not know, nobody can tell whose it is."""
+    detail = recorded["details"][0]
+    task = next(worker for worker in detail["workers"] if worker["cmdline"] == ["ray::t"])
+    sizes = {task["pid"]: 4096, 999_999: 8192}
+    listed = {str(pid): {"pid": pid, "gpuMemoryUsage": size} for pid, size in sizes.items()}
+    detail["gpus"][1]["processesPids"] = listed
+    shared = read(recorded).gpus[1]
+    assert (shared.holders, shared.memory_of) == ({"plain": 0.5, "task": 0.5}, {"task": 4096 * MIB})

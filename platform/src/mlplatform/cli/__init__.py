@@ -13,6 +13,7 @@ from mlplatform.cli import (
     local,
     login,
     models,
+    notify,
     output,
     people,
     queue,
@@ -33,13 +34,14 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.add_typer(jobs.app, name="jobs")
-for verb in (jobs.logs, jobs.wait, jobs.stop):
+for verb in (jobs.logs, jobs.wait, jobs.stop, jobs.resume):
     app.command(verb.__name__)(verb)
 app.command("top")(top.top)
 for view in (queue.queue, queue.why):
     app.command(view.__name__)(view)
 app.command("audit")(audit.audit)
 app.command("usage")(usage.usage)
+app.command("notify")(notify.notify)
 for session in (login.login, login.logout):
     app.command(session.__name__)(session)
 app.add_typer(people.app, name="people")

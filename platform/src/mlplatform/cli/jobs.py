@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from mlplatform.cli.output import print_table, span
-from mlplatform.cli.submit import report_end
+from mlplatform.cli.submit import report_end, report_end_of_array
 from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
+    from mlplatform.client.jobs import Array, Job
     from mlplatform.storage.checkpoints import KeptCheckpoint
 
 LATEST = 20
@@ -28,7 +31,7 @@ class _JobsOrId(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=_JobsOrId, help="Jobs: list, show, follow, stop, delete. `jobs ID` shows one.")
+app = typer.Typer(cls=_JobsOrId, help="Jobs: list, show, follow, stop, resume, delete. `jobs ID` shows one.")
 
 JobId = Annotated[str, typer.Argument(help="Id of the job, as `submit` and `jobs` print it.")]
 All = Annotated[bool, typer.Option("--all", help=f"All jobs instead of the latest {LATEST}.")]
@@ -51,10 +54,7 @@ def list_jobs(all_: All = False, state: State = None, user: User = None) -> None
     with Jobs() as client:
         found = client.list(state=state, user=user)
     shown = found if all_ else found[:LATEST]
-    print_table(
-        ["Job", "Status", "User", "Started", "Command"],
-        [(job.id, job.status, job.user, span(job.started), job.entrypoint) for job in shown],
-    )
+    print_table(["Job", "Status", "User", "Started", "Command"], _rows(shown))
     if len(shown) < len(found):
         print(f"The latest {len(shown)} of {len(found)} jobs; --all lists every one.")
 
@@ -67,6 +67,9 @@ def show(job_id: JobId) -> None:
     from mlplatform.durations import in_words
 
     with Jobs() as client:
+        if array := client.arrays.find(job_id):
+            _show_array(array)
+            return
         job, attempts = client.with_attempts(job_id)
     facts = [
         ("Status", job.status),
@@ -119,16 +122,36 @@ def wait(
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        report_end(client.wait(job_id, timeout))
+        if client.arrays.find(job_id):
+            report_end_of_array(client.arrays.wait(job_id, timeout))
+        else:
+            report_end(client.wait(job_id, timeout))
 
 
 @app.command()
 def stop(job_id: JobId) -> None:
-    """Stop a job; its checkpoints and its run stay."""
+    """Stop a job, or all jobs of an array; checkpoints and runs stay, so that `resume` can continue it."""
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
+        if client.arrays.find(job_id):
+            print(f"{client.arrays.stop(job_id)} jobs of array {job_id} are stopping.")
+        else:
+            print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
+
+
+@app.command()
+def resume(
+    job_id: JobId,
+    limit: Annotated[str | None, typer.Option(help="New time limit, as in 8h (default: the former one).")] = None,
+) -> None:
+    """Continue a job that was stopped or has failed: the same job and run, from its last checkpoint if it has one."""
+    from mlplatform.client.audit import seconds_in
+    from mlplatform.client.jobs import Jobs
+
+    limit_s = None if limit is None else seconds_in(limit, "--limit")
+    with Jobs() as client:
+        print(client.resume(job_id, limit_s))
 
 
 @app.command()
@@ -139,6 +162,31 @@ def delete(job_id: JobId) -> None:
     with Jobs() as client:
         client.delete(job_id)
     print(f"Job {job_id} is deleted.")
+
+
+def _rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
+    """Return a row of the table per job; one for all listed jobs of an array."""
+    from mlplatform.client.arrays import counted
+
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.array or job.id, []).append(job)
+    return [
+        (
+            name,
+            counted(Counter(job.status for job in group)) if group[0].array else group[0].status,
+            group[0].user,
+            span(min((job.started for job in group if job.started), default=None)),
+            group[0].entrypoint,
+        )
+        for name, group in groups.items()
+    ]
+
+
+def _show_array(array: Array) -> None:
+    print(f"Array {array.id}: {array.progress}.")
+    rows = [(job, state, (array.messages[job].strip().splitlines() or [""])[-1]) for job, state in array.states.items()]
+    print_table(["Job", "Status", "Message"], rows)
 
 
 def _results(job_id: str) -> dict[str, str]:

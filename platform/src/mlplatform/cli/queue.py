@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,11 +33,13 @@ def queue(
         print("No job waits for resources.")
         return
     _warn_if_old(found)
+    arrays = Counter(entry["array"] for entry in found.entries)
+    heads = {entry["array"] or entry["job"]: entry for entry in reversed(found.entries)}
     print_table(
         ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"],
         [
             (
-                entry["job"],
+                _name(entry, arrays[entry["array"]]),
                 str(entry["place"]),
                 entry["person"],
                 entry["team"],
@@ -43,11 +47,15 @@ def queue(
                 span(datetime.fromisoformat(entry["arrived"])),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
-            for entry in found.entries
+            for entry in reversed(heads.values())
         ],
     )
     if found.waiting > len(found.entries):
         print(f"{found.waiting - len(found.entries)} more wait.")
+
+
+def _name(entry: Mapping[str, Any], of_array: int) -> str:
+    return f"{entry['job']} and {of_array - 1} more" if entry["array"] and of_array > 1 else str(entry["job"])
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:

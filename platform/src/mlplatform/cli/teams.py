@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,10 @@ Weight = Annotated[
     float | None, typer.Option(min=0, help="Part of what is left over, relative to other teams (default 1).")
 ]
 Limit = Annotated[str | None, typer.Option(help="Time limit of jobs that set none (default 24h).")]
+Idle = Annotated[
+    str | None,
+    typer.Option(help="Time after which others may have the GPUs of a job that does nothing with them, or never."),
+]
 Cap = Annotated[
     list[str] | None,
     typer.Option(help="Upper limit of the team: gpus=4, cpus=, running= or waiting=; repeatable."),
@@ -29,17 +34,20 @@ def add(
     cpus: Cpus = None,
     weight: Weight = None,
     default_limit: Limit = None,
+    idle_after: Idle = None,
     cap: Cap = None,
     person_cap: PersonCap = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
-    from mlplatform.client.people import GUARANTEES, add_team, connected
+    from mlplatform.client.people import GUARANTEES, add_team, beyond_nodes, connected
     from mlplatform.settings.job import settings
 
-    values = _values(gpus, cpus, weight, default_limit, cap, person_cap)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
     with connected(settings()) as link:
         add_team(link, name, values)
+        warning = beyond_nodes(link)
     print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
+    _warn(warning)
 
 
 @app.command("set")
@@ -49,17 +57,20 @@ def set_(
     cpus: Cpus = None,
     weight: Weight = None,
     default_limit: Limit = None,
+    idle_after: Idle = None,
     cap: Cap = None,
     person_cap: PersonCap = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    from mlplatform.client.people import connected, set_team
+    from mlplatform.client.people import beyond_nodes, connected, set_team
     from mlplatform.settings.job import settings
 
-    values = _values(gpus, cpus, weight, default_limit, cap, person_cap)
+    values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
     with connected(settings()) as link:
         set_team(link, name, values)
+        warning = beyond_nodes(link)
     print(f"Changed team {name}.")
+    _warn(warning)
 
 
 @app.command("list")
@@ -67,6 +78,7 @@ def list_() -> None:
     """Show all teams with their shares and limits."""
     from mlplatform.cli.output import print_table
     from mlplatform.client.people import connected, teams
+    from mlplatform.durations import in_words
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
@@ -79,11 +91,17 @@ def list_() -> None:
             team["name"],
             *(f"{team[column]:g}" for column in ("share_gpus", "share_cpus", "weight")),
             f"{team['default_limit_s'] / 3600:g} h",
+            in_words(team["idle_s"]) if team["idle_s"] else "never",
             _shown(team["caps"]),
         )
         for team in found
     ]
-    print_table(["Team", "GPUs", "CPUs", "Weight", "Time limit", "Upper limits"], rows)
+    print_table(["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"], rows)
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        print(warning, file=sys.stderr)
 
 
 def _values(
@@ -91,6 +109,7 @@ def _values(
     cpus: float | None,
     weight: float | None,
     default_limit: str | None,
+    idle_after: str | None,
     cap: list[str] | None,
     person_cap: list[str] | None,
 ) -> dict[str, Any]:
@@ -103,11 +122,18 @@ def _values(
         "share_cpus": cpus,
         "weight": weight,
         "default_limit_s": None if default_limit is None else seconds_in(default_limit, "--default-limit"),
+        "idle_s": None if idle_after is None else _idle_s(idle_after),
     }
     if cap or person_cap:
         caps = {"team": caps_in("--cap", cap or []), "person": caps_in("--person-cap", person_cap or [])}
         given["caps"] = {whose: limits for whose, limits in caps.items() if limits}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _idle_s(text: str) -> int:
+    from mlplatform.client.audit import seconds_in
+
+    return 0 if text == "never" else seconds_in(text, "--idle-after")
 
 
 def _shown(caps: dict[str, dict[str, float]]) -> str:

@@ -36,7 +36,7 @@ def usage(
 
     A job reserves what its entry point and its workers declare, from its start until its end. Attempts that overlap the
     beginning or the end of the time are counted in part, running ones until now. Lost: in attempts that the platform
-    has lost, for which nobody pays.
+    has lost, for which nobody pays. Used: time for which GPUs were measured to compute.
     """
     from mlplatform.client.connection import Connection
     from mlplatform.client.usage import moment, read
@@ -67,7 +67,7 @@ def _print_csv(found: Sequence[Mapping[str, Any]], by: _By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
     names = ["job", "sequence", "person", "team"] if by is _By.JOB else [str(by)]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
-    columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "overtime_gpu_seconds"]
+    columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "overtime_gpu_seconds", "used_gpu_seconds"]
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)
@@ -84,13 +84,14 @@ def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
     print_table(
         [
             *(name.capitalize() for name in (*names, *counts)),
-            *("GPU hours", "CPU hours", "Lost GPU hours", "Lost CPU hours"),
+            *("GPU hours", "CPU hours", "Lost GPU hours", "Lost CPU hours", "Used GPU hours"),
         ],
         [
             (
                 *(entry[name] or "-" for name in names),
                 *(str(entry[name]) for name in counts),
                 *(f"{entry[name] / _HOUR:.2f}" for name in sums),
+                "-" if entry.get("used_gpu_seconds") is None else f"{entry['used_gpu_seconds'] / _HOUR:.2f}",
             )
             for entry in largest
         ],

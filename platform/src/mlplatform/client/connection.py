@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import httpx
 
@@ -21,6 +21,9 @@ PATIENCE_SECONDS = 180.0
 
 # Ray's dashboard answers within milliseconds, but on a busy machine its first answers took more than 10 s.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+Answer = TypeVar("Answer")
 
 
 class UnavailableError(UnreachableError):
@@ -76,7 +79,10 @@ class Connection:
             JobError: there is no such job, or the request is rejected.
             CapacityError: the job can never run.
         """
-        response = self.send(method, path, **options)
+        return self.checked(self.send(method, path, **options), job_id=job_id, named=named)
+
+    def checked(self, response: httpx.Response, *, job_id: str | None = None, named: bool = False) -> httpx.Response:
+        """Return a successful answer, and raise the error of any other, as `call` does."""
         if not response.is_success:
             self._raise(response, job_id, named)
         return response
@@ -109,16 +115,21 @@ class Connection:
         return details
 
     def details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
-        """Return a job's details; retry while the gateway is unavailable, for three minutes at most.
+        """Return a job's details; retry while the gateway is unavailable, as `patiently` does."""
+        return self.patiently(lambda: self.details(job_id), known)
+
+    def patiently(self, ask: Callable[[], Answer], known: bool = True) -> Answer:
+        """Return what a request returns; retry while the gateway is unavailable, for three minutes at most.
 
         Args:
-            known: the job existed before, so a missing answer or job is treated as temporary; otherwise, retry only
-                while the gateway itself reports that it is unavailable.
+            ask: sends the request.
+            known: what it is about existed before, so a missing answer or object is treated as temporary; otherwise,
+                retry only while the gateway itself reports that it is unavailable.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                return self.details(job_id)
+                return ask()
             except (UnreachableError, JobError) as error:
                 if time.monotonic() > deadline or not (known or isinstance(error, UnavailableError)):
                     raise

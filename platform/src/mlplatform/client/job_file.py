@@ -13,9 +13,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.client.renamed import with_new_names
+from mlplatform.contract import ARRAY_JOBS
 from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
+from mlplatform.scheduling.queue import JobClass
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
 NAME = "job.toml"
@@ -70,6 +72,15 @@ class JobFile(BaseModel):
     limit: Annotated[str, AfterValidator(_duration)] | None = None
     """Time limit of an attempt, as in `4h`, after which it leaves for others; None means the team's."""
 
+    job_class: JobClass | None = Field(None, alias="class")
+    """Order among the jobs of the team: urgent, normal or idle; None means normal."""
+
+    array: int | None = Field(None, ge=1, le=ARRAY_JOBS)
+    """Number of jobs to submit, which differ in MLPLATFORM_ARRAY_INDEX only; None means a job without an index."""
+
+    at_most: int | None = Field(None, ge=1, le=ARRAY_JOBS)
+    """Jobs of the array that may run at the same time; None means that there is no limit."""
+
     wait_for_capacity: bool = False
     """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""
 
@@ -104,7 +115,7 @@ class JobFile(BaseModel):
         Raises:
             JobError: an option has a value that is not valid.
         """
-        values = self.model_dump(exclude_unset=True)
+        values = self.model_dump(exclude_unset=True, by_alias=True)
         for key, value in options.items():
             values[key] = {**(values.get(key) or {}), **value} if isinstance(value, Mapping) else value
         return self._checked(values, "The options")
@@ -179,6 +190,9 @@ def submit(client: Jobs, job: Submission, on_wait: Callable[[Shortage], None] | 
         note=job.file.note,
         max_restarts_on_failure=job.file.max_restarts_on_failure,
         max_restarts_on_loss=job.file.max_restarts_on_loss,
+        job_class=job.file.job_class,
+        array=job.file.array,
+        at_most=job.file.at_most,
         limit_s=None if job.file.limit is None else seconds_in(job.file.limit),
         wait_for_capacity=job.file.wait_for_capacity,
         pip=job.file.pip,
@@ -204,11 +218,16 @@ def _with_arguments(command: str | list[str], arguments: Sequence[str]) -> str |
     return [*command, *arguments]
 
 
+def _keys(model: type[BaseModel]) -> list[str]:
+    """Return the keys of a table as they are written."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
 def _problem(problem: Any) -> str:
     """Return one of pydantic's errors in terms of the file's keys."""
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         known = Workers if "." in key else JobFile
-        return f"unknown key {key!r}, the known ones are {', '.join(known.model_fields)}"
+        return f"unknown key {key!r}, the known ones are {', '.join(_keys(known))}"
     what = problem["msg"].removeprefix("Value error, ")
     return f"{key} = {problem['input']!r}: {what[0].lower()}{what[1:]}"

@@ -7,27 +7,27 @@ The protocol is that of `ray.job_submission.JobSubmissionClient`
 from __future__ import annotations
 
 import json
-import re
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
 from mlplatform import durations
-from mlplatform.client import connection, git
+from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
+from mlplatform.client.arrays import Array as Array
+from mlplatform.client.arrays import Arrays
 from mlplatform.client.attempts import Attempt as Attempt
 from mlplatform.client.connection import Connection, OlderGatewayError
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow
 from mlplatform.client.follow import report_in as report_in
+from mlplatform.client.job import Job as Job
 from mlplatform.client.renamed import renamed
+from mlplatform.client.request import new_id as new_id
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources as Resources
@@ -37,9 +37,6 @@ from mlplatform.settings.job import Settings, settings
 STATES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
 """States of a job, as Ray names them."""
 
-_NAME_CHARACTERS = 80
-"""Characters of a job's name that its id keeps."""
-
 _LOG_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
 _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
@@ -47,41 +44,11 @@ _UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 _NOTHING = Resources()
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job as the Jobs API describes it."""
-
-    id: str
-    status: str
-    entrypoint: str
-    message: str
-    user: str
-    started: datetime | None
-    ended: datetime | None
-    exit_code: int | None = None
-    """Exit status of the last attempt's entry point, negative for a signal; None until it has one."""
-
-    limit_s: float | None = None
-    """Time limit of an attempt in seconds; None if there is none, or the answer does not contain it."""
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Read the API's `JobDetails`; times are in milliseconds since 1970."""
-        return cls(
-            id=answer["submission_id"] or answer["job_id"],
-            status=answer["status"],
-            entrypoint=answer["entrypoint"],
-            message=answer.get("message") or "",
-            user=(answer.get("metadata") or {}).get("user", ""),
-            started=_time(answer.get("start_time")),
-            ended=_time(answer.get("end_time")),
-            exit_code=answer.get("driver_exit_code"),
-            limit_s=answer.get("limit_s"),
-        )
-
-
 class Jobs:
     """A client of the Jobs API at `settings.ray_address`; a context manager that closes its connections.
+
+    Attributes:
+        arrays: arrays of jobs.
 
     Every method raises:
         UnreachableError: nothing answers at the address.
@@ -93,6 +60,7 @@ class Jobs:
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
         self._link = Connection(self._settings)
+        self.arrays = Arrays(self._link)
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +82,9 @@ class Jobs:
         max_restarts_on_failure: int | None = None,
         max_restarts_on_loss: int | None = None,
         limit_s: float | None = None,
+        job_class: str | None = None,
+        array: int | None = None,
+        at_most: int | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Shortage], None] | None = None,
@@ -135,6 +106,11 @@ class Jobs:
             max_restarts_on_loss: restarts allowed after its node or Ray was lost; None means 3.
             limit_s: seconds from the start of an attempt after which others may have its resources; None means the
                 limit of the owner's team, if any.
+            job_class: `urgent`, `normal` or `idle`, which orders the jobs of a team; None means `normal`. Where people
+                have accounts, only leads and administrators may submit urgent jobs.
+            array: submit so many jobs, which have their index, from 0, in the variable MLPLATFORM_ARRAY_INDEX, and the
+                number of jobs in MLPLATFORM_ARRAY_SIZE.
+            at_most: jobs of the array that may run at the same time; None means that there is no limit.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
@@ -143,7 +119,7 @@ class Jobs:
             max_losses: old name of max_restarts_on_loss; works until 1.0.
 
         Returns:
-            The job's id.
+            The job's id, or that of the array: its jobs are called `<id>.0` and so on.
 
         Raises:
             CapacityError: the nodes alive or recently seen can never run it, and `wait_for_capacity` is not set;
@@ -159,25 +135,13 @@ class Jobs:
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder)
-        options = _job_options(workers, on_failure, on_loss, limit_s, wait_for_capacity)
-        noted = {"MLPLATFORM_NOTE": note} if note else {}
-        runtime_env: dict[str, Any] = {
-            "working_dir": package,
-            "env_vars": self._environment(job_id, {**noted, **(env or {})}),
-        }
-        request: dict[str, Any] = {
-            "entrypoint": command,
-            "submission_id": job_id,
-            "runtime_env": {**runtime_env, "pip": list(pip)} if pip else runtime_env,
-            "metadata": self._metadata(folder, command) | ({"note": note} if note else {}) | options,
-            "entrypoint_num_cpus": resources.cpus,
-            "entrypoint_num_gpus": resources.gpus,
-            "entrypoint_resources": dict(resources.custom) or None,
-        }
-        if labels := self._settings.driver_labels:
-            request["entrypoint_label_selector"] = labels
-        answer = self._call("POST", "/api/jobs/", json={k: v for k, v in request.items() if v is not None})
-        return str(answer.json()["submission_id"])
+        options = request.options(workers, on_failure, on_loss, limit_s, job_class, wait_for_capacity)
+        body = request.body(
+            self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
+        )
+        if array is not None:
+            return self.arrays.submit(body, array, at_most)
+        return str(self._call("POST", "/api/jobs/", json=body).json()["submission_id"])
 
     def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:
         """Return the stored jobs, latest first.
@@ -278,6 +242,25 @@ class Jobs:
         """Ask a job to end: SIGTERM now, SIGKILL a few seconds later; False when it had ended before."""
         return bool(self._call("POST", f"/api/jobs/{job_id}/stop", job_id=job_id).json()["stopped"])
 
+    def resume(self, job_id: str, limit_s: float | None = None) -> str:
+        """Continue a job that was stopped or has failed: the same job and run, from its last checkpoint if it has one.
+
+        It waits behind the jobs that wait already, and its allowed restarts are counted from the beginning.
+
+        Args:
+            job_id: the job.
+            limit_s: new time limit of an attempt in seconds; None keeps the former one.
+
+        Returns:
+            What happens now, in a sentence.
+
+        Raises:
+            JobError: the job is open, has succeeded or does not exist, or its files were removed since it ended.
+        """
+        body = {} if limit_s is None else {"limit": durations.written(limit_s)}
+        answer = self._call("POST", f"/platform/jobs/{job_id}/resume", job_id=job_id, json=body)
+        return str(answer.json()["message"])
+
     def delete(self, job_id: str) -> None:
         """Delete an ended job and its log; its checkpoints and its run stay.
 
@@ -305,12 +288,6 @@ class Jobs:
         self._call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
 
-    def _environment(self, job_id: str, env: Mapping[str, str]) -> dict[str, str]:
-        return {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": self._settings.user, **env}
-
-    def _metadata(self, folder: Path, command: str) -> dict[str, str]:
-        return {"user": self._settings.user, **git.describe(folder, command)}
-
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self._link.call(method, path, **options)
 
@@ -329,32 +306,3 @@ def check_capacity(entry: Resources = _NOTHING, workers: WorkerGroup | None = No
 
 def _fields(asked: Resources | WorkerGroup) -> dict[str, Any]:
     return {**vars(asked), "custom": dict(asked.custom)}
-
-
-def _job_options(
-    workers: WorkerGroup | None,
-    max_restarts_on_failure: int,
-    max_restarts_on_loss: int | None,
-    limit_s: float | None,
-    wait: bool,
-) -> dict[str, str]:
-    """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
-    group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
-    options = {
-        **group,
-        "max_restarts_on_failure": max_restarts_on_failure or None,
-        "max_restarts_on_loss": max_restarts_on_loss,
-        "time_limit": None if limit_s is None else durations.written(limit_s),
-        "wait_for_capacity": "true" if wait else None,
-    }
-    return {key: str(value) for key, value in options.items() if value is not None}
-
-
-def new_id(name: str) -> str:
-    """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
-    plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
-    return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def _time(milliseconds: int | None) -> datetime | None:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None

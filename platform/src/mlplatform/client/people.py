@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.errors import AccessError, SettingsError
+from mlplatform.errors import AccessError, SettingsError, UnreachableError
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings, default_token_file
 
@@ -93,6 +93,26 @@ def teams(link: Connection) -> Sequence[Mapping[str, Any]]:
     return found
 
 
+def beyond_nodes(link: Connection) -> str | None:
+    """Return a sentence if the shares of the teams add up to more than the nodes have; None if they do not.
+
+    Shares then shrink in proportion, so that no team gets what it was promised.
+    """
+    try:
+        use = link.call("GET", "/platform/utilisation").json()
+    except UnreachableError:
+        return None
+    have = {"GPUs": len(use["gpus"]), "CPUs": sum(node["cpus"] for node in use["nodes"])}
+    found = teams(link)
+    shares = {"GPUs": sum(team["share_gpus"] for team in found), "CPUs": sum(team["share_cpus"] for team in found)}
+    beyond = [f"{shares[kind]:g} {kind} of {have[kind]:g}" for kind in have if shares[kind] > have[kind]]
+    if not beyond:
+        return None
+    return (
+        f"The shares of the teams add up to {' and '.join(beyond)} that the nodes have, so they shrink in proportion."
+    )
+
+
 def tokens(link: Connection) -> Sequence[Mapping[str, Any]]:
     """Return the person's own tokens; all tokens for administrators."""
     found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/tokens").json()["tokens"]
@@ -102,6 +122,17 @@ def tokens(link: Connection) -> Sequence[Mapping[str, Any]]:
 def revoke(link: Connection, token_id: str) -> None:
     """Revoke a token."""
     link.call("DELETE", f"/platform/tokens/{quote(token_id)}", named=True)
+
+
+def webhook(link: Connection) -> str | None:
+    """Return the address to which messages about the person's jobs are sent; None if there is none."""
+    url: str | None = link.call("GET", "/platform/webhook").json()["url"]
+    return url
+
+
+def set_webhook(link: Connection, url: str | None) -> None:
+    """Set the address to which messages about the person's jobs are sent; None sends no more."""
+    link.call("PUT", "/platform/webhook", json={"url": url})
 
 
 def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:

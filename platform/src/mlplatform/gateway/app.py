@@ -17,6 +17,7 @@ from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
+from mlplatform.gateway.control.messages import Messenger
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
@@ -32,8 +33,11 @@ from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
+from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
+from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
+from mlplatform.gateway.http.arrays import ArrayRoutes
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
@@ -45,6 +49,7 @@ from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.people import PeopleRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
@@ -56,8 +61,11 @@ from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
+from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.ray import RayHead
+from mlplatform.gateway.upstream.utilisation import UtilisationSource
+from mlplatform.gateway.upstream.webhooks import WebhookSender
 from mlplatform.gateway.usage.report import UsageReader
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.queue import Rules
@@ -83,14 +91,19 @@ def create_app(config: GatewaySettings) -> Starlette:
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
+    utilisation = UtilisationSource(head)
     reconciler = Reconciler(
         *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
-        rules=Rules(grace_s=config.grace_seconds, protected_s=config.least_seconds),
+        rules=Rules(config.grace_seconds, config.overdue_seconds, config.least_seconds),
+        use=utilisation,
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
+    sender = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
-    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, disks)
+    admission = Admission(store.engine, reconciler, disks)
+    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, admission)
+    messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
     backups = Backups(config.backups, config.backup_hours)
     usage = UsageReader(store.engine)
@@ -103,7 +116,6 @@ def create_app(config: GatewaySettings) -> Starlette:
     check = TokenCheck(token.read, audit, tokens, services)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
-    utilisation = http_utilisation.UtilisationSource(head)
     explanations = http_queue.Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     pages = mlflow.JobPages(tracking) if tracking else None
@@ -119,7 +131,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
         packages.tidy()
-        tasks = [asyncio.create_task(work) for work in (reconciler.run(), logs.run(), retention.run())]
+        tasks = [asyncio.create_task(work) for work in (reconciler.run(), logs.run(), retention.run(), messenger.run())]
         for task in tasks:
             task.add_done_callback(_exit_with)
         try:
@@ -129,7 +141,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy, page, grafana):
+            for part in (head, outages, proxy, page, grafana, sender):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
@@ -139,6 +151,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     routes = guarded(
         [
             *jobs.routes(),
+            *ArrayRoutes(store, people, reconciler, admission).routes(),
+            *ResumeRoutes(store, reconciler, logs, packages, admission).routes(),
             *http_packages.routes(packages, audit=audit, disks=disks),
             *http_disks.routes(disks),
             *http_retention.routes(retention, audit),
@@ -150,6 +164,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_starts.routes(starts, metrics),
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check).routes(),
+            *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_utilisation.routes(overview, reconciler, utilisation),
             *front_page.routes(),
             *published,

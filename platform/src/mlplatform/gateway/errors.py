@@ -5,6 +5,7 @@ PlatformError
 │   ├── NoSuchJobError        no job has the id
 │   ├── JobExistsError        the id of a new job is in use
 │   ├── JobIsOpenError        a job that has not ended cannot be deleted
+│   ├── NotResumableError     a job that is open or has succeeded cannot be resumed
 │   └── RefusedError          Ray rejects the job for good
 ├── StorageError
 │   └── PackageError          a package was rejected
@@ -45,6 +46,10 @@ class JobIsOpenError(JobError):
         super().__init__(
             f"Attempted to delete job '{job_id}', but it is in a non-terminal state {status}; stop it first."
         )
+
+
+class NotResumableError(JobError):
+    """A job that is open or has succeeded cannot be resumed."""
 
 
 REJECTS = "Ray rejects the job"

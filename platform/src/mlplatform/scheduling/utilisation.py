@@ -53,6 +53,7 @@ class GpuUse:
         memory_used: bytes; None if they are not measured.
         memory_total: bytes; None if they are not measured.
         holders: amount of this GPU by job id; it may be a fraction.
+        memory_of: bytes in use by job id; without the jobs for which nothing measures them.
     """
 
     node: str
@@ -62,6 +63,7 @@ class GpuUse:
     memory_used: int | None = None
     memory_total: int | None = None
     holders: Mapping[str, float] = field(default_factory=dict)
+    memory_of: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,10 @@ def _gpus(node: Node, detail: Mapping[str, Any], submitted: Mapping[str, str]) -
     Ray numbers the GPUs that it hands out by their position among the visible ones, which in a container are all.
     """
     holders: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    processes: dict[int, str] = {}
     for worker in detail.get("workers") or []:
         if job_id := _owner(worker, detail.get("actors") or {}, submitted):
+            processes[worker.get("pid", 0)] = job_id
             for index, amount in _slots(worker).items():
                 holders[index][job_id] += amount
     measured = detail.get("gpus") or []
@@ -139,7 +143,22 @@ def _gpus(node: Node, detail: Mapping[str, Any], submitted: Mapping[str, str]) -
         # Ray writes -1 if the driver does not tell, as for a part of a GPU (MIG).
         percent = gpu["utilizationGpu"] if (gpu.get("utilizationGpu") or 0) >= 0 else None
         used, total = gpu["memoryUsed"] * _MIB, gpu["memoryTotal"] * _MIB
-        yield GpuUse(node.name, index, gpu["name"], percent, used, total, held)
+        yield GpuUse(node.name, index, gpu["name"], percent, used, total, held, _memory(gpu, held, processes))
+
+
+def _memory(gpu: Mapping[str, Any], held: Mapping[str, float], processes: Mapping[int, str]) -> Mapping[str, int]:
+    """Return the memory in use of a GPU by job id.
+
+    The only holder uses all of it. Of several, the driver counts the memory of each process, by an id that Ray knows
+    unless the container has process ids of its own, and without the processes that a worker has started itself.
+    """
+    if len(held) == 1:
+        return {next(iter(held)): gpu["memoryUsed"] * _MIB}
+    used: dict[str, int] = defaultdict(int)
+    for process in (gpu.get("processesPids") or {}).values():
+        if job_id := processes.get(process["pid"]):
+            used[job_id] += process["gpuMemoryUsage"] * _MIB
+    return dict(used)
 
 
 def _owner(worker: Mapping[str, Any], actors: Mapping[str, Any], submitted: Mapping[str, str]) -> str | None:

@@ -99,6 +99,15 @@ class GatewaySettings(EnvironmentSettings):
     least_seconds: float = Field(900, ge=0, validation_alias="MLPLATFORM_GATEWAY_LEAST_SECONDS")
     """Time for which a job runs before it is asked to leave, in seconds; doubled after each time."""
 
+    overdue_seconds: float = Field(259_200, gt=0, validation_alias="MLPLATFORM_GATEWAY_OVERDUE_SECONDS")
+    """Wait after which a job precedes others beyond the shares, and the nodes that it needs are kept, in seconds."""
+
+    webhook_schemes: str = Field("https", validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_SCHEMES")
+    """Schemes of the addresses to which people have messages sent, with commas between them."""
+
+    webhook_private: bool = Field(False, validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_PRIVATE")
+    """Allow addresses of private networks there, such as that of a chat server in the same building."""
+
     disks: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_DISKS")
     """Folder with one folder per disk that jobs write to through services; None: only that of the gateway's files."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlplatform import advice as advice_module
 from mlplatform import contract
 from mlplatform.compat import ray_core
-from mlplatform.contract import TAG_ATTEMPT, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
+from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
 from mlplatform.errors import FencedError
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
@@ -189,6 +189,7 @@ def _open(
     # MLflow rejoins a run only if its experiment is the active one.
     mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
     own_tags = {} if guest else job_tags(config)
+    _forget_end(earlier)
     return mlflow.start_run(run_id=earlier.info.run_id, tags={**own_tags, **tags}, log_system_metrics=False), guest
 
 
@@ -271,6 +272,7 @@ def _continued(run: Run) -> Iterator[Run]:
     client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
     client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
     client.update_run(run_id, status="RUNNING")
+    _forget_end(run)
     try:
         yield run
     except BaseException as error:
@@ -278,6 +280,14 @@ def _continued(run: Run) -> Iterator[Run]:
         raise
     finally:
         end_quietly(client, run_id, status)
+
+
+def _forget_end(run: Run) -> None:
+    """Remove why the gateway has ended a run: its job was resumed."""
+    import mlflow
+
+    if TAG_END_REASON in run.data.tags:
+        mlflow.MlflowClient().delete_tag(run.info.run_id, TAG_END_REASON)
 
 
 def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:

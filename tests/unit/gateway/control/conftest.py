@@ -28,7 +28,13 @@ def rules() -> Rules:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules) -> Gateway:
+def use() -> Any:
+    """Source of what the nodes measure; None for that of the head."""
+    return None
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
@@ -43,5 +49,5 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules) -> Ga
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules)
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules, use=use)
     return Gateway(head, store, logs, reconciler)

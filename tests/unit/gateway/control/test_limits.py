@@ -65,7 +65,7 @@ def test_job_at_its_limit_fails_when_another_waits(gateway: Gateway) -> None:
             return job, await gateway.logs.text("limited")
 
     job, log = asyncio.run(scenario())
-    sentence = "The job reached its limit of 1 h; submit it again with a higher --limit."
+    sentence = "The job reached its limit of 1 h; `mlplatform resume` continues it, if needed with a higher --limit."
     assert (job.state, job.message) == (State.FAILED, sentence)
     (attempt,) = job.attempts
     assert (attempt.outcome, attempt.claimant) == (Outcome.FAILED, "")

@@ -166,7 +166,7 @@ def test_job_at_its_limit_is_not_restarted() -> None:
     transition = next_state(verdict, count(max_restarts_on_failure=3), False, True)
     assert (transition.state, transition.message) == (
         State.FAILED,
-        "The job reached its limit of 90 min; submit it again with a higher --limit.",
+        "The job reached its limit of 90 min; `mlplatform resume` continues it, if needed with a higher --limit.",
     )
     assert next_state(verdict, count(), True, True).state is State.STOPPED
 

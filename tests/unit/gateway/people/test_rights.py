@@ -10,12 +10,12 @@ from mlplatform.gateway.people.rights import Relation, Verb, allows, relation
 ALICE = Principal("alice", {"vision": Role.MEMBER, "audio": Role.LEAD})
 
 TABLE = """
-                see  logs  metadata  variables  values  stop  delete  submit
+                see  logs  metadata  variables  values  stop  resume  delete  submit  urgent
 other           x
-team-mate       x    x     x         x                                x
-lead            x    x     x         x                  x     x       x
-owner           x    x     x         x          x       x     x       x
-administrator   x    x     x         x          x       x     x       x
+team-mate       x    x     x         x                                        x
+lead            x    x     x         x                  x     x       x       x       x
+owner           x    x     x         x          x       x     x       x       x       x
+administrator   x    x     x         x          x       x     x       x       x       x
 """
 
 

@@ -6,9 +6,11 @@ from dataclasses import asdict
 
 import pytest
 from held import Clock, Terms, at
+from sqlalchemy.orm import Session
 from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
 
 from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.usage import ledger
 from mlplatform.gateway.usage.ledger import Kind
 from mlplatform.gateway.usage.report import By, UsageReader, Use
 
@@ -107,3 +109,18 @@ def test_totals_do_not_decrease_when_an_end_is_noticed_late(store: JobStore, clo
     assert [total.gpu_seconds] == [200] == [one.gpu_seconds for one in before]
     assert (total.lost_gpu_seconds, total.lost_cpu_seconds) == (200, 100)
     assert read(store, By.PERSON, 0, 200)[0].gpu_seconds == 60
+
+
+def test_measured_use_is_clipped_in_proportion(store: JobStore, clock: Clock) -> None:
+    sequence = add(store, "mine", 2)
+    add(store, "unmeasured", 1, "ada")
+    clock.forward(10)
+    with Session(store.engine) as session, session.begin():
+        for gpu_s in (3.0, 5.0):
+            ledger.use(session, sequence, 1, gpu_s)
+    end(store, SUCCEEDED)
+    used = {(since, until): read(store, By.PERSON, since, until) for since, until in ((0, 100), (5, 100))}
+    assert [{use.person: use.used_gpu_seconds for use in uses} for uses in used.values()] == [
+        {"ada": None, "eve": 8.0},
+        {"ada": None, "eve": 4.0},
+    ]

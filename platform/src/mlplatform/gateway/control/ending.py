@@ -69,7 +69,7 @@ class Finisher:
         replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
         await unless_log_unavailable(self._logs.settle(job.id, attempt.node, observed_at, timeout_s=patience))
-        resumes = replaced and await anyio.to_thread.run_sync(_has_checkpoint, job.id)
+        resumes = replaced and await anyio.to_thread.run_sync(has_checkpoint, job.id)
         if replaced:
             # The attempt may still wake up. The fence is set before the end is stored: from then on the job may be
             # deleted and its id reused.
@@ -147,5 +147,6 @@ class Finisher:
         return judge(Observation(ray, not node_answers, self._outages.recent(age)))
 
 
-def _has_checkpoint(job_id: str) -> bool:
+def has_checkpoint(job_id: str) -> bool:
+    """Return whether a job has a checkpoint from which its next attempt continues."""
     return any("/checkpoint_" in file for file in objects.list_files(addresses.checkpoint_uri(job_id=job_id)))

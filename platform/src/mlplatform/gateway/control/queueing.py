@@ -42,6 +42,7 @@ class Queue:
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
         self._teams: dict[str, Team] = {}
+        self._idle_s: dict[str, int] = {}
         self._usage = Usage()
         self._teams_read = self._usage_read = float("-inf")
 
@@ -86,7 +87,9 @@ class Queue:
             UnreachableError: the database is unavailable.
         """
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
-            self._teams = {row.name: _team(row) for row in await self._people.teams()}
+            rows = await self._people.teams()
+            self._teams = {row.name: _team(row) for row in rows}
+            self._idle_s = {row.name: row.idle_s for row in rows}
             self._teams_read = time.monotonic()
         if time.monotonic() - self._usage_read > _USAGE_SECONDS:
             self._usage = await self._history.read(now())
@@ -98,8 +101,13 @@ class Queue:
             with self._errors.contained(row.id):
                 job = known.get(row.sequence)
                 if job is None or job.preemptions != row.preemptions:
-                    arrived = row.created.timestamp()
-                    job = WaitingJob(**_common(row), request=self._request(row), arrived=arrived, limit_s=row.limit_s)
+                    job = WaitingJob(
+                        **_common(row),
+                        request=self._request(row),
+                        arrived=row.arrived.timestamp(),
+                        limit_s=row.limit_s,
+                        at_most=row.at_most,
+                    )
                 self._waiting[row.sequence] = job
         return list(self._waiting.values())
 
@@ -120,11 +128,17 @@ class Queue:
                 started=attempt.created.timestamp(),
                 ends_by=None if row.limit_s is None else attempt.created.timestamp() + row.limit_s,
                 notice=self._notice(row, attempt),
+                idle=self._is_idle(row, attempt),
                 stays=attempt.grace_s is None,
             )
             for (row, attempt, request, _), place in zip(jobs, places, strict=True)
         ]
         return left, running
+
+    def _is_idle(self, row: JobRow, attempt: AttemptRow) -> bool:
+        """Return whether a job's GPUs have done nothing for as long as its team allows."""
+        idle_s = self._idle_s.get(row.team or "")
+        return bool(idle_s and attempt.idle_since and (now() - attempt.idle_since).total_seconds() >= idle_s)
 
     def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:
         """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
@@ -143,7 +157,8 @@ def _common(row: JobRow) -> dict[str, Any]:
         "sequence": row.sequence,
         "team": row.team or DEFAULT_TEAM,
         "person": row.person or SHARED_TOKEN,
-        "job_class": JobClass.NORMAL,
+        "job_class": JobClass(row.job_class),
+        "array": row.array_id or "",
         "preemptions": row.preemptions,
     }
 

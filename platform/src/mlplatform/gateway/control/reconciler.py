@@ -18,6 +18,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
+from mlplatform.gateway.control.gpus import GpuWatch
 from mlplatform.gateway.control.hanging import HangingStarts
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.infeasible import InfeasibleRequests
@@ -32,6 +33,7 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import resources_of
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
+from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.scheduling.queue import Rules
@@ -69,6 +71,7 @@ class Reconciler:
         tracking: client of MLflow; None without MLflow.
         start_seconds: time in which Ray must start an attempt.
         rules: durations of the queue.
+        use: source of what the nodes' agents measure.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Reconciler:
         tracking: AsyncMlflowRest | None,
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
+        use: UtilisationSource | None = None,
     ) -> None:
         self._driver_labels = driver_labels
         self._store = store
@@ -95,6 +99,7 @@ class Reconciler:
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
+        self._gpus = GpuWatch(store, logs, use or UtilisationSource(head), self._errors, rules.grace_s)
         self.bursts = Bursts()
         self._wake = asyncio.Event()
         self._some_open = asyncio.Event()
@@ -117,9 +122,9 @@ class Reconciler:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forever(self._step_and_wait))
             group.create_task(self._forever(partial(self._infeasible.look, self._some_open, self.look)))
-            group.create_task(self._forever(self._housekeeping.close_runs))
-            group.create_task(self._forever(self._housekeeping.end_leftovers))
-            group.create_task(self._forever(self._housekeeping.clean_ray))
+            group.create_task(self._forever(partial(self._gpus.look, self._some_open, self.look)))
+            for step in (self._housekeeping.close_runs, self._housekeeping.end_leftovers, self._housekeeping.clean_ray):
+                group.create_task(self._forever(step))
             group.create_task(self._outages.watch(self._some_open))
 
     async def look(self) -> ClusterSnapshot:

@@ -45,6 +45,10 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     # Jobs: the verb is the right that somebody needs for the job.
     ("GET", "/platform/jobs/{job_id}"): Verb.SEE,
     ("GET", "/platform/jobs/{job_id}/log"): Verb.LOGS,
+    ("POST", "/platform/jobs/{job_id}/resume"): Verb.RESUME,
+    ("POST", "/platform/arrays"): Verb.SUBMIT,
+    ("GET", "/platform/arrays/{array_id}"): Verb.SEE,
+    ("POST", "/platform/arrays/{array_id}/stop"): Verb.STOP,
     ("GET", "/platform/jobs/{job_id}/run"): Verb.METADATA,
     ("GET", "/platform/jobs/{job_id}/model"): Verb.METADATA,
     ("GET", "/api/jobs/"): Verb.SEE,
@@ -84,6 +88,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("PATCH", "/platform/teams/{name}"): Access.ADMINISTRATORS,
     ("POST", "/platform/tokens"): Access.OPEN,
     ("GET", "/platform/tokens"): Access.PEOPLE,
+    ("GET", "/platform/webhook"): Access.PEOPLE,
+    ("PUT", "/platform/webhook"): Access.PEOPLE,
     ("DELETE", "/platform/tokens/{token_id}"): Access.PEOPLE,
     # Browsers.
     ("POST", "/api/authenticate"): Access.OPEN,

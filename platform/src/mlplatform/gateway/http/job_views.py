@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.rights import Verb, may
 from mlplatform.gateway.people.store import People
+from mlplatform.scheduling.queue import JobClass
 
 _USER = "MLPLATFORM_USER"
 """Variable that would take precedence over the metadata's user in the processes of the job."""
@@ -82,32 +83,41 @@ def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
     return ShownJobs(running, waiting, ended, jobs.counts)
 
 
-async def assign(job: JobRow, principal: Principal, people: People) -> None:
-    """Make a person the owner of a new job, whatever user the submission names; keep a job of the shared token.
+async def assign(principal: Principal, people: People, *jobs: JobRow) -> None:
+    """Make a person the owner of new jobs, whatever user the submission names; keep jobs of the shared token.
 
     A job that sets no limit gets that of its team.
 
-    The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
+    The metadata, which the jobs have in common, may name one of the person's teams as `team`; otherwise the jobs are
+    for the team joined first.
 
     Raises:
-        ForbiddenError: the person is not a member of the team, or of none.
+        ForbiddenError: the person is not a member of the team, or of none, or may not submit urgent jobs for it.
         NoSuchNameError: an administrator names a team that does not exist.
     """
     if not principal.person:
         return
-    team = job.job_metadata.get("team") or next(iter(principal.teams), None)
+    known = {row.name: row for row in await people.teams()}
+    team = jobs[0].job_metadata.get("team") or next(iter(principal.teams), None)
+    _check_team(principal, team, known)
+    if jobs[0].job_class == JobClass.URGENT and not may(principal, Verb.URGENT, None, team):
+        raise ForbiddenError(f"Only leads of team {team} and administrators may submit urgent jobs; use another class.")
+    for job in jobs:
+        job.person, job.team, job.user = principal.person, team, principal.person
+        job.job_metadata = {**job.job_metadata, "user": principal.person}
+        if job.limit_s is None and team in known:
+            job.limit_s = known[team].default_limit_s
+        variables = job.runtime_env.get("env_vars") or {}
+        if _USER in variables:
+            job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
+
+
+def _check_team(principal: Principal, team: str | None, known: Container[str]) -> None:
+    """Raise an error if a person may not submit jobs for a team, or if it does not exist."""
     if not may(principal, Verb.SUBMIT, None, team):
         if not principal.teams:
             raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
         own = " or ".join(principal.teams)
         raise ForbiddenError(f"You may not submit jobs for team {str(team)[:100]!r}; your teams are {own}.")
-    known = {row.name: row for row in await people.teams()}
     if team is not None and team not in principal.teams and team not in known:
         raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
-    job.person, job.team, job.user = principal.person, team, principal.person
-    job.job_metadata = {**job.job_metadata, "user": principal.person}
-    if job.limit_s is None and team in known:
-        job.limit_s = known[team].default_limit_s
-    variables = job.runtime_env.get("env_vars") or {}
-    if _USER in variables:
-        job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}

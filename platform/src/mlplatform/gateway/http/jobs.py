@@ -19,13 +19,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import UnreachableError
-from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.audit.log import Actor, AuditLog
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.control.waiting_limit import WaitingLimit
 from mlplatform.gateway.errors import ForbiddenError, JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
 from mlplatform.gateway.jobs.details import public_reason
@@ -33,14 +33,14 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, StartRow
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission, request_of
+from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.people.rights import Verb, may
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.storage import fence, notice
 
-_BODY_BYTES = 768 << 10
+BODY_BYTES = 768 << 10
 """Size limit of a submission: the agent on the Ray head accepts 1 MiB, and the gateway adds some variables."""
 
 _OTHERS_SECONDS = 3.0
@@ -66,19 +66,18 @@ class JobRoutes:
         logs: JobLogs,
         head: RayHead,
         proxy: ASGIApp,
-        disks: Disks | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._store = store
         self._lists = JobLists(store.engine)
         self._audit = AuditLog(store.engine)
         self._people = People(store.engine)
-        self._limit = WaitingLimit(store.engine)
         self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
         self._head = head
         self._proxy = proxy
-        self._disks = disks or Disks({}, 0)
+        self._admission = admission or Admission(store.engine, reconciler, Disks({}, 0))
         self._version: dict[str, Any] = {}
 
     def routes(self) -> list[Route | WebSocketRoute]:
@@ -103,17 +102,10 @@ class JobRoutes:
     # --- Jobs ---
 
     async def _submit(self, request: Request) -> Response:
-        body = await request_body.whole(request.receive, _BODY_BYTES, "upload files as a package")
+        body = await request_body.whole(request.receive, BODY_BYTES, "upload files as a package")
         job = Submission.parse(body).job()
-        await assign(job, principal_of(request.scope), self._people)
-        await self._disks.check()
-        await self._limit.check(job)
-        if (
-            not job.wait_for_capacity
-            and self._reconciler.needs_check(job)
-            and (free := await self._reconciler.free_capacity())
-        ):
-            free.check(request_of(job))
+        await assign(principal_of(request.scope), self._people, job)
+        await self._admission.check(job)
         with self._reconciler.bursts.submission():
             await self._store.add(job, actor_of(request.scope))
         self._reconciler.wake()
@@ -141,12 +133,7 @@ class JobRoutes:
         return JSONResponse(details_for(request, job))
 
     async def _stop(self, request: Request, job: JobRow) -> Response:
-        stopped, job = await self._store.request_stop(job.id, actor_of(request.scope))
-        if stopped:
-            with suppress(UnreachableError):  # the request is stored, and repeated once the head is back
-                await self._reconciler.stop(job)
-            self._reconciler.wake()
-        return JSONResponse({"stopped": stopped})
+        return JSONResponse({"stopped": await stop(self._store, self._reconciler, job, actor_of(request.scope))})
 
     async def _delete(self, request: Request, job: JobRow) -> Response:
         if not State(job.state).final:
@@ -297,6 +284,16 @@ class JobRoutes:
             return await endpoint(request, job)
 
         return answer
+
+
+async def stop(store: JobStore, reconciler: Reconciler, job: JobRow, actor: Actor) -> bool:
+    """Stop a job; return False if it had already ended."""
+    stopped, job = await store.request_stop(job.id, actor)
+    if stopped:
+        with suppress(UnreachableError):  # the request is stored, and repeated once the head is back
+            await reconciler.stop(job)
+        reconciler.wake()
+    return stopped
 
 
 def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) -> dict[str, Any]:

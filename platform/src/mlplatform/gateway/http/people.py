@@ -62,6 +62,7 @@ class _TeamValues(_Strict):
     weight: _Amount = 1
     caps: _Caps = _Caps()
     default_limit_s: Annotated[int, Field(ge=60, le=366 * 86400)] = 86400
+    idle_s: Annotated[int, Field(ge=0, le=366 * 86400)] = 1800
 
     def values_sent(self) -> dict[str, Any]:
         return self.model_dump(include=self.model_fields_set & DEFAULTS.keys(), exclude_none=True, exclude_unset=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, select, update
@@ -35,6 +35,23 @@ class Notices:
         attempt.leave_by = datetime.fromtimestamp(ask.deadline, UTC)
         attempt.leave_why, attempt.claimant = ask.why, ask.claimant
         job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {ask.why}"
+
+    @transaction
+    def end(self, session: Session, job_id: str, grace_s: float, why: str) -> None:
+        """Record that a job's open attempt has to end as failed, unless it leaves anyhow.
+
+        Args:
+            job_id: the job.
+            grace_s: time that it gets to save its state.
+            why: sentence for its owner.
+        """
+        job = _open(session, job_id)
+        attempt = job.open_attempt if job else None
+        if job is None or attempt is None or attempt.leave_by is not None or job.stop_requested:
+            return
+        attempt.leave_by = datetime.now(UTC) + timedelta(seconds=grace_s)
+        attempt.leave_why, attempt.claimant, attempt.leave_fails = why, "", True
+        job.message = why
 
     @transaction
     def hold(self, session: Session, claim: Claim) -> None:
@@ -72,7 +89,8 @@ def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:
     """Return why an attempt leaves; None if it was not asked to, or its job is to be stopped."""
     if attempt.leave_why is None or job.stop_requested:
         return None
-    return Leaving(attempt.leave_why, None if attempt.claimant else job.limit_s)
+    limit_s = None if attempt.claimant or attempt.leave_fails else job.limit_s
+    return Leaving(attempt.leave_why, limit_s, attempt.leave_fails)
 
 
 def _open(session: Session, job_id: str) -> JobRow | None:

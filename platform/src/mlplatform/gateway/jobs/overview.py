@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, joinedload
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.store import RUNNING_MESSAGE
 
 SHOWN = 50
 """Jobs that are shown per list; a person does not read more."""
@@ -35,10 +36,16 @@ class ShownJob:
     ended: datetime | None
     person: str | None = None
     team: str | None = None
+    array: str | None = None
     leave_by: datetime | None = None
     """Time at which a running job that was asked to leave is stopped; None for all others."""
 
     leave_why: str = ""
+
+    @property
+    def notice(self) -> str:
+        """Message of a running job if it says more than that it runs, such as that its GPUs do nothing; else empty."""
+        return "" if self.state is not State.RUNNING or self.message == RUNNING_MESSAGE else self.message
 
     @classmethod
     def of(cls, job: JobRow) -> ShownJob:
@@ -59,6 +66,7 @@ class ShownJob:
             ended=job.ended,
             person=job.person,
             team=job.team,
+            array=job.array_id,
             leave_by=leaving.leave_by if leaving else None,
             leave_why=(leaving.leave_why or "") if leaving else "",
         )

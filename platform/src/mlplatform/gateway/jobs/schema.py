@@ -16,10 +16,13 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
     # The reconciler reads open jobs only, and the table holds every job since the platform was set up.
-    __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
+    __table_args__ = (
+        Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),
+        Index("jobs_of_arrays", "array_id", postgresql_where=text("array_id IS NOT NULL")),
+    )
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
-    """Order of arrival; never reused for another job."""
+    """Order of arrival; never reused for another job. A job that is resumed arrives again, and gets a new one."""
 
     id: Mapped[str] = mapped_column(unique=True)
     """Submission id of the job, as users see it."""
@@ -52,6 +55,15 @@ class JobRow(Base):
     limit_s: Mapped[float | None]
     """Time from the start of an attempt after which others may have its resources; null if there is none."""
 
+    job_class: Mapped[str] = mapped_column(default="normal")
+    """A `scheduling.queue.JobClass`, which orders the jobs of a team."""
+
+    array_id: Mapped[str | None]
+    """Id of the array that it belongs to; null if none."""
+
+    at_most: Mapped[int | None]
+    """Jobs of its array that may run at the same time; null if there is no limit."""
+
     state: Mapped[str]
     message: Mapped[str]
     losses: Mapped[int] = mapped_column(default=0)
@@ -64,6 +76,9 @@ class JobRow(Base):
     """Room that other jobs leave for this one, while it waits: `victims`, `deadline` and `placement`."""
 
     created: Mapped[datetime]
+    resumed: Mapped[datetime | None]
+    """Time at which it was last resumed after its end, which is its arrival in the queue; null if it never was."""
+
     not_before: Mapped[datetime]
     """Earliest time of the next start."""
 
@@ -77,6 +92,11 @@ class JobRow(Base):
     attempts: Mapped[list[AttemptRow]] = relationship(
         lazy="selectin", order_by="AttemptRow.number", cascade="all, delete-orphan", passive_deletes=True
     )
+
+    @property
+    def arrived(self) -> datetime:
+        """Time of its arrival in the queue."""
+        return self.resumed or self.created
 
     @property
     def open_attempt(self) -> AttemptRow | None:
@@ -106,8 +126,14 @@ class AttemptRow(Base):
     leave_by: Mapped[datetime | None]
     """Time at which it is stopped; null if it was not asked to leave."""
 
+    idle_since: Mapped[datetime | None]
+    """Time since when its GPUs have done nothing; null while they compute, or if nothing measures them."""
+
     leave_why: Mapped[str | None]
     """Sentence that says who takes back its resources, and why."""
+
+    leave_fails: Mapped[bool] = mapped_column(default=False)
+    """It has to leave through a fault of its own, so that it has failed then."""
 
     claimant: Mapped[str | None]
     """Id of the job that it leaves for; empty if it has reached its limit."""

@@ -6,6 +6,8 @@
        +------------------+-- asked to leave, or lost or failed -----+
                                  with restarts left
 
+    STOPPED, FAILED --resumed--> WAITING
+
 WAITING, STARTING and RUNNING are open; the other three are final. A job whose stop was requested ends STOPPED unless
 its attempt has succeeded by then. Ray has five states: WAITING and STARTING are its PENDING.
 """
@@ -104,6 +106,9 @@ class Leaving:
     limit_s: float | None = None
     """Limit that it had reached, in seconds; None if there is another reason."""
 
+    fails: bool = False
+    """True if it has to leave through a fault of its own."""
+
 
 @dataclass(frozen=True)
 class RestartCounts:
@@ -161,7 +166,7 @@ def judge(observed: Observation) -> Verdict | None:
 def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """Return the verdict on an attempt that was asked to leave: if it was stopped or has failed, it has left.
 
-    One that had reached its limit has failed: PREEMPTED is the outcome of an attempt after which its job continues.
+    One at its limit, or at fault, has failed: PREEMPTED is the outcome of an attempt after which its job continues.
 
     Args:
         verdict: without regard to the request.
@@ -169,7 +174,7 @@ def after_notice(verdict: Verdict, leaving: Leaving | None) -> Verdict:
     """
     if leaving is None or verdict.outcome not in (Outcome.STOPPED, Outcome.FAILED):
         return verdict
-    outcome = Outcome.PREEMPTED if leaving.limit_s is None else Outcome.FAILED
+    outcome = Outcome.FAILED if leaving.fails or leaving.limit_s is not None else Outcome.PREEMPTED
     return Verdict(outcome, leaving.why, verdict.exit_code, verdict.error_type, leaving.limit_s)
 
 
@@ -188,7 +193,8 @@ def next_state(verdict: Verdict, count: RestartCounts, stop_requested: bool, res
         return Transition(State.STOPPED, "Job was intentionally stopped.")
     if verdict.limit_s is not None:
         limit = in_words(verdict.limit_s)
-        return Transition(State.FAILED, f"The job reached its limit of {limit}; submit it again with a higher --limit.")
+        advice = "`mlplatform resume` continues it, if needed with a higher --limit"
+        return Transition(State.FAILED, f"The job reached its limit of {limit}; {advice}.")
     number = count.attempts + 1
     where = "continues from its last checkpoint" if resumes else "starts from the beginning"
     if verdict.outcome is Outcome.PREEMPTED:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
+from mlplatform.gateway.jobs.audited import facts_of, progress_of
 from mlplatform.gateway.jobs.details import redacted
+from mlplatform.gateway.jobs.messages import Event, announce
 from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.packages import package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
@@ -35,8 +37,10 @@ from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
 
-_AUDITED_CHARACTERS = 1000
-"""Characters of an entry point that the audit log keeps."""
+_ANNOUNCED = {Outcome.LOST: Event.LOST, Outcome.PREEMPTED: Event.LEFT}
+
+_RESUMABLE = timedelta(days=7)
+"""Time after the end of a job that has not succeeded, for which its package is kept."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class JobStore:
             raise JobExistsError(
                 f"Job with submission_id {job.id} already exists. Please use a different submission_id."
             ) from error
-        record(session, actor, "submit", f"job {job.id}", after=_facts(job))
+        record(session, actor, "submit", f"job {job.id}", after=facts_of(job))
 
     @transaction
     def get(self, session: Session, job_id: str) -> JobRow:
@@ -95,7 +99,7 @@ class JobStore:
         Raises:
             NoSuchJobError: no job has the id.
         """
-        return _find(session, job_id)
+        return find_job(session, job_id)
 
     @transaction
     def request_stop(self, session: Session, job_id: str, actor: Actor = PLATFORM) -> tuple[bool, JobRow]:
@@ -107,15 +111,15 @@ class JobStore:
         Raises:
             NoSuchJobError: no job has the id.
         """
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         if State(job.state).final:
             return False, job
-        first, before = not job.stop_requested, _progress(job)
+        first, before = not job.stop_requested, progress_of(job)
         job.stop_requested = True
         if job.open_attempt is None:
             _end(job, Transition(State.STOPPED, "Job was intentionally stopped."))
         if first:
-            record(session, actor, "stop", f"job {job.id}", before, _progress(job))
+            record(session, actor, "stop", f"job {job.id}", before, progress_of(job))
         return True, job
 
     @transaction
@@ -126,10 +130,10 @@ class JobStore:
             JobIsOpenError: it has not ended.
             NoSuchJobError: no job has the id.
         """
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         if not State(job.state).final:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
-        before = {**_facts(job), "state": job.state, "attempts": len(job.attempts)}
+        before = {**facts_of(job), "state": job.state, "attempts": len(job.attempts)}
         _hide(session, job)
         record(session, actor, "delete", f"job {job.id}", before)
         return job
@@ -148,7 +152,7 @@ class JobStore:
         self, session: Session, job_id: str, borrowed: bool = False, grace_s: float | None = None
     ) -> AttemptRow | None:
         """Store a new attempt, beyond its team's share or not, before Ray gets it; None if the job no longer waits."""
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         if not State(job.state).waits:
             return None
         number = len(job.attempts) + 1
@@ -172,7 +176,7 @@ class JobStore:
     @transaction
     def seen(self, session: Session, job_id: str, number: int, ray: dict[str, Any], node: str | None) -> None:
         """Store Ray's details of an open attempt."""
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return
@@ -207,7 +211,7 @@ class JobStore:
             resumes: the job continues from a checkpoint when it is started again.
             died: death of the driver's node; None if the node is alive.
         """
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return None
@@ -218,7 +222,7 @@ class JobStore:
     @transaction
     def refuse(self, session: Session, job_id: str, number: int, reason: str) -> None:
         """Fail a job that Ray rejects: the job itself is at fault, and a restart would not help."""
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         attempt = session.get_one(AttemptRow, (job_id, number))
         if attempt.ended is not None:
             return
@@ -229,7 +233,7 @@ class JobStore:
     @transaction
     def set_message(self, session: Session, job_id: str, message: str, state: State) -> None:
         """Change the message of a job if it is still in the given state."""
-        job = _find(session, job_id, lock=True)
+        job = find_job(session, job_id, lock=True)
         if job.state == state:
             job.message = message
 
@@ -276,8 +280,8 @@ class JobStore:
 
     @transaction
     def packages(self, session: Session) -> set[str]:
-        """Return the names of the packages that open jobs need; an ended job never starts again."""
-        environments = session.scalars(select(JobRow.runtime_env).where(JobRow.ended.is_(None)))
+        """Return the names of the packages that jobs need."""
+        environments = session.scalars(select(JobRow.runtime_env).where(_needs_packages()))
         return {name for environment in environments for name in package_names(environment)}
 
     @transaction
@@ -305,8 +309,12 @@ class JobStore:
         return [Node(row.name, False, row.total, row.total, row.labels) for row in rows]
 
 
-def _find(session: Session, job_id: str, lock: bool = False) -> JobRow:
-    """Return a job by its submission id, or by the id that Ray gave one of its drivers."""
+def find_job(session: Session, job_id: str, lock: bool = False) -> JobRow:
+    """Return a job by its submission id, or by the id that Ray gave one of its drivers.
+
+    Raises:
+        NoSuchJobError: no job has the id.
+    """
     if "\0" in job_id:  # Postgres' driver would raise an error that names neither job nor cause
         raise NoSuchJobError(f"Job {job_id!r} does not exist")
     query = select(JobRow).where(JobRow.id == job_id, JobRow.deleted.is_(None))
@@ -316,7 +324,7 @@ def _find(session: Session, job_id: str, lock: bool = False) -> JobRow:
         found = session.scalars(drivers.order_by(AttemptRow.created.desc())).first()
         if found is None:
             raise NoSuchJobError(f"Job {job_id} does not exist")
-        return _find(session, found, lock)
+        return find_job(session, found, lock)
     return job
 
 
@@ -357,20 +365,19 @@ def _advance(job: JobRow, verdict: Verdict, resumes: bool) -> Transition:
     else:
         job.state, job.message = transition.state, transition.message
         job.not_before = now() + timedelta(seconds=transition.delay_s)
+        if verdict.outcome in _ANNOUNCED:
+            announce(job, _ANNOUNCED[verdict.outcome], State(job.state).of_ray, now())
     return transition
+
+
+def _needs_packages() -> ColumnElement[bool]:
+    """Return which jobs need their packages: open ones, and for some days those that may be resumed."""
+    lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
+    return or_(JobRow.ended.is_(None), lately)
 
 
 def _holder(job: JobRow) -> ledger.Holder:
     return ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
-
-
-def _facts(job: JobRow) -> dict[str, Any]:
-    """Return what the audit log has of a job; its row has the rest."""
-    return {"sequence": job.sequence, "user": job.user, "entrypoint": job.entrypoint[:_AUDITED_CHARACTERS]}
-
-
-def _progress(job: JobRow) -> dict[str, Any]:
-    return {"state": job.state, "stop_requested": job.stop_requested}
 
 
 def _hide(session: Session, job: JobRow) -> None:
@@ -390,3 +397,4 @@ def _hide(session: Session, job: JobRow) -> None:
 def _end(job: JobRow, transition: Transition) -> None:
     job.state, job.message, job.ended = transition.state, transition.message, now()
     job.claim = None
+    announce(job, Event.ENDED, job.state, job.ended)

@@ -24,6 +24,7 @@ from mlplatform.gateway.errors import PackageError
 from mlplatform.gateway.jobs.packages import check_name, package_names
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
+from mlplatform.scheduling.queue import JobClass
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
 _ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
@@ -56,6 +57,10 @@ def _limit_in(text: str) -> float:
     return seconds
 
 
+TimeLimit = Annotated[float, BeforeValidator(_limit_in)]
+"""Longest duration of an attempt in seconds, given as in `4h`."""
+
+
 class JobOptions(BaseModel):
     """Options for the platform in a job's metadata, where all values are strings."""
 
@@ -72,8 +77,17 @@ class JobOptions(BaseModel):
     )
     """Restarts allowed after a failure of the job itself."""
 
-    time_limit: Annotated[float, BeforeValidator(_limit_in)] | None = None
-    """Longest duration of an attempt while others wait, in seconds; given as in `4h`. The team's, if it is None."""
+    time_limit: TimeLimit | None = None
+    """Longest duration of an attempt while others wait. The team's, if it is None."""
+
+    job_class: JobClass = Field(JobClass.NORMAL, validation_alias="class")
+    """Order among the jobs of the team."""
+
+    array: str | None = Field(None, pattern=_ID)
+    """Array that it belongs to: any name that the jobs of the array have in common."""
+
+    at_most: int | None = Field(None, ge=1, le=10_000)
+    """Jobs of the array that may run at the same time."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job instead of rejecting it if no node can."""
@@ -135,9 +149,7 @@ class Submission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        # Postgres cannot store NUL, neither in text nor in JSON.
-        if _NUL.search(body):
-            raise JobError("The submission contains a NUL character (\\u0000); remove it.")
+        check_text(body)
         try:
             submission = cls.model_validate_json(body)
             submission.options()
@@ -171,6 +183,9 @@ class Submission(BaseModel):
             max_restarts_on_loss=options.max_restarts_on_loss,
             max_restarts_on_failure=options.max_restarts_on_failure,
             limit_s=options.time_limit,
+            job_class=options.job_class,
+            array_id=options.array,
+            at_most=options.at_most,
             state=State.WAITING,
             message="Job has not started yet.",
             created=arrived,
@@ -183,6 +198,16 @@ class Submission(BaseModel):
         return self.model_dump(
             include={name for name in type(self).model_fields if "entrypoint_" in name}, exclude_none=True
         )
+
+
+def check_text(body: bytes) -> None:
+    """Check that the body of a request can be stored: Postgres cannot store NUL, neither in text nor in JSON.
+
+    Raises:
+        JobError: it contains one.
+    """
+    if _NUL.search(body):
+        raise JobError("The submission contains a NUL character (\\u0000); remove it.")
 
 
 def renamed_keys(metadata: Mapping[str, str]) -> list[str]:

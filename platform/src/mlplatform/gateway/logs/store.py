@@ -168,6 +168,15 @@ class JobLogs:
         self._writer.changed(job)
         await self._writer.flush([job])
 
+    async def reopen(self, job_id: str, text: str) -> None:
+        """Let the log of an ended job grow again, and add lines of the gateway's own.
+
+        Raises:
+            StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
+        """
+        (await self._job(job_id)).closed = False
+        await self.note(job_id, text)
+
     async def text(self, job_id: str) -> str:
         """Return the whole log.
 

@@ -34,17 +34,23 @@ class Verb(StrEnum):
     """Read the values of its variables."""
 
     STOP = "stop"
+    RESUME = "resume"
     DELETE = "delete"
     SUBMIT = "submit"
     """Submit a job for the team."""
 
+    URGENT = "urgent"
+    """Submit a job for the team that precedes its other jobs."""
+
 
 _OF_A_TEAM = {Verb.SEE, Verb.LOGS, Verb.METADATA, Verb.VARIABLES, Verb.SUBMIT}
+
+_CONTROL = (Verb.STOP, Verb.RESUME, Verb.DELETE)
 
 _RIGHTS: dict[Relation, set[Verb]] = {
     Relation.OTHER: {Verb.SEE},
     Relation.TEAM_MATE: _OF_A_TEAM,
-    Relation.LEAD: {*_OF_A_TEAM, Verb.STOP, Verb.DELETE},
+    Relation.LEAD: {*_OF_A_TEAM, *_CONTROL, Verb.URGENT},
     Relation.OWNER: set(Verb),
     Relation.ADMINISTRATOR: set(Verb),
 }
@@ -81,11 +87,10 @@ def may(principal: Principal, verb: Verb, person: str | None, team: str | None) 
 def refusal(principal: Principal, verb: Verb, job_id: str, person: str | None, team: str | None) -> str:
     """Return the sentence about a right that is missing, and who has it."""
     whose = f"{person or 'the shared token'}{f' of team {team}' if team else ''}"
-    actions = {Verb.STOP: "stop it", Verb.DELETE: "delete it", Verb.LOGS: "read its log"}
-    action = actions.get(verb, f"read its {verb}")
+    action = f"{verb} it" if verb in _CONTROL else {Verb.LOGS: "read its log"}.get(verb, f"read its {verb}")
     names = [
         *([person] if person else []),
-        *([f"{'the leads' if verb in (Verb.STOP, Verb.DELETE) else 'members'} of team {team}"] if team else []),
+        *([f"{'the leads' if verb in _CONTROL else 'members'} of team {team}"] if team else []),
         "administrators",
     ]
     may_do = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

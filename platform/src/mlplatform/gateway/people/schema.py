@@ -35,6 +35,9 @@ class PersonRow(Base):
     administrator: Mapped[bool]
     """True for rights over all jobs and settings, as the shared token has."""
 
+    webhook: Mapped[str | None]
+    """Address that gets messages about the person's jobs; like a password, if its path has a secret."""
+
     created: Mapped[datetime]
 
 
@@ -59,6 +62,9 @@ class TeamRow(Base):
 
     default_limit_s: Mapped[int]
     """Time limit of the team's jobs that set none, in seconds."""
+
+    idle_s: Mapped[int]
+    """Time after which others may have the GPUs of a job that does nothing with them, in seconds; 0 means never."""
 
     created: Mapped[datetime]
 

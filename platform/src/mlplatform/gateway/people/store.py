@@ -25,6 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
     "weight": 1.0,
     "caps": {},
     "default_limit_s": 24 * 3600,
+    "idle_s": 1800,
 }
 """Values of a team of which nothing else is set."""
 

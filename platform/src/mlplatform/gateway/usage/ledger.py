@@ -125,6 +125,20 @@ def change(
     return True
 
 
+def use(session: Session, job: int, attempt: int, gpu_s: float) -> None:
+    """Add measured GPU-seconds to the open row of an attempt.
+
+    Args:
+        session: transaction of the measurement.
+        job: sequence number of the job.
+        attempt: number of the attempt.
+        gpu_s: time for which GPUs have computed, one counting for each second in full.
+    """
+    rows = _locked(session, job, attempt)
+    if rows and rows[-1].ended is None:
+        rows[-1].used_gpu_s = (rows[-1].used_gpu_s or 0.0) + gpu_s
+
+
 def end(session: Session, job: int, attempt: int, ended: datetime, recorded: datetime, outcome: str) -> None:
     """Close the rows of an attempt that has ended.
 

@@ -41,6 +41,8 @@ class Use:
         lost_cpu_seconds: the same part of `cpu_seconds`.
         borrowed_gpu_seconds: part of `gpu_seconds` beyond the team's share.
         overtime_gpu_seconds: part of `gpu_seconds` beyond the jobs' time limits.
+        used_gpu_seconds: time for which GPUs were measured to compute, each counting in full; None if nothing measured
+            them. An attempt that the window contains in part counts in proportion.
     """
 
     person: str | None
@@ -55,6 +57,7 @@ class Use:
     lost_cpu_seconds: float
     borrowed_gpu_seconds: float
     overtime_gpu_seconds: float
+    used_gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
     end = case((and_(UsageRow.ended.is_not(None), UsageRow.ended < until), UsageRow.ended), else_=until)
     begin = case((UsageRow.began > since, UsageRow.began), else_=since)
     gpus, cpus = UsageRow.gpus * (end - begin), UsageRow.cpus * (end - begin)
+    whole = func.coalesce(UsageRow.ended, until) - UsageRow.began
+    used = case((whole > 0, UsageRow.used_gpu_s * (end - begin) / whole))
     return (
         select(
             func.max(_PERSON).label("person"),
@@ -144,6 +149,7 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
             _sum(cpus, _LOST).label("lost_cpu"),
             _sum(gpus, UsageRow.kind == Kind.BORROWED).label("borrowed_gpu"),
             _sum(gpus, UsageRow.kind == Kind.OVERTIME).label("overtime_gpu"),
+            func.sum(used).label("used_gpu"),
         )
         .where(UsageRow.began < until, or_(UsageRow.ended.is_(None), UsageRow.ended > since))
         .group_by(group)
@@ -169,6 +175,7 @@ def _use(by: By, row: Row[Any]) -> Use:
         lost_cpu_seconds=_seconds(row.lost_cpu),
         borrowed_gpu_seconds=_seconds(row.borrowed_gpu),
         overtime_gpu_seconds=_seconds(row.overtime_gpu),
+        used_gpu_seconds=None if row.used_gpu is None else round(float(row.used_gpu), 3),
     )
 
 

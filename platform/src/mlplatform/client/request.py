@@ -1,0 +1,100 @@
+"""The request that submits a job: its id, its runtime environment and its metadata."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mlplatform import durations
+from mlplatform.client import git
+from mlplatform.scheduling.resources import Resources, WorkerGroup
+from mlplatform.settings.job import Settings
+
+_NAME_CHARACTERS = 80
+"""Characters of a job's name that its id keeps."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Parts of a job in addition to its files.
+
+    Attributes:
+        env: environment variables.
+        note: shown with its run; empty or None if there is none.
+        pip: packages that Ray installs.
+    """
+
+    env: Mapping[str, str]
+    note: str | None
+    pip: Sequence[str]
+
+
+def body(
+    settings: Settings,
+    job_id: str,
+    command: str,
+    folder: Path,
+    package: str,
+    resources: Resources,
+    extras: Extras,
+    given: dict[str, str],
+) -> dict[str, Any]:
+    """Return the body of `POST /api/jobs/`.
+
+    Args:
+        settings: the submitter, and the labels of the nodes for entry points.
+        job_id: id of the job.
+        command: shell command line.
+        folder: folder with its files, whose state in git is recorded.
+        package: address of the uploaded folder.
+        resources: reserved for the entry point.
+        extras: variables, note and packages.
+        given: result of `options`.
+    """
+    noted = {"MLPLATFORM_NOTE": extras.note} if extras.note else {}
+    variables = {"MLPLATFORM_JOB_ID": job_id, "MLPLATFORM_USER": settings.user, **noted, **extras.env}
+    runtime_env: dict[str, Any] = {"working_dir": package, "env_vars": variables}
+    metadata = {"user": settings.user, **git.describe(folder, command)}
+    fields: dict[str, Any] = {
+        "entrypoint": command,
+        "submission_id": job_id,
+        "runtime_env": {**runtime_env, "pip": list(extras.pip)} if extras.pip else runtime_env,
+        "metadata": metadata | ({"note": extras.note} if extras.note else {}) | given,
+        "entrypoint_num_cpus": resources.cpus,
+        "entrypoint_num_gpus": resources.gpus,
+        "entrypoint_resources": dict(resources.custom) or None,
+        "entrypoint_label_selector": settings.driver_labels or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def options(
+    workers: WorkerGroup | None,
+    max_restarts_on_failure: int,
+    max_restarts_on_loss: int | None,
+    limit_s: float | None,
+    job_class: str | None,
+    wait: bool,
+) -> dict[str, str]:
+    """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
+    group = {"workers": workers.count, "worker_cpus": workers.cpus, "worker_gpus": workers.gpus} if workers else {}
+    given = {
+        **group,
+        "max_restarts_on_failure": max_restarts_on_failure or None,
+        "max_restarts_on_loss": max_restarts_on_loss,
+        "time_limit": None if limit_s is None else durations.written(limit_s),
+        "class": job_class,
+        "wait_for_capacity": "true" if wait else None,
+    }
+    return {key: str(value) for key, value in given.items() if value is not None}
+
+
+def new_id(name: str) -> str:
+    """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
+    plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
+    return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

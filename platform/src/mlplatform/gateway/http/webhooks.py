@@ -1,0 +1,61 @@
+"""Route for the address to which a person has messages sent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mlplatform.errors import SettingsError
+from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.people.webhooks import Webhooks
+from mlplatform.gateway.upstream.webhooks import WebhookSender
+
+_BODY_BYTES = 4 << 10
+
+_PATH = "/platform/webhook"
+
+
+class _Address(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    url: Annotated[str, Field(max_length=2000)] | None
+
+
+def routes(webhooks: Webhooks, sender: WebhookSender) -> list[Route]:
+    """Return the routes of `/platform/webhook`; errors are plain text."""
+
+    async def get(request: Request) -> Response:
+        """Respond with the person's own address."""
+        return JSONResponse({"url": await webhooks.of(_person(request))})
+
+    async def put(request: Request) -> Response:
+        """Set or, with null, remove the person's own address; a first message is sent to it."""
+        person = _person(request)
+        body = await request_body.whole(request.receive, _BODY_BYTES, "send the address alone")
+        try:
+            url = _Address.model_validate_json(body).url
+        except ValidationError as error:
+            raise RequestError(invalid_field(error)) from error
+        if url is not None:
+            try:
+                await sender.send(url, {"text": f"Messages about the jobs of {person} are sent here.", "event": "set"})
+            except SettingsError as error:
+                raise RequestError(str(error)) from error
+        await webhooks.set(person, url, actor_of(request.scope))
+        return JSONResponse({"url": url})
+
+    return [Route(_PATH, get, methods=["GET"]), Route(_PATH, put, methods=["PUT"])]
+
+
+def _person(request: Request) -> str:
+    person = principal_of(request.scope).person
+    if not person:
+        raise RequestError("Messages are for people: log in with a token of your own, `mlplatform login`.")
+    return person

@@ -1,0 +1,45 @@
+"""Addresses to which people have messages about their jobs sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.audit.log import Actor, record
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.errors import NoSuchNameError
+from mlplatform.gateway.people.schema import PersonRow
+
+
+class Webhooks:
+    """Addresses in the gateway's database; every method raises UnreachableError while that is unavailable."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @transaction
+    def all(self, session: Session) -> Mapping[str, str]:
+        """Return the address of each person who has one."""
+        rows = session.execute(select(PersonRow.name, PersonRow.webhook).where(PersonRow.webhook.is_not(None)))
+        return {row.name: row.webhook for row in rows}
+
+    @transaction
+    def of(self, session: Session, person: str) -> str | None:
+        """Return a person's address; None if there is none."""
+        return session.scalar(select(PersonRow.webhook).where(PersonRow.name == person))
+
+    @transaction
+    def set(self, session: Session, person: str, address: str | None, actor: Actor) -> None:
+        """Set or remove a person's address.
+
+        Raises:
+            NoSuchNameError: the person does not exist.
+        """
+        row = session.get(PersonRow, person)
+        if row is None:
+            raise NoSuchNameError(f"Person {person!r} does not exist; `mlplatform people list` lists them.")
+        row.webhook = address
+        # Not the address: its path may be a secret.
+        record(session, actor, "set", f"webhook of {person}", after={"set": address is not None})

@@ -1,0 +1,82 @@
+"""Delivery of messages to addresses that people choose, and to no service of the stack or its network."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import httpx
+
+from mlplatform.errors import SettingsError, UnreachableError
+
+_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+
+
+class WebhookSender:
+    """Client for people's webhooks.
+
+    Args:
+        schemes: allowed schemes of addresses.
+        private: allow addresses of private networks, loopback included.
+    """
+
+    def __init__(self, schemes: Collection[str], private: bool) -> None:
+        self._schemes = schemes
+        self._private = private
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def check(self, address: str) -> None:
+        """Check that messages may be sent to an address.
+
+        Raises:
+            SettingsError: its form, its scheme or its network is not allowed, or its name is unknown.
+        """
+        await self._resolved(address)
+
+    async def send(self, address: str, body: Mapping[str, Any]) -> None:
+        """Send a message as JSON.
+
+        Raises:
+            SettingsError: the address is not allowed any more.
+            UnreachableError: the receiver does not answer, or not with success.
+        """
+        url, host = await self._resolved(address)
+        # Connected by number: between the check and the connection, the name could get another one.
+        extensions = {"sni_hostname": host} if url.scheme == "https" else {}
+        try:
+            response = await self._http.post(
+                url, json=body, headers={"Host": httpx.URL(address).netloc.decode()}, extensions=extensions
+            )
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"The webhook at {host} does not answer ({type(error).__name__}).") from error
+        if not response.is_success:
+            raise UnreachableError(f"The webhook at {host} answered {response.status_code}.")
+
+    async def _resolved(self, address: str) -> tuple[httpx.URL, str]:
+        """Return an address with the number of its host, and the host's name."""
+        try:
+            url = httpx.URL(address)
+        except httpx.InvalidURL as error:
+            raise SettingsError(f"Invalid address of a webhook: {error}.") from error
+        if url.scheme not in self._schemes or not url.host or url.userinfo:
+            allowed = " or ".join(f"{scheme}://" for scheme in sorted(self._schemes))
+            raise SettingsError(f"Invalid address of a webhook: use {allowed} with a host and no user.")
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise SettingsError(f"The host of the webhook, {url.host}, is unknown ({error.strerror}).") from error
+        numbers = [str(entry[4][0]) for entry in found]
+        if not self._private and not all(ipaddress.ip_address(number).is_global for number in numbers):
+            raise SettingsError(
+                f"The host of the webhook, {url.host}, is in a private network; the administrator may allow that with "
+                "WEBHOOK_PRIVATE_ADDRESSES=true."
+            )
+        return url.copy_with(host=numbers[0]), url.host

@@ -1,0 +1,75 @@
+"""People of tests on the live stack: each has a laptop with a home folder, no checkout, and a token of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from host import CHECKOUT, Stack, run
+
+from mlplatform.settings.environment import environment
+from mlplatform.stack.env import client_settings
+
+SECRET = "of-alice-only"
+"""A value to look for in answers."""
+
+_ENVIRONMENT = f'{{"env_vars": {{"API_KEY": "{SECRET}"}}}}'
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person of the test, with a laptop that has a home folder and no checkout."""
+
+    name: str
+    stack: Stack
+    home: Path
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        address = f"http://127.0.0.1:{self.stack.settings.ray_port}"
+        ray = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], **ray}
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / ".ray/auth_token"
+
+    def types(self, *command: str) -> str:
+        """Run a command of the package or of Ray as this person; return everything that it prints."""
+        program, *arguments = command
+        path = str(CHECKOUT / ".venv/bin" / program)
+        done = run(path, *arguments, cwd=self.home, env=self._variables, check=False)
+        return done.stdout + done.stderr
+
+    def asks(self, method: str, path: str) -> httpx.Response:
+        """Send a request to the gateway with this person's token."""
+        headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+        return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
+
+
+def administer(stack: Stack, *words: str) -> str:
+    """Run a command on the host, with the settings that `mlplatform env` prints: those of the shared token."""
+    variables = {**environment(), **client_settings(stack.root).environment()}
+    done = run(str(CHECKOUT / ".venv/bin/mlplatform"), *words, env=variables)
+    return done.stdout + done.stderr
+
+
+def submit(person: Person, *command: str, gpus: float = 0, folder: Path | None = None, **metadata: str) -> str:
+    """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
+    given = json.dumps({"user": "somebody-else", **metadata})
+    options = [
+        "--no-wait",
+        f"--metadata-json={given}",
+        f"--runtime-env-json={_ENVIRONMENT}",
+        f"--entrypoint-num-gpus={gpus}",
+    ]
+    if folder:
+        options.append(f"--working-dir={folder}")
+    printed = person.types("ray", "job", "submit", *options, "--", *command)
+    found = re.search(r"Job '(\S+)' submitted successfully", printed)
+    assert found, printed
+    return found[1]

@@ -1,0 +1,193 @@
+"""Limits, caps, arrays, classes, overdue and idle jobs of people who share the live stack."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gpu_jobs import holding_gpu
+from host import CHECKOUT, ENV, Stack, run, wait_for
+from persons import Person, administer, submit
+
+from mlplatform.client.jobs import Jobs
+
+GRACE_S = int(ENV["GRACE_SECONDS"])
+OVERDUE_S = int(ENV["OVERDUE_SECONDS"])
+SCRIPTS = CHECKOUT / "tests/scripts"
+GIB = 1 << 30
+
+
+@pytest.fixture
+def started(jobs: Jobs) -> Iterator[list[str]]:
+    """Jobs of a test, which are stopped at its end."""
+    ids: list[str] = []
+    yield ids
+    for job_id in ids:
+        jobs.stop(job_id)
+    for job_id in ids:
+        jobs.wait(job_id, timeout_s=60)
+
+
+def test_caps_hold_back_and_reject_jobs(
+    stack: Stack, team: str, people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    alice, tom = people["alice"], people["tom"]
+    administer(stack, "teams", "set", team, "--person-cap", "running=1", "--person-cap", "waiting=1")
+    printed = administer(stack, "teams", "set", team, "--gpus", "500")
+    assert "add up to 500 GPUs of 2 that the nodes have" in printed
+    administer(stack, "teams", "set", team, "--gpus", "0")
+    started.append(submit(alice, "sleep", "1000"))
+    wait_for(lambda: jobs.get(started[0]).status == "RUNNING", "the first job")
+    started.append(submit(alice, "sleep", "1000"))
+    expected = f"{alice.name} runs 1 jobs, of at most 1"
+    wait_for(lambda: expected in alice.types("mlplatform", "why", started[1]), "the reason of the second job")
+    rejected = alice.types("ray", "job", "submit", "--no-wait", "--", "sleep", "1")
+    assert f"{alice.name} has 1 waiting jobs, of at most 1 in team {team}" in rejected
+    started.append(submit(tom, "sleep", "1000"))
+    wait_for(lambda: jobs.get(started[2]).status == "RUNNING", "the job of a team-mate")
+    assert jobs.get(started[1]).status == "PENDING"
+
+
+def test_array_runs_a_few_jobs_at_a_time(people: dict[str, Person], jobs: Jobs) -> None:
+    alice = people["alice"]
+    script = alice.home / "work/part.py"
+    script.parent.mkdir()
+    script.write_text("import os, time\ntime.sleep(3)\nprint('part', os.environ['MLPLATFORM_ARRAY_INDEX'])\n")
+    printed = alice.types("mlplatform", "submit", str(script), "--array", "4", "--at-most", "2", "--no-wait")
+    found = re.search(r"Submitted array (\S+) with 4 jobs", printed)
+    assert found, printed
+    running: list[int] = []
+
+    def ended() -> bool:
+        array = jobs.arrays.get(found[1])
+        running.append(list(array.states.values()).count("RUNNING"))
+        return array.ended
+
+    wait_for(ended, "the end of the array", 180)
+    assert max(running) == 2
+    assert [jobs.logs(f"{found[1]}.{index}").split()[-1] for index in range(4)] == list("0123")
+    assert f"All 4 jobs of array {found[1]} succeeded." in alice.types("mlplatform", "wait", found[1])
+    (line,) = [line for line in alice.types("mlplatform", "jobs").splitlines() if found[1] in line]
+    assert "4 SUCCEEDED" in line
+
+
+@pytest.mark.costly("gateway/control", "gateway/jobs", "training", "scheduling", "tracking")
+def test_job_at_its_limit_is_resumed_in_its_run(
+    stack: Stack, people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    with holding_gpu(jobs, 1) as holders:
+        wait_for(lambda: jobs.get(holders[0]).status == "RUNNING", "the other GPU to be in use")
+        limited = submit(
+            bob, "python", "saves_when_asked.py", "--batches=120", gpus=1, folder=SCRIPTS, time_limit="20s"
+        )
+        started.append(limited)
+        wait_for(lambda: "Step 20" in jobs.logs(limited), "the training", 120)
+        started.append(submit(alice, "sleep", "5", gpus=1))
+        wait_for(lambda: jobs.get(limited).status == "FAILED", "the end at the limit", 60 + GRACE_S)
+        assert "reached its limit of 20 s" in jobs.get(limited).message
+        before = len(re.findall("Step", jobs.logs(limited)))
+        refused = alice.types("mlplatform", "resume", limited)
+        assert f"belongs to {bob.name}" in refused
+        printed = bob.types("mlplatform", "resume", limited, "--limit", "1h")
+        assert f"The job was resumed by {bob.name}: attempt 2 continues from its last checkpoint" in printed
+        assert jobs.wait(limited, timeout_s=240).status == "SUCCEEDED", jobs.logs(limited)[-4000:]
+    again = [int(step) for step in re.findall(r"Step (\d+)", jobs.logs(limited))][before:]
+    assert again[0] > 20, "it did not continue from its checkpoint"
+    (found,) = stack.runs_of(limited)
+    assert found["info"]["status"] == "FINISHED"
+    assert "mlplatform.end_reason" not in {tag["key"] for tag in found["data"]["tags"]}
+
+
+@pytest.mark.costly("scheduling", "gateway/control/queueing.py", "gateway/control/starting.py")
+def test_job_as_large_as_the_cluster_is_not_overtaken_forever(
+    people: dict[str, Person], jobs: Jobs, started: list[str]
+) -> None:
+    """Without a share: jobs of one GPU keep both in use, one after the other, until the large job is overdue."""
+    alice, bob = people["alice"], people["bob"]
+    for _ in range(2):
+        started.append(submit(bob, "sleep", "20", gpus=1))
+    wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in started), "both GPUs to be in use")
+    large = submit(alice, "sleep", "5", workers="2", worker_gpus="1")
+    started.append(large)
+
+    def overtaken() -> bool:
+        """Submit another small job for each that has ended, and return whether the large one still waits."""
+        small = [job_id for job_id in started if job_id != large]
+        for _ in range(3 - sum(jobs.get(job_id).status in ("PENDING", "RUNNING") for job_id in small)):
+            started.append(submit(bob, "sleep", "20", gpus=1))
+        return jobs.get(large).status == "PENDING"
+
+    wait_for(lambda: not overtaken(), "the large job", OVERDUE_S + 120)
+    small = [job_id for job_id in started if job_id != large]
+    assert sum(jobs.get(job_id).status == "SUCCEEDED" for job_id in small) > 2, "nothing has overtaken it"
+
+
+@pytest.fixture
+def measured_gpu(stack: Stack) -> Iterator[Callable[[int, int], None]]:
+    """A function that sets load and memory of the GPU of `ray-worker-1`, which a stand-in of the library measures."""
+    container = stack.container("ray-worker-1")
+    where = "import ray._private.thirdparty.pynvml as library; print(library.__file__)"
+    library = stack.execute("ray-worker-1", "python", "-c", where).stdout.strip()
+
+    def use(percent: int, memory: int) -> None:
+        stack.write("ray-worker-1", "/tmp/gpu_use.json", json.dumps({"percent": percent, "memory": memory}))
+
+    def node() -> str:
+        return next(
+            (node["raylet"]["nodeId"] for node in stack.alive_nodes() if node["hostname"] == "ray-worker-1"), ""
+        )
+
+    def install(source: Path) -> None:
+        former = node()
+        run("docker", "cp", str(source), f"{container}:{library}")
+        run("docker", "restart", container)
+        wait_for(lambda: node() not in ("", former), "the node to join again", 120)
+
+    kept = Path(stack.root) / "pynvml.original.py"
+    run("docker", "cp", f"{container}:{library}", str(kept))
+    try:
+        install(CHECKOUT / "tests/stack/stand_in_nvml.py")
+        yield use
+    finally:
+        install(kept)
+        kept.unlink()
+
+
+@pytest.mark.costly("gateway/control/gpus.py", "gateway/jobs/gpu_use.py", "scheduling/gpu_jobs.py", "utilisation.py")
+def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
+    stack: Stack,
+    people: dict[str, Person],
+    jobs: Jobs,
+    started: list[str],
+    measured_gpu: Callable[[int, int], None],
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    audio = json.loads(bob.asks("GET", "/platform/people").text)["people"]
+    (teams_of_bob,) = [person["teams"] for person in audio if person["name"] == bob.name]
+    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "15s", "--gpus", "2")
+    with holding_gpu(jobs, 2) as holders:
+        wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in holders), "both GPUs to be in use")
+        (other,) = [job for job in holders if jobs.attempts(job)[0].node != "ray-worker-1"]
+        jobs.stop(next(job for job in holders if job != other))
+        idle = submit(bob, "sleep", "1000", gpus=1)
+        started.append(idle)
+        wait_for(lambda: jobs.get(idle).status == "RUNNING", "bob's job")
+        measured_gpu(0, GIB)
+        wait_for(lambda: "Its GPUs have done nothing since" in jobs.logs(idle), "the notification", 90)
+        borrower = submit(alice, "sleep", "1000", gpus=1)
+        started.append(borrower)
+        wait_for(lambda: jobs.get(borrower).status == "RUNNING", "the job that takes the idle GPU", GRACE_S + 60)
+        assert "The job's GPUs are idle" in (jobs.attempts(idle)[0].leave_why or "")
+        jobs.stop(idle)
+        jobs.stop(borrower)
+        greedy = submit(alice, "sleep", "1000", gpus=0.5)
+        started.append(greedy)
+        measured_gpu(90, 30 * GIB)
+        wait_for(lambda: "It is ended unless it uses less" in jobs.logs(greedy), "the warning", 90)
+        wait_for(lambda: jobs.get(greedy).status == "FAILED", "the end of the job", 2 * GRACE_S + 60)
+        assert "more than the 20.0 GiB of the 0.5 GPUs that it requests" in jobs.get(greedy).message
+    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "30m", "--gpus", "0")

@@ -1,0 +1,113 @@
+"""Resuming a job over HTTP, from the command line and from Python, and who may do it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from peopled import as_person, populate, submit
+from ray_head import TOKEN
+from started_gateway import StartedGateway
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.errors import JobError
+from mlplatform.gateway.jobs.states import Outcome
+from mlplatform.settings.job import Settings
+
+
+@pytest.fixture
+def client(started: StartedGateway) -> Iterator[httpx.Client]:
+    started.end(Outcome.FAILED)
+    with started.running() as client:
+        yield client
+
+
+def checkpoint(folder: Path) -> None:
+    """Let the job `mine` have a checkpoint."""
+    file = folder / "storage/mine/fit/checkpoint_000001/state"
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_answer_tells_where_the_job_continues(has_checkpoint: bool, client: httpx.Client, tmp_path: Path) -> None:
+    if has_checkpoint:
+        checkpoint(tmp_path)
+    answer = client.post("/platform/jobs/mine/resume", json={"limit": "8h"})
+    where = "continues from its last checkpoint" if has_checkpoint else "starts from the beginning"
+    message = f"The job was resumed: attempt 2 {where} as soon as there is room."
+    assert (answer.status_code, answer.json()) == (200, {"submission_id": "mine", "limit_s": 28800, "message": message})
+    details = client.get("/api/jobs/mine").json()
+    assert (details["status"], details["end_time"]) == ("PENDING", None)
+    assert message in client.get("/api/jobs/mine/logs").json()["logs"]
+    assert "resume" in [row["verb"] for row in client.get("/platform/audit").json()["entries"]]
+    listed = [job for job in client.get("/api/jobs/").json() if job["submission_id"] == "mine"]
+    assert [job["status"] for job in listed] == ["PENDING"], "the list has an old answer"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        ({"limit": "soon"}, 400, "limit='soon' is not valid: use a number of at most 6 digits"),
+        ({"image": "x"}, 400, "image='x' is not valid"),
+    ],
+)
+def test_invalid_change_is_rejected(body: dict[str, str], status: int, sentence: str, client: httpx.Client) -> None:
+    answer = client.post("/platform/jobs/mine/resume", json=body)
+    assert (answer.status_code, answer.text[: len(sentence)]) == (status, sentence)
+    assert client.get("/api/jobs/mine").json()["status"] == "FAILED"
+
+
+def test_job_without_its_files_is_not_resumed(started: StartedGateway, client: httpx.Client) -> None:
+    environment = {"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"}
+    started.add("lost", runtime_env=environment)
+    started.end(Outcome.FAILED, "lost")
+    answer = client.post("/platform/jobs/lost/resume")
+    expected = "The files of job lost, package _ray_pkg_0123456789abcdef.zip, were removed since it ended"
+    assert (answer.status_code, answer.text[: len(expected)]) == (409, expected)
+
+
+def test_only_owner_lead_and_administrator_resume(started: StartedGateway, client: httpx.Client) -> None:
+    tokens = populate(client)
+    with as_person(client, tokens["alice"]) as alice:
+        assert submit(alice, "hers").status_code == 200
+        assert alice.post("/api/jobs/hers/stop").status_code == 200
+    statuses = {}
+    for name in ("bob", "otto", "lena"):
+        with as_person(client, tokens[name]) as person:
+            answer = person.post("/platform/jobs/hers/resume")
+            statuses[name] = answer.status_code
+            if name == "bob":
+                assert answer.text.startswith("Job hers belongs to alice of team vision, so bob cannot resume it;")
+    assert statuses == {"bob": 403, "otto": 403, "lena": 200}
+    assert "The job was resumed by lena" in asyncio.run(started.store.get("hers")).message
+
+
+def test_command_line_and_python_resume(client: httpx.Client, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    environment = {**os.environ, "RAY_ADDRESS": str(client.base_url), "RAY_AUTH_TOKEN_PATH": str(token)}
+
+    def typed(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mlplatform", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    done = typed("resume", "mine", "--limit", "2h")
+    assert (done.returncode, done.stdout[:32]) == (0, "The job was resumed: attempt 2 s"), done.stderr
+    again = typed("resume", "mine")
+    assert (again.returncode, "there is nothing to resume" in again.stderr) == (1, True)
+    missing = typed("resume", "missing")
+    assert "There is no job 'missing'" in missing.stderr
+    assert json.loads(client.post("/api/jobs/mine/stop").text)["stopped"]
+    with Jobs(Settings.load(ray_address=str(client.base_url), ray_auth_token_path=str(token))) as jobs:
+        assert jobs.resume("mine", limit_s=60).startswith("The job was resumed")
+        assert jobs.with_attempts("mine")[0].limit_s == 60
+        with pytest.raises(JobError, match="there is nothing to resume"):
+            jobs.resume("mine")
