@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_retention, mlflow_stores
+from mlplatform.compat import mlflow_audit, mlflow_retention, mlflow_stores, mlflow_tokens
 from mlplatform.compat.mlflow_stores import Signing
+from mlplatform.compat.mlflow_tokens import Tokens
 from mlplatform.errors import HostError
 
 _OWN_SCRIPT = '<script defer="defer" src="static-files/'
@@ -30,7 +31,9 @@ _ROUTES = "/api/2.0/mlflow/mlplatform"
 """Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
 
 
-def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, signing: Signing) -> Any:
+def authenticated_app(
+    metrics_user: str, audit_user: str, retention_user: str, signing: Signing, tokens: Tokens
+) -> Any:
     """Return MLflow's application with its basic authentication and its gaps closed.
 
     `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
@@ -41,6 +44,7 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
         audit_user: account that may read the recorded changes of registered models.
         retention_user: account that may remove what was deleted some days ago.
         signing: how the server signs the digests of registered models.
+        tokens: tokens of people and of their jobs.
     """
     from mlflow.server import app, auth
     from mlflow.server.auth.routes import AJAX_UPDATE_USER_PASSWORD, UPDATE_USER_PASSWORD
@@ -48,6 +52,7 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
     _disable_direct_transfers()
     # Before MLflow adds its own check, so that this one comes first.
     app.before_request(_reject_other_schemes)
+    mlflow_tokens.refuse_to_jobs(tokens)
 
     def is_metrics_user() -> bool:
         return getattr(auth.authenticate_request(), "username", None) == metrics_user
@@ -56,6 +61,7 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
     for path in (UPDATE_USER_PASSWORD, AJAX_UPDATE_USER_PASSWORD):
         auth.BEFORE_REQUEST_VALIDATORS[path, "PATCH"] = _refuse_password
     check_passwords()
+    mlflow_tokens.accept(tokens)
     mlflow_stores.guard(signing)
     _add_routes(audit_user, retention_user, signing)
     return auth.create_app()

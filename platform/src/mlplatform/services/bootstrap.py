@@ -98,6 +98,8 @@ def make_databases() -> None:
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
             cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO backup").format(sql.Identifier(database)))
+        # For the view of the valid tokens.
+        cursor.execute("GRANT CONNECT ON DATABASE gateway TO mlflow")
         # Nobody but the superuser and the exporter, which reads the statistics of all databases from there.
         cursor.execute("REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC")
         cursor.execute("GRANT CONNECT ON DATABASE postgres TO exporter")

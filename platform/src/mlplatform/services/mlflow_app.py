@@ -12,6 +12,7 @@ from typing import Any
 
 from mlplatform.compat import mlflow_server
 from mlplatform.compat.mlflow_stores import Signing
+from mlplatform.compat.mlflow_tokens import Tokens
 from mlplatform.files import checksums
 from mlplatform.services.mlflow_pages import GuardedPages
 from mlplatform.settings.environment import provide_secret
@@ -31,7 +32,8 @@ def create_app() -> Any:
     _open_on_training()
     key = settings.mlflow_signing_key_file.read_bytes().strip()
     signing = Signing(key, lambda text: checksums.digest(checksums.parse(text)))
-    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", "gateway", signing))
+    tokens = Tokens("postgresql+psycopg2:///gateway?service=mlflow")
+    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", "gateway", signing, tokens))
 
 
 def create_local_app() -> Any:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Literal
 
 from mlplatform.errors import AccessError, UnreachableError
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.schema import JobRow
@@ -57,6 +58,7 @@ class Housekeeping:
         self.end_leftovers = leftovers.look
         self._leftovers = leftovers
         self._some_ended = asyncio.Event()
+        self._tokens = AttemptTokens(store.engine)
 
     def notice_end(self) -> None:
         """Start the next passes of `close_runs` and `end_leftovers` now, because an attempt or a job has ended."""
@@ -107,7 +109,8 @@ class Housekeeping:
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
     async def clean_ray(self) -> None:
-        """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""
+        """Delete the tokens of ended attempts, and Ray's records of all but the latest 100, then wait 30 s."""
+        await self._tokens.tidy()
         for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
             if await self._head.delete(ray_submission_id):
                 await self._store.gone_from_ray(ray_submission_id)

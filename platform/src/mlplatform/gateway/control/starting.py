@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
 from mlplatform.gateway.control.leaving import Departures
 from mlplatform.gateway.control.leaving import variables as variables_of_leaving
@@ -67,6 +68,7 @@ class Starter:
         self._errors = errors
         self._queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
+        self._tokens = AttemptTokens(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
@@ -177,7 +179,8 @@ class Starter:
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number)
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
-        await self._head.submit(self._request(job, attempt))
+        account = await self._tokens.variables(job, attempt)
+        await self._head.submit(self._request(job, attempt, account))
         if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
             # Ray's own clients show a job's log, but nothing that we add to the response to a submission.
             for notice in renamed_keys(job.job_metadata):
@@ -197,11 +200,11 @@ class Starter:
         size, content = await self._packages.size_and_stream(name)
         await self._head.put_package(name, size, content)
 
-    def _request(self, job: JobRow, attempt: AttemptRow) -> dict[str, Any]:
-        """Body of the submission to Ray's Jobs API."""
+    def _request(self, job: JobRow, attempt: AttemptRow, account: Mapping[str, str]) -> dict[str, Any]:
+        """Body of the submission to Ray's Jobs API; variables that the job sets itself replace its account."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
         own |= variables_of_leaving(attempt)
-        variables = {**(job.runtime_env.get("env_vars") or {}), **own}
+        variables = {**account, **(job.runtime_env.get("env_vars") or {}), **own}
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {
             **{key: value for key, value in job.entrypoint_request.items() if value is not None},

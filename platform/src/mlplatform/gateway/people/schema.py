@@ -95,7 +95,7 @@ class TokenRow(Base):
     """SHA-256 of the secret part, which is random, so the digest needs no salt."""
 
     kind: Mapped[str]
-    """`person` or `service`."""
+    """`person`, `service`, or `job` for that of an attempt, which only MLflow accepts."""
 
     owner: Mapped[str] = mapped_column(index=True)
     """Name of the person or of the service."""
@@ -103,6 +103,12 @@ class TokenRow(Base):
     created: Mapped[datetime]
     expires: Mapped[datetime]
     revoked: Mapped[datetime | None]
+    job_id: Mapped[str | None]
+    """Job of the attempt that has the token; null for other kinds."""
+
+    attempt: Mapped[int | None]
+    """Number of that attempt, with whose end the token ends."""
+
     used: Mapped[datetime | None]
     """Time of the last use, up to some minutes late."""
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
@@ -145,8 +146,8 @@ class Tokens:
 
     @transaction
     def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
-        """Return the tokens of a person, or all, in the order of their creation."""
-        query = select(TokenRow).order_by(TokenRow.created, TokenRow.id)
+        """Return the tokens of a person, or all, in the order of their creation; without those of attempts."""
+        query = select(TokenRow).where(TokenRow.kind != "job").order_by(TokenRow.created, TokenRow.id)
         return session.scalars(query if owner is None else query.where(TokenRow.owner == owner)).all()
 
     async def _read(self, token_id: str) -> _Known | None:
@@ -168,7 +169,8 @@ class Tokens:
     @transaction
     def _find(self, session: Session, token_id: str) -> _Known | None:
         token = session.get(TokenRow, token_id)
-        if token is None:
+        # A job must not submit or stop jobs as its owner.
+        if token is None or token.kind != "person":
             return None
         now = datetime.now(UTC)
         if token.revoked is None and now < token.expires and (token.used is None or now - token.used > _USED):
@@ -204,14 +206,10 @@ class Tokens:
             raise LoginCodeError("This log-in code was used a moment ago; ask an administrator for another one.")
         if old is not None and old.revoked is None:
             old.revoked = now
-        token_id, secret = _random(_ID_LETTERS, 20), _random(_SECRET_LETTERS, 40)
-        expires = now + LIFETIME
-        session.add(
-            TokenRow(id=token_id, digest=digest(secret), kind="person", owner=row.person, created=now, expires=expires)
-        )
-        after = {"expires": expires.isoformat(timespec="seconds")}
-        record(session, Actor(row.person, "code", address), "log-in", f"token {token_id}", after=after)
-        return NewToken(f"{PREFIX}{token_id}_{secret}", row.person, expires)
+        issued = issue(session, "person", row.person, now)
+        after = {"expires": issued.expires.isoformat(timespec="seconds")}
+        record(session, Actor(row.person, "code", address), "log-in", f"token {_id_of(issued)}", after=after)
+        return issued
 
     @transaction
     def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None) -> None:
@@ -245,6 +243,26 @@ def plain_code(code: str) -> str:
 def digest(secret: str) -> str:
     """Return the digest under which a secret is stored: hexadecimal SHA-256."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -> NewToken:
+    """Store a new token and return it.
+
+    Args:
+        session: the transaction.
+        kind: of `TokenRow`.
+        owner: name of the person.
+        now: present time.
+        more: other columns.
+    """
+    token_id, secret, expires = _random(_ID_LETTERS, 20), _random(_SECRET_LETTERS, 40), now + LIFETIME
+    row = TokenRow(id=token_id, digest=digest(secret), kind=kind, owner=owner, created=now, expires=expires, **more)
+    session.add(row)
+    return NewToken(f"{PREFIX}{token_id}_{secret}", owner, expires)
+
+
+def _id_of(issued: NewToken) -> str:
+    return issued.token.split("_")[1]
 
 
 def _random(letters: str, length: int) -> str:

@@ -1,0 +1,134 @@
+"""Tokens of people and of their jobs' attempts, as passwords at the MLflow server.
+
+The gateway's database has a view of the tokens that are valid now, which the server's role at Postgres may read. MLflow
+remembers a password that was right for `auth_cache_ttl_seconds`, so that a revoked token is refused after that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlplatform.contract import PERSON_TOKEN
+
+_REMEMBERED_SECONDS = 30.0
+
+_FOR_JOBS = {
+    "GET": re.compile(".*"),
+    "POST": re.compile(r"^(?!.*/(delete[a-z-]*|restore|permissions?|users?|webhooks?|scorers?|gateway)(/|$)).*$"),
+    "PATCH": re.compile(r"^(?!.*/(permissions?|users?|webhooks?|gateway)(/|$)).*$"),
+    "PUT": re.compile(r"^.*/mlflow-artifacts/.*$"),
+}
+"""Paths by method that a job may use: it logs, and registers models. It deletes nothing, and manages no rights."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Owner of a valid token.
+
+    Attributes:
+        name: name of the person.
+        job: whether it is the token of an attempt.
+    """
+
+    name: str
+    job: bool
+
+
+class Tokens:
+    """Valid tokens in the gateway's database.
+
+    Args:
+        url: SQLAlchemy URL of the gateway's database, read with the server's own role.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._engine: Any = None
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, Owner | None, str]] = {}
+
+    def owner(self, token: str) -> Owner | None:
+        """Return whose token it is; None if it is not valid."""
+        match = PERSON_TOKEN.fullmatch(token)
+        if match is None:
+            return None
+        found = self._known.get(match[1])
+        if found is None or time.monotonic() - found[0] > _REMEMBERED_SECONDS:
+            found = self._read(match[1])
+        _, owner, digest = found
+        return owner if owner and hmac.compare_digest(hashlib.sha256(match[2].encode()).hexdigest(), digest) else None
+
+    def _read(self, token_id: str) -> tuple[float, Owner | None, str]:
+        from sqlalchemy import create_engine, text
+
+        with self._lock:
+            if self._engine is None:
+                self._engine = create_engine(self._url, pool_size=2, pool_pre_ping=True)
+        query = text("SELECT digest, kind, owner FROM valid_tokens WHERE id = :id")
+        with self._engine.connect() as connection:
+            row = connection.execute(query, {"id": token_id}).one_or_none()
+        if row is None:
+            self._known.pop(token_id, None)  # ids that do not exist would fill the memory
+            return 0.0, None, ""
+        found = time.monotonic(), Owner(row.owner, row.kind == "job"), str(row.digest)
+        self._known[token_id] = found
+        return found
+
+
+def accept(tokens: Tokens) -> None:
+    """Accept tokens as passwords of their owners, whose accounts are created with the first use.
+
+    `mlflow.server.auth.store.authenticate_user`, which every way of authentication calls; it is wrapped after
+    `mlflow_server.check_passwords` has replaced it.
+    """
+    import secrets
+
+    from mlflow.exceptions import MlflowException
+    from mlflow.server.auth import store
+
+    original = store.authenticate_user
+
+    def authenticate_user(username: str, password: str, **options: Any) -> bool:
+        if not PERSON_TOKEN.fullmatch(password):
+            return bool(original(username, password, **options))
+        owner = tokens.owner(password)
+        if owner is None or owner.name != username:
+            return False
+        if not store.has_user(username):
+            try:
+                store.create_user(username, secrets.token_urlsafe(32))
+            except MlflowException:  # another process has created it
+                return bool(store.has_user(username))
+        return True
+
+    store.authenticate_user = authenticate_user  # type: ignore[method-assign]
+
+
+def refuse_to_jobs(tokens: Tokens) -> None:
+    """Refuse requests of jobs that delete something or manage rights, before MLflow's own checks."""
+    from flask import request
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+    from mlflow.server import app
+
+    def refuse() -> Any:
+        sent = request.authorization
+        owner = tokens.owner(sent.password or "") if sent and sent.type == "basic" else None
+        if owner and owner.job and not may_job(request.method, request.path):
+            text = f"A job of {owner.name} may log and register, but not {request.method} {request.path}."
+            return MlflowException(text, PERMISSION_DENIED).serialize_as_json(), 403
+        return None
+
+    app.before_request(refuse)
+
+
+def may_job(method: str, path: str, allowed: Mapping[str, re.Pattern[str]] = _FOR_JOBS) -> bool:
+    """Return whether a job may send a request."""
+    return method in allowed and allowed[method].match(path) is not None
