@@ -33,6 +33,11 @@ def mlflow_account(user: str, path: Path) -> None:
     path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {password()}\n")
 
 
+def mlflow_token(user: str, token: str, path: Path) -> None:
+    """Write a person's token as the account that MLflow's client reads; the file has mode 0600."""
+    path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {token}\n")
+
+
 def read_mlflow_account(path: Path) -> tuple[str, str]:
     """Read user and password from a file of `mlflow_account`."""
     section = _read_ini(path)["mlflow"]

@@ -11,9 +11,10 @@ def login(
     code: Annotated[str | None, typer.Argument(help="Log-in code; prompted for without.")] = None,
     force: Annotated[bool, typer.Option(help="Replace a token of somebody else in the file.")] = False,
 ) -> None:
-    """Log in with the one-time code that `mlplatform people add` has printed, and store the token for Ray's clients.
+    """Log in with the one-time code that `mlplatform people add` has printed, and store the token.
 
-    The token is written to the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token, and to nothing else.
+    Ray's clients read it from the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token, MLflow's from
+    ~/.mlflow/credentials, which is left alone if it has another account.
     """
     from mlplatform.cli.output import span
     from mlplatform.client.people import check_replaceable, log_in
@@ -23,6 +24,10 @@ def login(
         check_replaceable(settings())
     done = log_in(settings(), code or typer.prompt("Log-in code", hide_input=True), force)
     print(f"Logged in as {done.person} until {span(done.expires)}; the token is in {done.file}.")
+    if done.mlflow_file:
+        print(f"MLflow's clients read it from {done.mlflow_file}.")
+    else:
+        print("MLflow's clients do not use it: ~/.mlflow/credentials has another account, or cannot be written.")
     print(f"Ray's own clients send it with: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={done.file}")
 
 

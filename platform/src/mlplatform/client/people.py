@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from urllib.parse import quote
 
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
+from mlplatform.credentials import mlflow_token, read_mlflow_account
 from mlplatform.errors import AccessError, SettingsError, UnreachableError
 from mlplatform.files import atomic
-from mlplatform.settings.job import Settings, default_token_file
+from mlplatform.settings.job import Settings, default_token_file, mlflow_credentials_file
 
 GUARANTEES = """\
 Between people on one Ray cluster, the platform guarantees:
@@ -42,11 +44,13 @@ class LoggedIn:
         person: name of the person.
         expires: end of the token.
         file: file with the token.
+        mlflow_file: file with the token as MLflow's clients read it; None if there was one with another account.
     """
 
     person: str
     expires: datetime
     file: Path
+    mlflow_file: Path | None
 
 
 @contextmanager
@@ -174,7 +178,9 @@ def check_replaceable(settings: Settings) -> None:
 
 
 def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
-    """Exchange a log-in code for a token, and write it to the file that Ray's clients read, with mode 0600.
+    """Exchange a log-in code for a token, and write it to the files that Ray's and MLflow's clients read, mode 0600.
+
+    MLflow's file is left alone if it has an account that is not a person's token.
 
     A token of the same person in the file is replaced and revoked.
 
@@ -204,7 +210,8 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         ) from error
     finally:
         link.close()
-    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file)
+    written = _write_mlflow_file(answer["person"], answer["token"])
+    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file, written)
 
 
 def log_out(settings: Settings) -> Path:
@@ -225,6 +232,23 @@ def log_out(settings: Settings) -> Path:
     finally:
         link.close()
     file.unlink()
+    mlflow_file = mlflow_credentials_file()
+    with suppress(OSError, KeyError, configparser.Error):
+        if PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]):
+            mlflow_file.unlink()
+    return file
+
+
+def _write_mlflow_file(person: str, token: str) -> Path | None:
+    """Write MLflow's file; return it, or None if it has another account or cannot be written."""
+    file = mlflow_credentials_file()
+    try:
+        if file.exists() and PERSON_TOKEN.fullmatch(read_mlflow_account(file)[1]) is None:
+            return None
+        with _private_file(file) as draft:
+            mlflow_token(person, token, draft)
+    except (OSError, KeyError, configparser.Error):
+        return None
     return file
 
 

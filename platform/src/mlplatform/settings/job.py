@@ -178,6 +178,11 @@ def default_token_file() -> Path:
     return Path.home() / ".ray" / "auth_token"
 
 
+def mlflow_credentials_file() -> Path:
+    """Return the file that MLflow's client reads its account from (`mlflow.utils.credentials` of MLflow 3.17)."""
+    return Path.home() / ".mlflow" / "credentials"
+
+
 @cache
 def settings() -> Settings:
     """Return the settings of this process, read once."""
