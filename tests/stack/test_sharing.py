@@ -157,7 +157,9 @@ def measured_gpu(stack: Stack) -> Iterator[Callable[[int, int], None]]:
         kept.unlink()
 
 
-@pytest.mark.costly("gateway/control/gpus.py", "gateway/jobs/gpu_use.py", "scheduling/gpu_jobs.py", "utilisation.py")
+@pytest.mark.costly(
+    "gateway/control/gpus.py", "gateway/jobs/gpu_use.py", "scheduling/gpu_jobs.py", "scheduling/utilisation.py"
+)
 def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
     stack: Stack,
     people: dict[str, Person],
