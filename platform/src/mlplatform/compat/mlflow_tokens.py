@@ -21,7 +21,7 @@ _REMEMBERED_SECONDS = 30.0
 
 _FOR_JOBS = {
     "GET": re.compile(".*"),
-    "POST": re.compile(r"^(?!.*/(delete[a-z-]*|restore|permissions?|users?|webhooks?|scorers?|gateway)(/|$)).*$"),
+    "POST": re.compile(r"^(?!.*/(delete|delete-(?!tag$)[a-z-]*|restore|permissions?|users?|webhooks?|scorers?|gateway)(/|$)).*$"),
     "PATCH": re.compile(r"^(?!.*/(permissions?|users?|webhooks?|gateway)(/|$)).*$"),
     "PUT": re.compile(r"^.*/mlflow-artifacts/.*$"),
 }
