@@ -57,7 +57,7 @@ def test_queue_shows_an_array_in_one_line(serve: Serve) -> None:
     entries = [ENTRY | {"job": f"sweep.{index}", "array": "sweep", "place": index} for index in (4, 5, 6)] + [ENTRY]
     answer = json.dumps({"at": datetime.now(UTC).isoformat(), "waiting": 4, "entries": entries})
     lines = run("queue", address=serve(lambda *_: (200, answer))).stdout.splitlines()
-    assert [line.split()[:5] for line in lines if line.startswith(("sweep", "train"))] == [
+    assert [line.split()[:5] for line in lines if line.strip().startswith(("sweep", "train"))] == [
         ["sweep.4", "and", "2", "more", "4"],
         ["train-1", "2", "alice", "vision", "2"],
     ]
