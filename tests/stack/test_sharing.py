@@ -106,24 +106,25 @@ def test_job_at_its_limit_is_resumed_in_its_run(
 def test_job_as_large_as_the_cluster_is_not_overtaken_forever(
     people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:
-    """Without a share: jobs of one GPU keep both in use, one after the other, until the large job is overdue."""
+    """Without a share, small jobs overtake it until it is overdue; then the GPU that they leave is kept for it."""
     alice, bob = people["alice"], people["bob"]
-    for _ in range(2):
-        started.append(submit(bob, "sleep", "20", gpus=1))
-    wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in started), "both GPUs to be in use")
-    large = submit(alice, "sleep", "5", workers="2", worker_gpus="1")
-    started.append(large)
+    with holding_gpu(jobs, 1) as holders:
+        wait_for(lambda: jobs.get(holders[0]).status == "RUNNING", "one GPU to be in use")
+        large = submit(alice, "sleep", "5", workers="2", worker_gpus="1")
+        started.append(large)
+        small = [submit(bob, "sleep", "3", gpus=1)]
 
-    def overtaken() -> bool:
-        """Submit another small job for each that has ended, and return whether the large one still waits."""
-        small = [job_id for job_id in started if job_id != large]
-        for _ in range(3 - sum(jobs.get(job_id).status in ("PENDING", "RUNNING") for job_id in small)):
-            started.append(submit(bob, "sleep", "20", gpus=1))
-        return jobs.get(large).status == "PENDING"
+        def room_is_kept() -> bool:
+            if jobs.get(small[-1]).status == "SUCCEEDED":
+                small.append(submit(bob, "sleep", "3", gpus=1))
+            return f"Room is kept for {large}" in bob.types("mlplatform", "why", small[-1])
 
-    wait_for(lambda: not overtaken(), "the large job", OVERDUE_S + 120)
-    small = [job_id for job_id in started if job_id != large]
-    assert sum(jobs.get(job_id).status == "SUCCEEDED" for job_id in small) > 2, "nothing has overtaken it"
+        wait_for(room_is_kept, "the large job to be overdue", OVERDUE_S + 60)
+        started.append(small[-1])
+        assert len(small) > 3, "nothing has overtaken it"
+        assert jobs.get(large).status == "PENDING"
+    wait_for(lambda: jobs.get(large).status != "PENDING", "the large job")
+    assert jobs.get(small[-1]).status == "PENDING"
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
     alice, bob = people["alice"], people["bob"]
     audio = json.loads(bob.asks("GET", "/platform/people").text)["people"]
     (teams_of_bob,) = [person["teams"] for person in audio if person["name"] == bob.name]
-    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "15s", "--gpus", "2")
+    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "15s")
     with holding_gpu(jobs, 2) as holders:
         wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in holders), "both GPUs to be in use")
         (other,) = [job for job in holders if jobs.attempts(job)[0].node != "ray-worker-1"]
@@ -192,4 +193,4 @@ def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
         wait_for(lambda: "It is ended unless it uses less" in jobs.logs(greedy), "the warning", 90)
         wait_for(lambda: jobs.get(greedy).status == "FAILED", "the end of the job", 2 * GRACE_S + 60)
         assert "more than the 20.0 GiB of the 0.5 GPUs that it requests" in jobs.get(greedy).message
-    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "30m", "--gpus", "0")
+    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "30m")

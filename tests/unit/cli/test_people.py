@@ -169,7 +169,12 @@ def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
     assert "It does not guarantee:\n- Protection from hostile code" in printed
     host.prints("teams", "set", "vision", "--weight", "2.5", "--default-limit", "4h")
     row = host.prints("teams", "list").splitlines()[1]
-    assert row.split() == ["vision", "2", "0", "2.5", "4", "h", "team:", "gpus", "4;", "person:", "running", "2"]
+    caps = ["team:", "gpus", "4;", "person:", "running", "2"]
+    assert row.split() == ["vision", "2", "0", "2.5", "4", "h", "30", "min", *caps]
+    for words, shown in ((("2h",), ["2", "h"]), (("never",), ["never"])):
+        host.prints("teams", "set", "vision", "--idle-after", *words)
+        row = host.prints("teams", "list").splitlines()[1]
+        assert row.split() == ["vision", "2", "0", "2.5", "4", "h", *shown, *caps]
 
 
 @pytest.mark.parametrize(

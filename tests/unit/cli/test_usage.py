@@ -26,7 +26,9 @@ def usage(*words: str, address: str) -> subprocess.CompletedProcess[str]:
 
 
 def person(name: str, gpu_seconds: float) -> dict[str, object]:
-    return {"person": name, "jobs": 3, "running": 1, "gpu_seconds": gpu_seconds, "cpu_seconds": 7200.0, **SUMS}
+    """The group of a person, whose GPUs are measured if it is bob."""
+    used = {"used_gpu_seconds": 1800.0 if name == "bob" else None}
+    return {"person": name, "jobs": 3, "running": 1, "gpu_seconds": gpu_seconds, "cpu_seconds": 7200.0, **SUMS, **used}
 
 
 class Ledger:
@@ -55,8 +57,8 @@ def test_table_has_hours_with_the_largest_first(serve: Serve) -> None:
     head, *lines = [line.split() for line in done.stdout.splitlines()]
     assert head[:3] == ["Person", "Jobs", "Running"]
     assert lines == [
-        ["bob", "3", "1", "1.00", "2.00", "0.00", "0.00"],
-        ["ada", "3", "1", "0.50", "2.00", "0.00", "0.00"],
+        ["bob", "3", "1", "1.00", "2.00", "0.00", "0.00", "0.50"],
+        ["ada", "3", "1", "0.50", "2.00", "0.00", "0.00", "-"],
     ]
 
 
@@ -69,7 +71,8 @@ def test_csv_has_the_same_values(serve: Serve) -> None:
     done = usage("--csv", address=serve(Ledger()))
     found = list(csv.DictReader(io.StringIO(done.stdout)))
     assert found == [
-        {key: str(value) for key, value in person(*of).items()} for of in (("ada", 1800.0), ("bob", 3600.0))
+        {key: "" if value is None else str(value) for key, value in person(*of).items()}
+        for of in (("ada", 1800.0), ("bob", 3600.0))
     ]
 
 

@@ -3,7 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from queues import GRACE, HOUR, NOW, asked, claims, effects, explained, job, node, rules, runs, started, view, workers
+from queues import (
+    GRACE,
+    HOUR,
+    NOW,
+    asked,
+    claims,
+    effects,
+    explained,
+    job,
+    left,
+    node,
+    rules,
+    runs,
+    started,
+    view,
+    workers,
+)
 
 from mlplatform.errors import SettingsError
 from mlplatform.scheduling.forecast import execute, forecast
@@ -300,6 +316,19 @@ def test_notice_of_a_limit_names_no_claimant() -> None:
 def test_idle_job_is_reclaimed_even_within_its_share() -> None:
     running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
     assert asked(plan(view([node("n0")], [job("j", "b", 2)], running, [A, B]))) == ["lazy"]
+
+
+def test_room_of_idle_job_is_claimed_for_a_borrower() -> None:
+    """Else the idle job, which is within its share, would start again before the job for which it has left."""
+    running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
+    before = view([node("n0")], [job("j", "b", 2)], running, [A, B])
+    actions = plan(before)
+    assert [claim.job for claim in claims(actions)] == ["j"]
+    after = left(execute(before, actions), "lazy")
+    again = replace(after, waiting=(*after.waiting, job("lazy", "a", 4)))
+    first = plan(again)
+    assert started(first)[0] == "j"
+    assert next(action.within_share for action in first if isinstance(action, Start)) is False
 
 
 def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:

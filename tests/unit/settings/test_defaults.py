@@ -96,7 +96,11 @@ def test_container_defaults_equal_code_defaults(model: type[BaseSettings]) -> No
     ours = {name: value for name, value in defaults(model).items() if name.startswith("MLPLATFORM_")}
     found = {name: value for name, value in environments() if name in ours and name != "MLPLATFORM_HOME"}
     assert found
-    assert found == {name: str(ours[name]) for name in found}
+    assert found == {name: _in_compose(ours[name]) for name in found}
+
+
+def _in_compose(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def test_laptop_default_equals_published_gateway_port() -> None:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from mlplatform.cli.output import print_table, span
 from mlplatform.cli.submit import report_end, report_end_of_array
-from mlplatform.errors import PlatformError
+from mlplatform.errors import JobError, PlatformError
 
 if TYPE_CHECKING:
     from mlplatform.client.jobs import Array, Job
@@ -67,10 +67,13 @@ def show(job_id: JobId) -> None:
     from mlplatform.durations import in_words
 
     with Jobs() as client:
-        if array := client.arrays.find(job_id):
-            _show_array(array)
-            return
-        job, attempts = client.with_attempts(job_id)
+        try:
+            job, attempts = client.with_attempts(job_id)
+        except JobError:
+            if array := client.arrays.find(job_id):
+                _show_array(array)
+                return
+            raise
     facts = [
         ("Status", job.status),
         ("User", job.user),

@@ -33,13 +33,13 @@ def queue(
         print("No job waits for resources.")
         return
     _warn_if_old(found)
-    arrays = Counter(entry["array"] for entry in found.entries)
-    heads = {entry["array"] or entry["job"]: entry for entry in reversed(found.entries)}
+    arrays = Counter(_array(entry) for entry in found.entries)
+    heads = {_array(entry) or entry["job"]: entry for entry in reversed(found.entries)}
     print_table(
         ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"],
         [
             (
-                _name(entry, arrays[entry["array"]]),
+                _name(entry, arrays[_array(entry)]),
                 str(entry["place"]),
                 entry["person"],
                 entry["team"],
@@ -55,7 +55,12 @@ def queue(
 
 
 def _name(entry: Mapping[str, Any], of_array: int) -> str:
-    return f"{entry['job']} and {of_array - 1} more" if entry["array"] and of_array > 1 else str(entry["job"])
+    return f"{entry['job']} and {of_array - 1} more" if _array(entry) and of_array > 1 else str(entry["job"])
+
+
+def _array(entry: Mapping[str, Any]) -> str:
+    """Return the array of a job; a gateway that is older than arrays has none."""
+    return str(entry.get("array") or "")
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:

@@ -61,7 +61,7 @@ class Arrays:
         Args:
             job: body of the submission of one job.
             count: number of jobs.
-            at_most: jobs that may run at the same time; None means that there is no limit.
+            at_most: jobs that may run at the same time; None means unlimited.
         """
         body = {"job": job, "count": count, **({} if at_most is None else {"at_most": at_most})}
         return str(self._link.call("POST", "/platform/arrays", json=body).json()["array"])

@@ -79,7 +79,7 @@ class JobFile(BaseModel):
     """Number of jobs to submit, which differ in MLPLATFORM_ARRAY_INDEX only; None means a job without an index."""
 
     at_most: int | None = Field(None, ge=1, le=ARRAY_JOBS)
-    """Jobs of the array that may run at the same time; None means that there is no limit."""
+    """Jobs of the array that may run at the same time; None means unlimited."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""

@@ -110,7 +110,7 @@ class Jobs:
                 have accounts, only leads and administrators may submit urgent jobs.
             array: submit so many jobs, which have their index, from 0, in the variable MLPLATFORM_ARRAY_INDEX, and the
                 number of jobs in MLPLATFORM_ARRAY_SIZE.
-            at_most: jobs of the array that may run at the same time; None means that there is no limit.
+            at_most: jobs of the array that may run at the same time; None means unlimited.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.

@@ -119,6 +119,14 @@ class Books:
         room.give(self._kept[job])
         return room
 
+    def is_within(self, job: WaitingJob) -> bool:
+        """Return whether a job with a claim is within its team's share."""
+        amount = asked(job.request)
+        self.shares.add(job.team, (-amount[0], -amount[1]))
+        within = self.shares.includes(job.team, amount)
+        self.shares.add(job.team, amount)
+        return within
+
     def start(self, job: WaitingJob, placement: Placement) -> None:
         """Count a job that starts; its claim ends."""
         claim = self.claims.pop(job.id, None)

@@ -176,7 +176,7 @@ class _Pass:
             job = self._state.waiting[name]
             placement = self._books.room_of_claim(name).place(job.request)
             if placement is not None:
-                self._start(job, placement, within=True)
+                self._start(job, placement, within=self._books.is_within(job))
 
     def _start(self, job: WaitingJob, placement: Placement, within: bool) -> None:
         self._books.start(job, placement)
@@ -242,13 +242,17 @@ class _Pass:
         victims, placement = self._victims(job, job.team, within=True)
         if placement is None:
             return False
+        self._hold(job, victims, placement)
+        return True
+
+    def _hold(self, job: WaitingJob, victims: list[RunningJob], placement: Placement) -> None:
+        """Let jobs leave, and claim for a waiting job what they leave."""
         deadline = self._state.now + self._state.rules.grace_s
         latest = max(victim.notice.deadline if victim.notice else deadline for victim in victims)
         claim = Claim(job.id, frozenset(victim.id for victim in victims), latest, placement)
         self._do(Hold(claim))
         self._books.claim(claim, job)
         self._ask(victims, job)
-        return True
 
     def _victims(self, job: WaitingJob, name: str, within: bool) -> tuple[list[RunningJob], Placement | None]:
         """Return the jobs that leave, or have to, so that a job fits, and where it then does; no place if none do."""
@@ -278,6 +282,10 @@ class _Pass:
         victims, placement = self._victims(job, "borrow", within=False)
         if placement is None:
             return False
+        if any(victim.idle for victim in victims):
+            # Without a claim, an idle job within its share would be back before the one that it leaves for.
+            self._hold(job, victims, placement)
+            return True
         found = self._fitting.obstacles_of_borrower(job)
         self._ask(victims, job)
         self._promised[job.id] = (*found, reasons.waits_for(victims, Rule.LIMIT))

@@ -124,7 +124,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     made = Place(tmp_path)
-    for job_id, days in (("old", 40), ("new", 2), ("open", None)):
+    for job_id, days in (("old", 40), ("new", 20), ("open", None)):
         made.add(job_id, days)
     return made
 

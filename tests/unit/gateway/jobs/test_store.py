@@ -309,7 +309,8 @@ def test_packages_of_open_jobs_are_needed(store: JobStore) -> None:
     for job_id, runtime_env in (("a", {"working_dir": "gcs://a.zip"}), ("b", modules), ("none", {}), ("c", ended)):
         do(store.add(submitted(submission_id=job_id, runtime_env=runtime_env)))
     assert do(store.packages()) == {"a.zip", "b.whl", "c.zip"}
-    do(store.request_stop("c"))
+    begin(store, "c")
+    end(store, SUCCEEDED, "c")
     assert do(store.packages()) == {"a.zip", "b.whl"}
 
 

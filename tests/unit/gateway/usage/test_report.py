@@ -83,7 +83,7 @@ def test_kinds_and_losses_are_parts_of_the_sum(store: JobStore, clock: Clock) ->
     assert asdict(use) == {
         **{"person": None, "team": None, "job": None, "sequence": None, "jobs": 1, "running": 0},
         **{"gpu_seconds": 140, "cpu_seconds": 70, "lost_gpu_seconds": 140, "lost_cpu_seconds": 70},
-        **{"borrowed_gpu_seconds": 40, "overtime_gpu_seconds": 80},
+        **{"borrowed_gpu_seconds": 40, "overtime_gpu_seconds": 80, "used_gpu_seconds": None},
     }
 
 

@@ -63,7 +63,7 @@ class Kind(Protocol):
 
 
 class UnusedPackages:
-    """Uploads that no open job was submitted with, and that nobody has requested within a day."""
+    """Uploads that no job needs which is open or may be resumed, and that nobody has requested within a day."""
 
     title = "packages that no open job needs"
 

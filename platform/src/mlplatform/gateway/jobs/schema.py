@@ -62,7 +62,7 @@ class JobRow(Base):
     """Id of the array that it belongs to; null if none."""
 
     at_most: Mapped[int | None]
-    """Jobs of its array that may run at the same time; null if there is no limit."""
+    """Jobs of its array that may run at the same time; null if unlimited."""
 
     state: Mapped[str]
     message: Mapped[str]

@@ -32,19 +32,11 @@ class WebhookSender:
         """Close the connections."""
         await self._http.aclose()
 
-    async def check(self, address: str) -> None:
-        """Check that messages may be sent to an address.
-
-        Raises:
-            SettingsError: its form, its scheme or its network is not allowed, or its name is unknown.
-        """
-        await self._resolved(address)
-
     async def send(self, address: str, body: Mapping[str, Any]) -> None:
         """Send a message as JSON.
 
         Raises:
-            SettingsError: the address is not allowed any more.
+            SettingsError: the form, the scheme or the network of the address is not allowed, or its name is unknown.
             UnreachableError: the receiver does not answer, or not with success.
         """
         url, host = await self._resolved(address)
