@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from host import CHECKOUT, Stack, run
 
+from mlplatform.credentials import read_mlflow_account
 from mlplatform.settings.environment import environment
 from mlplatform.stack.env import client_settings
 
@@ -49,6 +50,12 @@ class Person:
         """Send a request to the gateway with this person's token."""
         headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
         return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
+
+    def asks_mlflow(self, path: str) -> int:
+        """Send a request to MLflow with the account that `mlplatform login` has written; return the status."""
+        account = read_mlflow_account(self.home / ".mlflow/credentials")
+        address = f"http://127.0.0.1:{self.stack.settings.mlflow_port}/api/2.0/mlflow/{path}"
+        return httpx.get(address, auth=account, timeout=30).status_code
 
 
 def administer(stack: Stack, *words: str) -> str:
