@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def administer(stack: Stack, *words: str) -> str:
     variables = {**environment(), **client_settings(stack.root).environment()}
     done = run(str(CHECKOUT / ".venv/bin/mlplatform"), *words, env=variables)
     return done.stdout + done.stderr
+
+
+def log_in(stack: Stack, home: Path, role: str, team: str, *options: str) -> Person:
+    """Add a person with a name of their own to a team, and log in with the code; `home` is their home folder."""
+    name = f"{role}-{secrets.token_hex(3)}"
+    code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", team, *options))
+    assert code
+    person = Person(name, stack, home)
+    printed = person.types("mlplatform", "login", code[1])
+    assert f"Logged in as {name}" in printed, printed
+    assert person.token_file.stat().st_mode & 0o077 == 0
+    return person
 
 
 def submit(person: Person, *command: str, gpus: float = 0, folder: Path | None = None, **metadata: str) -> str:
