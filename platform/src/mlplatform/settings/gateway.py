@@ -61,6 +61,9 @@ class GatewaySettings(EnvironmentSettings):
     """File with the token that log shippers send, which the gateway then accepts for logs instead of the one that
     clients send; None for that one."""
 
+    secrets_key_path: Path | None = Field(None, validation_alias="MLPLATFORM_SECRETS_KEY_PATH")
+    """File with the key that encrypts people's secrets in the database; None stores none."""
+
     prometheus: str = Field("http://prometheus:9090", validation_alias="MLPLATFORM_GATEWAY_PROMETHEUS")
     """Address of Prometheus, for the queries of Ray's dashboard."""
 

@@ -91,6 +91,11 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/webhook"): Access.PEOPLE,
     ("PUT", "/platform/webhook"): Access.PEOPLE,
     ("DELETE", "/platform/tokens/{token_id}"): Access.PEOPLE,
+    ("GET", "/platform/secrets"): Access.PEOPLE,
+    ("PUT", "/platform/secrets/{name}"): Access.PEOPLE,
+    ("DELETE", "/platform/secrets/{name}"): Access.PEOPLE,
+    # Attempts of jobs only: the route checks their tokens, which are accepted nowhere else.
+    ("GET", "/platform/attempt/secrets"): Access.OPEN,
     # Browsers.
     ("POST", "/api/authenticate"): Access.OPEN,
     ("POST", "/platform/logout"): Access.OPEN,

@@ -29,6 +29,7 @@ from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform.gateway.people.principal import SHARED, Principal
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.tokens import PREFIX, Tokens
+from mlplatform.secret_folder import PATH as ATTEMPT_SECRETS
 from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
 
 COOKIE = "ray-authentication-token"
@@ -54,6 +55,7 @@ OPEN_PATHS = frozenset(
         "/api/local_raylet_healthz",
         "/-/healthz",
         "/platform/health",
+        ATTEMPT_SECRETS,
         LOGIN_PAGE,
         LOGOUT,
         PROMETHEUS,
@@ -61,7 +63,8 @@ OPEN_PATHS = frozenset(
     }
 )
 """Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
-Grafana, and those queries to Prometheus that Ray's dashboard makes."""
+Grafana, those queries to Prometheus that Ray's dashboard makes, and secrets for attempts, whose tokens are checked
+there."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/")
 
