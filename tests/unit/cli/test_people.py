@@ -90,7 +90,10 @@ def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Ma
     assert laptop.token.read_text().startswith("mlp_")
     assert laptop.token.read_text().strip() not in printed
     assert laptop.prints("jobs").strip()
-    assert (other.read_text(), sorted(path.name for path in laptop.home.iterdir())) == ("mine", [".aws", ".ray"])
+    assert (other.read_text(), sorted(path.name for path in laptop.home.iterdir())) == (
+        "mine",
+        [".aws", ".mlflow", ".ray"],
+    )
     assert laptop.refuses("audit").startswith("Only administrators may use GET")
 
 

@@ -233,7 +233,7 @@ def log_out(settings: Settings) -> Path:
         link.close()
     file.unlink()
     mlflow_file = mlflow_credentials_file()
-    with suppress(OSError, KeyError, configparser.Error):
+    with suppress(OSError, KeyError, configparser.Error, SettingsError):
         if PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]):
             mlflow_file.unlink()
     return file
