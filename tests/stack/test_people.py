@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+from pathlib import Path
 
+import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
-from host import CHECKOUT, ENV, Stack, wait_for
+from host import CHECKOUT, ENV, Stack, run, wait_for
 from persons import SECRET, Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
@@ -79,6 +82,27 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
+
+
+def test_laptop_without_checkout_installs_the_command_line(
+    stack: Stack, people: dict[str, Person], tmp_path: Path
+) -> None:
+    alice, address = people["alice"], f"http://127.0.0.1:{stack.settings.ray_port}"
+    page = httpx.get(f"{address}/platform/wheel/")
+    (wheel,) = re.findall(r'href="(mlplatform-[^"]+-py3-none-any\.whl)"', page.text)
+    # Its dependencies come from an index of packages, or from this environment.
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    run(sys.executable, "-m", "pip", "install", *options, f"{address}/platform/wheel/{wheel}")
+    code = "import sys, mlplatform.cli as cli; print(cli.__file__); sys.argv[1:] = ['people', 'list']; cli.main()"
+    variables = {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "HOME": str(alice.home),
+        "RAY_ADDRESS": address,
+        "RAY_AUTH_TOKEN_PATH": str(alice.token_file),
+    }
+    printed = run(sys.executable, "-c", code, env=variables, cwd=tmp_path).stdout
+    assert printed.startswith(str(tmp_path / "site"))
+    assert alice.name in printed
 
 
 def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:

@@ -37,6 +37,7 @@ from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
+from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
@@ -172,6 +173,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
             *http_utilisation.routes(overview, reconciler, utilisation),
+            *http_wheel.routes(config.wheels),
             *front_page.routes(),
             *published,
             *([queries.route()] if queries else []),

@@ -129,6 +129,9 @@ class GatewaySettings(EnvironmentSettings):
     backup_hours: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_BACKUP_HOURS")
     """Hours between backups that are made on a timer; None without one."""
 
+    wheels: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_WHEELS")
+    """Folder with the package as a wheel, for laptops; None for none."""
+
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 

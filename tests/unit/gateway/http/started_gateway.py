@@ -43,6 +43,7 @@ class StartedGateway:
     shipper_token: bool = False
     prometheus: bool = False
     secrets_key: str | None = None
+    wheels: Path | None = None
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -64,6 +65,7 @@ class StartedGateway:
             backups=self.backups,
             backup_hours=self.backup_hours,
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
+            wheels=self.wheels,
             secrets_key_path=self._secrets_key_path(),
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,

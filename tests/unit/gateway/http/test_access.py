@@ -95,6 +95,8 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/"): Asked("/platform/", PEOPLE),
     ("GET", "/platform/live"): Asked("/platform/live", PEOPLE),
     ("MOUNT", "/platform/static"): Asked("/platform/static/style.css", OPEN),
+    ("GET", "/platform/wheel/"): Asked("/platform/wheel/", OPEN),
+    ("GET", "/platform/wheel/{file}"): Asked("/platform/wheel/missing.whl", OPEN),
     ("GET", "/platform/metrics"): Asked(
         "/platform/metrics", OPEN, {"headers": {"Authorization": f"Bearer {METRICS_TOKEN}"}}
     ),

@@ -104,6 +104,9 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/"): Verb.SEE,
     ("GET", "/platform/live"): Verb.SEE,
     ("MOUNT", "/platform/static"): Access.OPEN,
+    # The package is public source, and `pip` sends no token.
+    ("GET", "/platform/wheel/"): Access.OPEN,
+    ("GET", "/platform/wheel/{file}"): Access.OPEN,
     # These have a token of their own, or pass on only what is public.
     ("GET", "/platform/metrics"): Access.OPEN,
     ("GET", "/platform/prometheus/api/v1/query"): Access.OPEN,

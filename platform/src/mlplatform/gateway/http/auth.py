@@ -44,6 +44,8 @@ PROMETHEUS, GRAFANA = "/platform/prometheus/api/v1/query", "/platform/grafana/ap
 
 FRONT_PAGE, LOGIN_PAGE, LOGOUT, STATIC = "/platform/", "/platform/login", "/platform/logout", "/platform/static"
 
+WHEELS = "/platform/wheel/"
+
 OPEN_PATHS = frozenset(
     {
         "/",
@@ -66,7 +68,7 @@ OPEN_PATHS = frozenset(
 Grafana, those queries to Prometheus that Ray's dashboard makes, and secrets for attempts, whose tokens are checked
 there."""
 
-OPEN_FOLDERS = ("/static/", f"{STATIC}/")
+OPEN_FOLDERS = ("/static/", f"{STATIC}/", WHEELS)
 
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 
