@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
-from host import CHECKOUT, ENV, Stack, wait_for
+from host import CHECKOUT, ENV, Stack, run, wait_for
 from persons import SECRET, Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
@@ -121,6 +124,27 @@ def logged(stack: Stack, jobs: Jobs, person: Person, *others_run: str) -> dict[s
 
 def job_of(run: dict[str, Any]) -> str:
     return next(str(tag["value"]) for tag in run["data"]["tags"] if tag["key"] == TAG_JOB)
+
+
+def test_laptop_without_checkout_installs_the_command_line(
+    stack: Stack, people: dict[str, Person], tmp_path: Path
+) -> None:
+    alice, address = people["alice"], f"http://127.0.0.1:{stack.settings.ray_port}"
+    page = httpx.get(f"{address}/platform/wheel/")
+    (wheel,) = re.findall(r'href="(mlplatform-[^"]+-py3-none-any\.whl)"', page.text)
+    # Its dependencies come from an index of packages, or from this environment.
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    run(sys.executable, "-m", "pip", "install", *options, f"{address}/platform/wheel/{wheel}")
+    code = "import sys, mlplatform.cli as cli; print(cli.__file__); sys.argv[1:] = ['people', 'list']; cli.main()"
+    variables = {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "HOME": str(alice.home),
+        "RAY_ADDRESS": address,
+        "RAY_AUTH_TOKEN_PATH": str(alice.token_file),
+    }
+    printed = run(sys.executable, "-c", code, env=variables, cwd=tmp_path).stdout
+    assert printed.startswith(str(tmp_path / "site"))
+    assert alice.name in printed
 
 
 def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:

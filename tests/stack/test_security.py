@@ -15,6 +15,8 @@ OPEN = {
     "gateway": [
         *("/", "/api/authentication_mode", "/api/gcs_healthz", "/platform/health"),
         *("/platform/login", "/platform/static/style.css", "/platform/static/live.js"),
+        # Public source.
+        "/platform/wheel/",
     ],
     # What the server can do, for clients that have not logged in yet: no names, no addresses.
     "mlflow": ["/health", "/api/3.0/mlflow/server-info", "/ajax-api/3.0/mlflow/server-info"],
@@ -40,6 +42,10 @@ CLOSED = {
         ("DELETE", "/platform/tokens/x"),
         ("GET", "/platform/webhook"),
         ("PUT", "/platform/webhook"),
+        ("GET", "/platform/secrets"),
+        ("PUT", "/platform/secrets/x"),
+        ("DELETE", "/platform/secrets/x"),
+        ("GET", "/platform/attempt/secrets"),
         ("GET", "/platform/queue"),
         ("GET", "/platform/usage"),
         ("GET", "/platform/"),

@@ -94,7 +94,7 @@ def prometheus_web(password_file: Path, path: Path) -> None:
 
 
 def fernet_key(path: Path) -> None:
-    """Write a key for `cryptography.fernet`, with which MLflow encrypts the secrets of its webhooks."""
+    """Write a key for `cryptography.fernet`, with which MLflow and the gateway encrypt secrets in databases."""
     path.write_text(base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
 
 

@@ -139,7 +139,7 @@ def test_every_secret_has_group_or_reason() -> None:
 
 
 def test_groups_that_interrupt_must_be_named() -> None:
-    assert chosen("", PRESENT) == ("postgres", "minio", "mlflow", "monitoring")
+    assert chosen("", PRESENT) == ("postgres", "minio", "mlflow", "people", "monitoring")
     assert chosen("ray,minio", PRESENT) == ("minio", "ray")
     assert set(chosen("all", PRESENT)) == set(GROUPS) - {"grafana", "certificates"}
     assert "minio" not in chosen("all", PRESENT - {"minio"}), "the keys of another S3 server are not ours"
@@ -160,6 +160,7 @@ def test_unknown_group_is_rejected(only: str) -> None:
         ("notebook", "notebook"),
         ("ray", "gateway log-shipper prometheus ray-head ray-worker-0 ray-worker-1"),
         ("minio", "gateway minio mlflow prometheus"),
+        ("people", "gateway"),
     ],
 )
 def test_only_services_that_must_are_restarted(only: str, restarted: str) -> None:

@@ -17,6 +17,7 @@ from mlplatform.cli import (
     output,
     people,
     queue,
+    secrets,
     stack,
     submit,
     teams,
@@ -47,6 +48,7 @@ for session in (login.login, login.logout):
 app.add_typer(people.app, name="people")
 app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(secrets.app, name="secrets")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.command("env")(stack.shell_env)

@@ -17,6 +17,7 @@ import sys
 if __name__ == "__main__":
     del sys.path[0]
 
+from mlplatform import secret_folder
 from mlplatform.warm import client, notes
 
 CONTEXT = "--serialized-runtime-env-context="
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> None:
     rest = [argument for argument in arguments if not argument.startswith((CONTEXT, LANGUAGE))]
     rest[0] = context.get("override_worker_entrypoint") or rest[0]
     _set(context.get("env_vars") or {})
+    secret_folder.provide(os.environ)
     executable = context.get("py_executable") or sys.executable
     prefix = _enter(context.get("command_prefix") or [])
     if executable == sys.executable and not prefix:

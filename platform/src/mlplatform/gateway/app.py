@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -15,6 +16,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
@@ -29,11 +31,13 @@ from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
+from mlplatform.gateway.http import secrets as http_secrets
 from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
+from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
@@ -58,6 +62,7 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.migrations import upgrade
+from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
@@ -113,6 +118,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     tokens = Tokens(store.engine)
     people = People(store.engine, tokens.forget)
     services = _services(config)
+    secrets = Secrets(store.engine, _key(config.secrets_key_path))
     check = TokenCheck(token.read, audit, tokens, services)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
@@ -165,7 +171,9 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check).routes(),
             *http_webhooks.routes(Webhooks(store.engine), sender),
+            *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
             *http_utilisation.routes(overview, reconciler, utilisation),
+            *http_wheel.routes(config.wheels),
             *front_page.routes(),
             *published,
             *([queries.route()] if queries else []),
@@ -209,6 +217,11 @@ def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[R
     token = TokenFile(config.metrics_token_path, "MLPLATFORM_METRICS_TOKEN_PATH")
     token.read()
     return [metrics.route(token.read)]
+
+
+def _key(path: Path | None) -> str | None:
+    """Return the key that encrypts people's secrets, if the gateway has one."""
+    return None if path is None else TokenFile(path, "MLPLATFORM_SECRETS_KEY_PATH").read()
 
 
 def _services(config: GatewaySettings) -> dict[str, Callable[[], str]]:

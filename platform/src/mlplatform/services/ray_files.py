@@ -4,6 +4,8 @@
     python -m mlplatform.services.ray_files FOLDER apply    # removes it, with a line of JSON for each file or folder
     python -m mlplatform.services.ray_files FOLDER hourly   # removes it now and once per hour; each node of the stack
 
+The last one also removes secrets of people from memory when the attempts that had them have ended.
+
 Runs as the user of Ray on the node, whose processes it looks at.
 """
 
@@ -19,6 +21,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from mlplatform import secret_folder
 
 SESSIONS = "former sessions of Ray"
 
@@ -39,6 +43,9 @@ _LOG_SECONDS = 7 * 24 * 3600.0
 _UNPACKED_SECONDS = 7 * 24 * 3600.0
 
 _PASS_SECONDS = 3600.0
+
+_SECRETS_SECONDS = 5.0
+"""Interval at which folders of secrets are removed that no process holds."""
 
 _OF_PROCESS = re.compile(
     r"(?:worker-[0-9a-f]+-[0-9a-f]{8}-|python-core-(?:worker|driver)-[0-9a-f]+_|event_(?:CORE_WORKER|EXPORT_TASK)_)"
@@ -147,14 +154,17 @@ def prepare_start(folder: Path) -> None:
 
 
 def run_hourly(folder: Path) -> None:
-    """Remove what can be removed, now and once per hour; never returns."""
+    """Remove what can be removed, now and once per hour, and unused secrets every few seconds; never returns."""
     while True:
         for discarded in folder.glob(f"{_DISCARDED}*"):
             shutil.rmtree(discarded, ignore_errors=True)
         for left in find(folder):
             with suppress(OSError):  # it is tried again in an hour
                 remove(left)
-        time.sleep(_PASS_SECONDS)
+        until = time.monotonic() + _PASS_SECONDS
+        while time.monotonic() < until:
+            secret_folder.remove_unused()
+            time.sleep(_SECRETS_SECONDS)
 
 
 def _discard(path: Path) -> None:

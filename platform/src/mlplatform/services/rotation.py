@@ -1,6 +1,7 @@
 """Steps of `make rotate` inside of the stack's one-shot services (`stack/rotation.py` runs them, in this order).
 
     python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and MinIO
+    python -m mlplatform.services.rotation people              in storage-init: secrets of people
     python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks, signatures
     python -m mlplatform.services.rotation forget-keys [jobs]  in storage-init: users and keys of others
     python -m mlplatform.services.rotation forget-password     in mlflow-migrate: the former password of jobs
@@ -15,18 +16,26 @@ import sys
 from mlplatform.compat import mlflow_rotation, mlflow_server
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import SettingsError
-from mlplatform.services import bootstrap
+from mlplatform.services import bootstrap, people_secrets
 from mlplatform.services.access_keys import found_keys
 from mlplatform.services.secret_files import ROTATION, values
 from mlplatform.settings.storage import StorageSettings
 
 _DATABASE = "postgresql+psycopg2:///mlflow?service=mlflow"
 
+_GATEWAY_DATABASE = "postgresql+psycopg2:///gateway?service=gateway"
+
 
 def storage() -> None:
     """Set the accounts of Postgres and MinIO; jobs get a user beside the one that running attempts have."""
     bootstrap.make_databases()
     bootstrap.make_buckets()
+
+
+def people() -> None:
+    """Encrypt the secrets of people with the new key."""
+    found = people_secrets.encrypt_again(_GATEWAY_DATABASE, values("gateway_secrets_key"))
+    print(f"Gateway: {found} secrets of people are encrypted with the new key.")
 
 
 def tracking() -> None:
@@ -70,6 +79,7 @@ if __name__ == "__main__":
     try:
         {
             "storage": storage,
+            "people": people,
             "tracking": tracking,
             "forget-keys": lambda: forget_keys(bool(_more)),
             "forget-password": forget_password,

@@ -61,6 +61,9 @@ class GatewaySettings(EnvironmentSettings):
     """File with the token that log shippers send, which the gateway then accepts for logs instead of the one that
     clients send; None for that one."""
 
+    secrets_key_path: Path | None = Field(None, validation_alias="MLPLATFORM_SECRETS_KEY_PATH")
+    """File with the key that encrypts people's secrets in the database; None stores none."""
+
     prometheus: str = Field("http://prometheus:9090", validation_alias="MLPLATFORM_GATEWAY_PROMETHEUS")
     """Address of Prometheus, for the queries of Ray's dashboard."""
 
@@ -125,6 +128,9 @@ class GatewaySettings(EnvironmentSettings):
 
     backup_hours: float | None = Field(None, gt=0, validation_alias="MLPLATFORM_GATEWAY_BACKUP_HOURS")
     """Hours between backups that are made on a timer; None without one."""
+
+    wheels: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_WHEELS")
+    """Folder with the package as a wheel, for laptops; None for none."""
 
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""

@@ -173,6 +173,10 @@ def _end_accounts(root: Path, rotation: Rotation, plan: Plan, installed: datetim
 def _change_accounts(root: Path, rotation: Rotation, plan: Plan) -> Iterator[str]:
     if {"postgres", "minio"} & set(plan.groups):
         yield from _step(root, rotation, "storage-init", "storage")
+    if "people" in plan.groups:
+        folder = "/rotation/new" if "postgres" in plan.groups else "/run/secrets"
+        account = ["--env", f"PGSERVICEFILE={folder}/postgres_gateway"]
+        yield from _step(root, rotation, "storage-init", "people", options=account)
     if "mlflow" in plan.groups:
         account = ["--env", "PGSERVICEFILE=/rotation/new/postgres_mlflow"] if "postgres" in plan.groups else []
         yield from _step(root, rotation, "mlflow-migrate", "tracking", options=account)

@@ -47,6 +47,7 @@ GROUPS = {
     "postgres": Group(None, _named("postgres_")),
     "minio": Group("minio", tuple(name for name in _named("minio_") if name != "minio_root_user")),
     "mlflow": Group("tracking", _named("mlflow_")),
+    "people": Group("ray", ("gateway_secrets_key",)),
     "monitoring": Group(
         "monitoring",
         ("gateway_prometheus_token", "prometheus_password", "prometheus_web", "metrics_password", "metrics_web"),

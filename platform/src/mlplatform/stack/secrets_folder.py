@@ -69,6 +69,7 @@ FILES: dict[str, _Write] = {
     "ray_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
+    "gateway_secrets_key": fernet_key,
     "notebook_token": _plain,
     "prometheus_password": _plain,
     "prometheus_web": lambda path: prometheus_web(path.with_name("prometheus_password"), path),

@@ -42,6 +42,8 @@ class StartedGateway:
     backup_hours: float | None = None
     shipper_token: bool = False
     prometheus: bool = False
+    secrets_key: str | None = None
+    wheels: Path | None = None
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -63,9 +65,18 @@ class StartedGateway:
             backups=self.backups,
             backup_hours=self.backup_hours,
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
+            wheels=self.wheels,
+            secrets_key_path=self._secrets_key_path(),
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
         )
+
+    def _secrets_key_path(self) -> Path | None:
+        if self.secrets_key is None:
+            return None
+        path = self.folder / "secrets_key"
+        path.write_text(self.secrets_key)
+        return path
 
     @contextmanager
     def running(self) -> Iterator[httpx.Client]:

@@ -82,6 +82,11 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("DELETE", "/platform/tokens/{token_id}"): Asked("/platform/tokens/missing", PEOPLE),
     ("GET", "/platform/webhook"): Asked("/platform/webhook", PEOPLE),
     ("PUT", "/platform/webhook"): Asked("/platform/webhook", PEOPLE, {"json": {"url": None}}),
+    ("GET", "/platform/secrets"): Asked("/platform/secrets", PEOPLE),
+    ("PUT", "/platform/secrets/{name}"): Asked("/platform/secrets/KEY", PEOPLE, {"content": b"x"}),
+    ("DELETE", "/platform/secrets/{name}"): Asked("/platform/secrets/missing", PEOPLE),
+    # Attempts of jobs only.
+    ("GET", "/platform/attempt/secrets"): Asked("/platform/attempt/secrets", set()),
     # It opens a session for whoever has a token.
     ("POST", "/api/authenticate"): Asked("/api/authenticate", PEOPLE),
     ("POST", "/platform/logout"): Asked("/platform/logout", OPEN),
@@ -90,6 +95,8 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/"): Asked("/platform/", PEOPLE),
     ("GET", "/platform/live"): Asked("/platform/live", PEOPLE),
     ("MOUNT", "/platform/static"): Asked("/platform/static/style.css", OPEN),
+    ("GET", "/platform/wheel/"): Asked("/platform/wheel/", OPEN),
+    ("GET", "/platform/wheel/{file}"): Asked("/platform/wheel/missing.whl", OPEN),
     ("GET", "/platform/metrics"): Asked(
         "/platform/metrics", OPEN, {"headers": {"Authorization": f"Bearer {METRICS_TOKEN}"}}
     ),

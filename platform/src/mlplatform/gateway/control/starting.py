@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
 from mlplatform.gateway.control.leaving import Departures
@@ -69,6 +70,7 @@ class Starter:
         self._queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
         self._tokens = AttemptTokens(store.engine)
+        self._secrets = AttemptSecrets(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
@@ -180,6 +182,7 @@ class Starter:
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
         account = await self._tokens.variables(job, attempt)
+        account |= await self._secrets.variables(job, attempt, account)
         await self._head.submit(self._request(job, attempt, account))
         if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
             # Ray's own clients show a job's log, but nothing that we add to the response to a submission.

@@ -91,6 +91,11 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/webhook"): Access.PEOPLE,
     ("PUT", "/platform/webhook"): Access.PEOPLE,
     ("DELETE", "/platform/tokens/{token_id}"): Access.PEOPLE,
+    ("GET", "/platform/secrets"): Access.PEOPLE,
+    ("PUT", "/platform/secrets/{name}"): Access.PEOPLE,
+    ("DELETE", "/platform/secrets/{name}"): Access.PEOPLE,
+    # Attempts of jobs only: the route checks their tokens, which are accepted nowhere else.
+    ("GET", "/platform/attempt/secrets"): Access.OPEN,
     # Browsers.
     ("POST", "/api/authenticate"): Access.OPEN,
     ("POST", "/platform/logout"): Access.OPEN,
@@ -99,6 +104,9 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/"): Verb.SEE,
     ("GET", "/platform/live"): Verb.SEE,
     ("MOUNT", "/platform/static"): Access.OPEN,
+    # The package is public source, and `pip` sends no token.
+    ("GET", "/platform/wheel/"): Access.OPEN,
+    ("GET", "/platform/wheel/{file}"): Access.OPEN,
     # These have a token of their own, or pass on only what is public.
     ("GET", "/platform/metrics"): Access.OPEN,
     ("GET", "/platform/prometheus/api/v1/query"): Access.OPEN,

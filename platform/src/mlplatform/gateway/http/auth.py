@@ -29,6 +29,7 @@ from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform.gateway.people.principal import SHARED, Principal
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.tokens import PREFIX, Tokens
+from mlplatform.secret_folder import PATH as ATTEMPT_SECRETS
 from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
 
 COOKIE = "ray-authentication-token"
@@ -43,6 +44,8 @@ PROMETHEUS, GRAFANA = "/platform/prometheus/api/v1/query", "/platform/grafana/ap
 
 FRONT_PAGE, LOGIN_PAGE, LOGOUT, STATIC = "/platform/", "/platform/login", "/platform/logout", "/platform/static"
 
+WHEELS = "/platform/wheel/"
+
 OPEN_PATHS = frozenset(
     {
         "/",
@@ -54,6 +57,7 @@ OPEN_PATHS = frozenset(
         "/api/local_raylet_healthz",
         "/-/healthz",
         "/platform/health",
+        ATTEMPT_SECRETS,
         LOGIN_PAGE,
         LOGOUT,
         PROMETHEUS,
@@ -61,9 +65,10 @@ OPEN_PATHS = frozenset(
     }
 )
 """Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
-Grafana, and those queries to Prometheus that Ray's dashboard makes."""
+Grafana, those queries to Prometheus that Ray's dashboard makes, and secrets for attempts, whose tokens are checked
+there."""
 
-OPEN_FOLDERS = ("/static/", f"{STATIC}/")
+OPEN_FOLDERS = ("/static/", f"{STATIC}/", WHEELS)
 
 _BROWSERS_MAY = ("GET", "HEAD", "OPTIONS")
 

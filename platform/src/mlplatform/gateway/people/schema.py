@@ -95,7 +95,7 @@ class TokenRow(Base):
     """SHA-256 of the secret part, which is random, so the digest needs no salt."""
 
     kind: Mapped[str]
-    """`person`, `service`, or `job` for that of an attempt, which only MLflow accepts."""
+    """`person`, `service`, or `job` for that of an attempt, which MLflow accepts, and the gateway for secrets only."""
 
     owner: Mapped[str] = mapped_column(index=True)
     """Name of the person or of the service."""
@@ -123,3 +123,19 @@ class LoginCodeRow(Base):
 
     person: Mapped[str]
     expires: Mapped[datetime]
+
+
+class SecretRow(Base):
+    """A value that only the jobs of a person get."""
+
+    __tablename__ = "secrets"
+
+    person: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+    """Encrypted with the key in `secrets/gateway_secrets_key`, which is not in the database."""
+
+    size: Mapped[int]
+    """Bytes of the value."""
+
+    changed: Mapped[datetime]

@@ -17,6 +17,7 @@ from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonErr
 from mlplatform.gateway.people.names import check_name, is_name
 from mlplatform.gateway.people.principal import Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
+from mlplatform.gateway.people.secrets import forget
 from mlplatform.gateway.people.tokens import new_code
 
 DEFAULTS: Mapping[str, Any] = {
@@ -192,6 +193,7 @@ class People:
         session.execute(valid.values(revoked=datetime.now(UTC)))
         session.execute(delete(LoginCodeRow).where(LoginCodeRow.person == name))
         session.execute(delete(MemberRow).where(MemberRow.person == name))
+        forget(session, name)
         session.delete(row)
         record(session, actor, "remove", f"person {name}", before)
 

@@ -1,0 +1,41 @@
+"""A person's own secrets at the gateway; nobody reads their values there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mlplatform.client.connection import Connection
+from mlplatform.errors import SettingsError
+
+_PATH = "/platform/secrets"
+
+
+def put(link: Connection, name: str, value: bytes) -> None:
+    """Set a secret, in place of one with the same name; jobs that start from now on get it."""
+    link.call("PUT", f"{_PATH}/{quote(name, safe='')}", named=True, content=value)
+
+
+def secrets(link: Connection) -> Sequence[Mapping[str, Any]]:
+    """Return the person's secrets by name, without their values."""
+    found: Sequence[Mapping[str, Any]] = link.call("GET", _PATH).json()["secrets"]
+    return found
+
+
+def remove(link: Connection, name: str) -> None:
+    """Remove a secret."""
+    link.call("DELETE", f"{_PATH}/{quote(name, safe='')}", named=True)
+
+
+def content(file: Path) -> bytes:
+    """Return the content of a file as the value of a secret.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error.strerror}); name a file with the secret.") from error
