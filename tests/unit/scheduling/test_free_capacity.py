@@ -1,5 +1,7 @@
 """Feasible jobs, and nodes selected by labels."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from mlplatform.errors import CapacityError
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.scheduling.free_capacity import FreeCapacity
 from mlplatform.scheduling.resources import Node, Request
+from mlplatform.scheduling.room import Room
 
 WORKER = {"role": "worker"}
 
@@ -22,12 +25,17 @@ def job(metadata: dict[str, str] | None = None, **entry: Any) -> Request:
     return request_of(submission.job())
 
 
-def accepted(free: FreeCapacity, asked: Request, at_most: int = 100) -> int:
-    """Submit equal jobs one after another and return how many are accepted."""
+def accepted(nodes: Sequence[Node], asked: Request, at_most: int = 100) -> int:
+    """Place equal jobs one after another and return how many fit; the check agrees with the planner's placement."""
+    room = Room(nodes, {node.name: node.free for node in nodes if node.alive})
+    labeled = replace(asked, labels={**asked.labels, **WORKER})
     for number in range(at_most):
-        if free.check(asked):
+        left = [replace(node, free=room.free[node.name]) for node in nodes]
+        placement = room.place(labeled)
+        assert (placement is None) == (FreeCapacity(left, WORKER).check(asked) is not None)
+        if placement is None:
             return number
-        free.take(asked)
+        room.take(placement)
     return at_most
 
 
@@ -56,19 +64,19 @@ def test_all_labels_must_match() -> None:
 
 
 def test_entry_points_are_confined_to_labeled_nodes() -> None:
-    free = FreeCapacity([node("head", labels={"role": "head"}, CPU=8), node(CPU=1)], WORKER)
+    nodes = [node("head", labels={"role": "head"}, CPU=8), node(CPU=1)]
+    free = FreeCapacity(nodes, WORKER)
     with pytest.raises(CapacityError):
         free.check(job(num_cpus=2))
     with pytest.raises(CapacityError):
         free.check(job(num_cpus=2, label_selector={"role": "head"}))
-    assert accepted(free, job(num_cpus=1)) == 1
+    assert accepted(nodes, job(num_cpus=1)) == 1
 
 
 def test_entry_point_uses_selected_nodes() -> None:
     nodes = [node("a", labels={**WORKER, "zone": "a"}, CPU=4), node("b", labels={**WORKER, "zone": "b"}, CPU=1)]
-    free = FreeCapacity(nodes, WORKER)
-    assert accepted(free, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
-    assert accepted(free, job(num_cpus=1)) == 4
+    assert accepted(nodes, job(num_cpus=1, label_selector={"zone": "!a"})) == 1
+    assert accepted(nodes, job(num_cpus=1)) == 5
 
 
 @pytest.mark.parametrize(
@@ -92,28 +100,25 @@ def test_entry_point_uses_selected_nodes() -> None:
 )
 def test_reserved_resources_are_not_allocated_twice(asked: Request, count: int) -> None:
     nodes = [node("a", CPU=4, GPU=1, memory=8 << 30), node("b", CPU=4, GPU=1, memory=8 << 30, special=1)]
-    assert accepted(FreeCapacity(nodes, WORKER), asked) == count
-    assert nodes[0].free == nodes[0].total, "the nodes given to FreeCapacity were changed"
+    assert accepted(nodes, asked) == count
+    assert nodes[0].free == nodes[0].total, "the nodes that were given were changed"
 
 
 def test_workers_without_resources_use_no_capacity() -> None:
-    free = FreeCapacity([node(CPU=1)], WORKER)
-    assert accepted(free, job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
-    assert free.check(job(num_cpus=1)) is None
+    assert accepted([node(CPU=1)], job({"workers": "10000", "worker_cpus": "0"}), at_most=2) == 2
 
 
-def test_different_jobs_share_nodes() -> None:
-    free = FreeCapacity([node(CPU=4, GPU=1)], WORKER)
-    free.take(job({"workers": "1", "worker_gpus": "1"}, num_cpus=1))
+def test_job_waits_for_what_another_holds() -> None:
+    free = FreeCapacity([replace(node(CPU=4, GPU=1), free={"CPU": 2, "GPU": 0})], WORKER)
     assert str(free.check(job(num_gpus=1))) == "The job waits for 1 GPU."
     assert free.check(job(num_cpus=2)) is None
     assert free.check(job(num_cpus=3)) is not None
 
 
 def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
-    free = FreeCapacity([node("lost", alive=False, CPU=4), node("b", CPU=1)], WORKER)
-    assert "lost is unavailable" in str(free.check(job(num_cpus=4)))
-    assert accepted(free, job(num_cpus=1)) == 1
+    nodes = [node("lost", alive=False, CPU=4), node("b", CPU=1)]
+    assert "lost is unavailable" in str(FreeCapacity(nodes, WORKER).check(job(num_cpus=4)))
+    assert accepted(nodes, job(num_cpus=1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,3 @@ def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
 def test_infeasible_request_is_rejected(entry: dict[str, Any]) -> None:
     with pytest.raises(CapacityError):
         FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
-
-
-def test_nothing_is_reserved_if_nothing_fits() -> None:
-    free = FreeCapacity([node(CPU=1)], WORKER)
-    free.take(job(num_cpus=2))
-    assert free.check(job(num_cpus=1)) is None

@@ -207,6 +207,10 @@ class Queue(RuleBasedStateMachine):
         assert {claim.job for claim in parts.claims} == {claim.job for claim in whole.claims}
         assert _noticed(parts) == _noticed(whole)
 
+    @rule()
+    def swapping_two_names_changes_nothing(self) -> None:
+        assert _without_text(plan(_renamed(self.view))) == _without_text(plan(self.view))
+
     # --- what holds ---
 
     def _execute(self, actions: list[Action]) -> None:

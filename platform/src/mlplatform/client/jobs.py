@@ -124,9 +124,12 @@ class Jobs:
         Raises:
             CapacityError: the nodes alive or recently seen can never run it, and `wait_for_capacity` is not set;
                 nothing was uploaded.
+            JobError: there is no such folder, or `at_most` is set without `array`.
         """
         on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
         on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)
+        if at_most is not None and array is None:
+            raise JobError(f"at_most={at_most} is for the jobs of an array; set array (--array) too, or remove it.")
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")

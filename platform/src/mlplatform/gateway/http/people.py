@@ -57,12 +57,12 @@ class _Caps(_Strict):
 class _TeamValues(_Strict):
     """Columns of a team; those that are not sent keep their values."""
 
-    share_gpus: _Amount = 0
-    share_cpus: _Amount = 0
-    weight: _Amount = 1
+    share_gpus: _Amount = DEFAULTS["share_gpus"]
+    share_cpus: _Amount = DEFAULTS["share_cpus"]
+    weight: _Amount = DEFAULTS["weight"]
     caps: _Caps = _Caps()
-    default_limit_s: Annotated[int, Field(ge=60, le=366 * 86400)] = 86400
-    idle_s: Annotated[int, Field(ge=0, le=366 * 86400)] = 1800
+    default_limit_s: Annotated[int, Field(ge=60, le=366 * 86400)] = DEFAULTS["default_limit_s"]
+    idle_s: Annotated[int, Field(ge=0, le=366 * 86400)] = DEFAULTS["idle_s"]
 
     def values_sent(self) -> dict[str, Any]:
         return self.model_dump(include=self.model_fields_set & DEFAULTS.keys(), exclude_none=True, exclude_unset=True)

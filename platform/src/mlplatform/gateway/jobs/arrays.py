@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import ARRAY_JOBS
-from mlplatform.errors import JobError
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import JobExistsError, NoSuchJobError
 from mlplatform.gateway.jobs.audited import facts_of
 from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.jobs.submission import Submission, check_text, invalid_field
+from mlplatform.gateway.jobs.submission import Submission, parsed
 
 INDEX, SIZE = "MLPLATFORM_ARRAY_INDEX", "MLPLATFORM_ARRAY_SIZE"
 """Variables of each job of an array: its index, from 0, and the number of jobs."""
@@ -49,13 +48,7 @@ class ArraySubmission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        check_text(body)
-        try:
-            submission = cls.model_validate_json(body)
-            submission.job.options()
-        except ValidationError as error:
-            raise JobError(invalid_field(error)) from error
-        return submission
+        return parsed(cls, body, lambda array: array.job.options())
 
     def jobs(self) -> list[JobRow]:
         """Return the rows of the jobs, under ids that consist of the array's and their index, as in `sweep.0`."""

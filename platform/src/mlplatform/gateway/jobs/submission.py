@@ -11,9 +11,9 @@ import math
 import re
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,8 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.scheduling.queue import JobClass
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
+
+Body = TypeVar("Body", bound=BaseModel)
 
 _ID = r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$"
 
@@ -149,13 +151,7 @@ class Submission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        check_text(body)
-        try:
-            submission = cls.model_validate_json(body)
-            submission.options()
-        except ValidationError as error:
-            raise JobError(invalid_field(error)) from error
-        return submission
+        return parsed(cls, body, cls.options)
 
     def options(self) -> JobOptions:
         """Read the platform's options from the metadata; `parse` has validated them."""
@@ -200,14 +196,25 @@ class Submission(BaseModel):
         )
 
 
-def check_text(body: bytes) -> None:
-    """Check that the body of a request can be stored: Postgres cannot store NUL, neither in text nor in JSON.
+def parsed(model: type[Body], body: bytes, options: Callable[[Body], JobOptions]) -> Body:
+    """Parse the body of a request that submits jobs.
+
+    Args:
+        model: fields of the body.
+        body: JSON.
+        options: reader of the platform's options, which are validated too.
 
     Raises:
-        JobError: it contains one.
+        JobError: the body is invalid, or contains NUL, which Postgres can store neither in text nor in JSON.
     """
     if _NUL.search(body):
         raise JobError("The submission contains a NUL character (\\u0000); remove it.")
+    try:
+        submission = model.model_validate_json(body)
+        options(submission)
+    except ValidationError as error:
+        raise JobError(invalid_field(error)) from error
+    return submission
 
 
 def renamed_keys(metadata: Mapping[str, str]) -> list[str]:
