@@ -33,13 +33,20 @@ def verify(source: Source) -> Header:
     """Read a backup completely and compare it with its checksums; change nothing.
 
     Raises:
-        StorageError: it is damaged, not a backup, or of a newer version.
+        StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
     """
-    progress = Progress("verified")
+    progress, homes = Progress("verified"), set()
     with source() as stream, Reader(stream, databases.known_revisions()) as reader:
         for member in reader:
             progress.add(member.size)
+            if (kind := member.name.partition("/")[0]).startswith(files.HOME):
+                homes.add(kind)
     progress.print()
+    if missing := sorted(home.removeprefix(files.HOME) for home in homes if not (VOLUMES / home).is_dir()):
+        raise StorageError(
+            f"The backup has files of notebooks that this stack lacks ({', '.join(missing)}): run `make notebook "
+            f"PERSON={missing[0]}` for each, so that the files have a place, then restore again."
+        )
     return reader.header
 
 
@@ -81,7 +88,7 @@ def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> No
         progress.note(f"restored the database {name}")
     elif kind == "objects":
         uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))  # type: ignore[arg-type]
-    elif kind in ("workspace", "grafana"):
+    elif kind in ("workspace", "grafana") or (kind.startswith(files.HOME) and (VOLUMES / kind).is_dir()):
         files.restore_entry(VOLUMES / kind, member.meta, member.content)  # type: ignore[arg-type]
         progress.add(member.size)
     elif kind in ("settings", "secrets") and "/" not in name and name not in ("", ".", ".."):
