@@ -17,6 +17,8 @@ import yaml
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
+from mlplatform.stack.checks.finding import Place
+from mlplatform.stack.checks.networks import of_notebooks
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -272,6 +274,20 @@ def test_unreadable_file_error_names_fix(stack: Stack) -> None:
     (stack.root / notebook_file.FILE).write_text("services:\n  notebook-alice: {}\n")
     with pytest.raises(SettingsError, match=r"cannot be read: delete it, and run `make notebook` for each person"):
         notebooks.add(stack.root, "bob")
+
+
+def test_doctor_finds_and_connects_service_out_of_reach(stack: Stack) -> None:
+    notebooks.add(stack.root, "alice")
+    network = "mlplatform_notebook-alice"
+    place = Place(stack.root)
+    stack.reports(notebook_alice=[network], gateway=["mlplatform_cluster"], minio=["mlplatform_cluster", network])
+    (found,) = of_notebooks(place)
+    assert "The notebook of alice cannot reach gateway" in found.problem
+    assert found.repair
+    found.repair()
+    assert stack.calls == [f"network connect --alias gateway {network} gateway"]
+    stack.reports(gateway=["mlplatform_cluster"])
+    assert list(of_notebooks(place)) == [], "a notebook that is not running"
 
 
 @pytest.mark.parametrize(("value", "valid"), [("30m", True), ("never", True), ("2", False), ("soon", False)])

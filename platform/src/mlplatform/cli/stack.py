@@ -348,7 +348,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
     fix: Annotated[
         bool,
-        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, copies of certificates."),
+        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, networks, certificates."),
     ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -35,19 +35,31 @@ def verify(source: Source) -> Header:
     Raises:
         StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
     """
-    progress, homes = Progress("verified"), set()
+    progress, kinds = Progress("verified"), set()
     with source() as stream, Reader(stream, databases.known_revisions()) as reader:
         for member in reader:
             progress.add(member.size)
-            if (kind := member.name.partition("/")[0]).startswith(files.HOME):
-                homes.add(kind)
+            kinds.add(member.name.partition("/")[0])
     progress.print()
+    check_places(kinds)
+    return reader.header
+
+
+def check_places(kinds: Collection[str]) -> None:
+    """Check that the files of people have volumes to be restored to.
+
+    Args:
+        kinds: first parts of the names in a backup.
+
+    Raises:
+        StorageError: the stack lacks the notebook of a person.
+    """
+    homes = [kind for kind in kinds if kind.startswith(files.HOME)]
     if missing := sorted(home.removeprefix(files.HOME) for home in homes if not (VOLUMES / home).is_dir()):
         raise StorageError(
             f"The backup has files of notebooks that this stack lacks ({', '.join(missing)}): run `make notebook "
             f"PERSON={missing[0]}` for each, so that the files have a place, then restore again."
         )
-    return reader.header
 
 
 def has_data() -> bool:
