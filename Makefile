@@ -61,8 +61,11 @@ data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archiv
 cache: .venv/cli  ## Copy downloaded models to the caches of jobs and notebook (FROM=~/.cache, of a machine that reaches the hubs)
 	@$(CLI) stack cache "$(FROM)"
 
-smoke:  ## Train the main job on the running stack, submitted from the notebook
-	$(COMPOSE) exec -T notebook ray job submit --working-dir . -- python digits.py
+smoke:  ## Train the main job on the running stack, submitted from the notebook (PERSON=alice: from theirs)
+	$(COMPOSE) --profile '*' exec -T notebook$(if $(PERSON),-$(PERSON)) ray job submit --working-dir . -- python digits.py
+
+notebook: .venv/cli  ## Make a notebook for one person, with files, token and network of its own (PERSON=alice; REMOVE=1 keeps its files)
+	@$(CLI) stack notebook "$(or $(PERSON),$(error Set PERSON= to a name of `mlplatform people list`))" $(if $(REMOVE),--remove)
 
 ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
@@ -175,4 +178,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock sbom

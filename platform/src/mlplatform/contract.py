@@ -33,6 +33,10 @@ OMITTED = re.compile(r"mlplatform: [\d.]+ MiB of this log \((\d+) lines\) were o
 ATTEMPT_ID = re.compile(r"--\d+-[0-9a-f]{6}$")
 """End of the ids under which the gateway submits the attempts of a job to Ray; ids chosen by users must not match."""
 
+PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
+"""Name of a person or a team. Lower case, as in names of buckets, which have 3 to 63 characters: `ray-<team>` must be
+one."""
+
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
 """Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
 and secret keys of at most 40."""

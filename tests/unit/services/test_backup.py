@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects, saving
+from mlplatform.services.backup import archive, files, objects, restoring, saving
 from mlplatform.services.backup.archive import Header, Reader, Writer
+from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
 from mlplatform.stack.backup import merged
 
@@ -224,3 +225,51 @@ def test_secrets_are_saved_while_former_ones_are_kept(tmp_path: Path, monkeypatc
     writer.close()
     secrets = {name: content for name, content in read(output.getvalue()).items() if name.startswith("secrets/")}
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
+
+
+HOME_FILES = {
+    "work/a.py": "code",
+    ".ray/auth_token": "secret",
+    ".ray/notes": "kept",
+    ".mlflow/credentials": "secret",
+    ".cache/pip/wheel": "large",
+    "work/.cache/result": "kept",
+}
+
+
+@pytest.fixture
+def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A backup of a stack in which alice has a notebook of her own."""
+    for name, text in HOME_FILES.items():
+        path = tmp_path / "old/home-alice" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "old/workspace").mkdir()
+    (tmp_path / "old/env").write_text("")
+    monkeypatch.setattr(saving, "ENV", tmp_path / "old/env")
+    monkeypatch.setattr(saving, "VOLUMES", tmp_path / "old")
+    monkeypatch.setattr(restoring, "VOLUMES", tmp_path / "new")
+    output = io.BytesIO()
+    writer = Writer(output, Header("0.4.0", "", {}))
+    saving._save_files(writer)
+    writer.close()
+    return output.getvalue()
+
+
+def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: bytes) -> None:
+    saved = {name.removeprefix("home-alice/"): text for name, text in read(backup_of_home).items() if text}
+    assert saved == {"work/a.py": b"code", ".ray/notes": b"kept", "work/.cache/result": b"kept"}
+
+
+def test_files_of_people_are_restored_where_they_have_notebooks(backup_of_home: bytes, tmp_path: Path) -> None:
+    kinds = {name.partition("/")[0] for name in read(backup_of_home)}
+    with pytest.raises(StorageError, match=r"lacks \(alice\): run `make notebook PERSON=alice`"):
+        restoring.check_places(kinds)
+    uploads: Any = None  # the backup has no objects
+    (tmp_path / "new/home-alice").mkdir(parents=True)
+    restoring.check_places(kinds)
+    with Reader(io.BytesIO(backup_of_home), {}) as reader:
+        for member in reader:
+            if member.name.startswith("home-alice"):
+                restoring._restore(member, uploads, Progress("restored"))
+    assert (tmp_path / "new/home-alice/work/a.py").read_text() == "code"

@@ -29,13 +29,14 @@ def content(path: Path) -> dict[str, Any]:
 
 
 def effective(path: Path, name: str) -> dict[str, Any]:
-    """A service with what it inherits; lists of volumes and conditions of both."""
+    """A service with what it inherits; volumes, variables and conditions of both."""
     service = content(path)["services"][name]
     if not (parent := service.get("extends")):
         return service
     inherited = effective((path.parent / parent.get("file", path.name)).resolve(), parent["service"])
     joined = {"volumes": [*inherited.get("volumes", []), *service.get("volumes", [])]}
-    joined["depends_on"] = {**inherited.get("depends_on", {}), **service.get("depends_on", {})}
+    for key in ("depends_on", "environment"):
+        joined[key] = {**inherited.get(key, {}), **service.get(key, {})}
     return {**inherited, **service, **joined}
 
 

@@ -38,12 +38,14 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, prune, unfinished
+    from mlplatform.stack import compose, doctor, joining, notebook_file, prune, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     _remark(doctor.check_host(root.absolute(), only))
+    if notebook_file.read_ports(root.absolute()):
+        print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
     if removed := prune.remove_unused_images(root.absolute()):
         print(f"Removed {removed} images of former versions.")
@@ -121,18 +123,20 @@ def status(root: Root = Path()) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, entrance, pages
+    from mlplatform.settings.stack import LOOPBACK, StackSettings
+    from mlplatform.stack import compose, entrance, notebooks, pages
 
     settings = StackSettings.load(root.absolute() / ".env")
     running = compose.running(root.absolute())
-    shown = [page for page in pages.pages(settings) if page.service in running]
+    of_people = notebooks.pages_of_people(root.absolute())
+    shown = [page for page in [*pages.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return
     table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
     for page in shown:
-        table.add_row(page.title, f"{entrance.origin(settings)}:{page.port}", page.login)
+        origin = f"http://{LOOPBACK}" if page in of_people else entrance.origin(settings)
+        table.add_row(page.title, f"{origin}:{page.port}", page.login)
     console = Console(file=terminal())
     console.print(table)
     for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
@@ -344,7 +348,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
     fix: Annotated[
         bool,
-        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, copies of certificates."),
+        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, networks, certificates."),
     ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from mlplatform.durations import seconds_in
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import load_settings
 from mlplatform.settings.storage import bucket_quotas
@@ -19,6 +20,9 @@ LOOPBACK = "127.0.0.1"
 
 PROXY = "proxy"
 """Profile of the TLS entrance."""
+
+NEVER = "never"
+"""Value of a time that does not end."""
 
 Accelerator = Literal["cpu", "cuda", "rocm"]
 """Kind of hardware on which jobs train."""
@@ -81,6 +85,12 @@ class StackSettings(BaseSettings):
 
     notebook_shm: Size = _sized("2g", "NOTEBOOK_SHM")
     """Shared memory of the notebook, a part of its memory."""
+
+    notebook_layout: Literal["shared", "generated"] = Field("shared", validation_alias="NOTEBOOK_LAYOUT")
+    """One notebook for everybody, or one per person in the generated file."""
+
+    notebook_idle: str = Field("2h", validation_alias="NOTEBOOK_IDLE")
+    """Time after which JupyterLab of a person ends if nothing happens in it; `never`."""
 
     render_gid: str = Field("", validation_alias="RENDER_GID", pattern=r"^\d*$")
     """Id of the host's group that may use AMD's devices; empty if it is unknown or not needed."""
@@ -224,6 +234,13 @@ class StackSettings(BaseSettings):
     def _domain_for_acme(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("domain"):
             raise ValueError("certificates by ACME are for names; set DOMAIN to this host's")
+        return value
+
+    @field_validator("notebook_idle")
+    @classmethod
+    def _readable_time(cls, value: str) -> str:
+        if value != NEVER:
+            seconds_in(value)
         return value
 
     @field_validator("bucket_quotas")

@@ -9,7 +9,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup_timer, checkout, entrance, images
+from mlplatform.stack import backup_timer, checkout, entrance, images, notebooks
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import only_variables, profiles_of
 
@@ -33,6 +33,7 @@ def up(root: Path, only: str | None = None) -> None:
     }
     make_food11_volume(root)
     images.pull_missing(root, only)
+    notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
     result = subprocess.run([*command, str(START_TIMEOUT)], env={**environment(), **variables}, check=False)
     if result.returncode:
@@ -40,6 +41,7 @@ def up(root: Path, only: str | None = None) -> None:
             f"The stack did not become healthy within {START_TIMEOUT} s: `make status` shows the state of each "
             f"container and `make logs` its last lines.{_last_lines(root)}"
         )
+    notebooks.connect(root)
     checkout.record_start(root, only)
 
 

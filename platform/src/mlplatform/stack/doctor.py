@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import firewall, images, networks, secrets_folder, services, sizing
+from mlplatform.stack import firewall, images, networks, notebooks, secrets_folder, services, sizing
 from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
 
@@ -50,7 +49,8 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_accelerator_problems(settings, engine),
             *_disk_problems(Path(engine["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
-            *_port_problems(settings, profiles, stack_compose.running(root)),
+            *_port_problems(settings, profiles, running := stack_compose.running(root)),
+            *_notebook_problems(root, profiles, running),
             *_network_problems(settings, networks.subnets()),
         ]
     problems += _account_problems(root, settings)
@@ -122,7 +122,7 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
     for page in pages(settings):
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
-        if reason := _bind_error(LOOPBACK, page.port):
+        if reason := networks.bind_error(LOOPBACK, page.port):
             yield (
                 f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that "
                 f"uses it, or set {page.setting} in .env to a free port."
@@ -131,31 +131,28 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
         yield from _entrance_problems(settings)
 
 
+def _notebook_problems(root: Path, profiles: list[str], running: set[str]) -> Iterator[str]:
+    for page in notebooks.pages_of_people(root) if services.PERSONAL_NOTEBOOKS in profiles else ():
+        if page.service not in running and (reason := networks.bind_error(LOOPBACK, page.port)):
+            yield (
+                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or run "
+                f"`make notebook PERSON={page.service.removeprefix('notebook-')}`, which chooses another port."
+            )
+
+
 def _entrance_problems(settings: StackSettings) -> Iterator[str]:
     address = settings.bind_address
-    if reason := _bind_error(address, 0):
+    if reason := networks.bind_error(address, 0):
         yield f"BIND_ADDRESS={address} cannot be used ({reason}): set it in .env to an address of this host."
         return
     ports = {page.setting: page.port for page in pages(settings)} | {"HTTPS_PORT": settings.https_port}
     for setting, port in ports.items():
         # Docker publishes ports as root; only another process can be in its way.
-        if (reason := _bind_error(address, port)) and reason != os.strerror(errno.EACCES):
+        if (reason := networks.bind_error(address, port)) and reason != os.strerror(errno.EACCES):
             yield (
                 f"Port {port} of {address} cannot be used ({reason}): stop the process that uses it, or set {setting} "
                 "in .env to a free port."
             )
-
-
-def _bind_error(address: str, port: int) -> str:
-    """Return why a port cannot be used, or an empty string."""
-    with socket.socket() as probe:
-        # Like Docker's own bind: a port whose last connection has just closed counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""
 
 
 def _network_problems(settings: StackSettings, others: dict[str, list[networks.Network]]) -> Iterator[str]:

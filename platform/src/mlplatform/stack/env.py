@@ -11,7 +11,7 @@ from pathlib import Path
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack import alerting, secrets_folder, sizing, workers
+from mlplatform.stack import alerting, notebook_file, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
 
@@ -43,6 +43,8 @@ def write_env(root: Path, host: Host) -> list[str]:
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
     if alerting.write_configuration(root, settings):
         written.append(f"{alerting.FILE} for ALERT_RECEIVERS={settings.alert_receivers}")
+    if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
+        written.append(f"{notebook_file.FILE} again, for this version")
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
     before = generated.read_text() if generated.exists() else ""
     if settings.worker_layout == "generated" and not workers.is_current(before):

@@ -11,7 +11,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.services import SERVICES, only_variables, profiles_of, started
+from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, SERVICES, only_variables, profiles_of, started
 
 _OURS = "mlplatform-"
 
@@ -19,6 +19,8 @@ _OURS = "mlplatform-"
 def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
     """Return the images that we build, that a start with these profiles needs, and that this host lacks."""
     built = {service.built for service in started(settings, profiles)} - {""}
+    if PERSONAL_NOTEBOOKS in profiles:
+        built.add(NOTEBOOK)
     if settings.minio_image:
         built.discard("minio")
     names = [f"{_OURS}{name}:{settings.version}" for name in sorted(built)]

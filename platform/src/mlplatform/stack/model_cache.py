@@ -1,6 +1,6 @@
-"""Copies of models downloaded on another machine, in the caches of jobs and of the notebook.
+"""Copies of models downloaded on another machine, in the caches of jobs and of notebooks.
 
-The notebook has a cache of its own, because jobs can write to theirs: what it loads runs with the accounts of people.
+Notebooks have caches of their own, because jobs can write to theirs: what they load runs with the accounts of people.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.stack import compose
 from mlplatform.stack.compose_command import compose as command
+from mlplatform.stack.notebook_file import read_ports, service_name
+from mlplatform.stack.services import NOTEBOOK
 
 _PARTS = ("huggingface/hub", "torch")
 
-_CACHES = {"ray-worker-0": "/shared/cache", "notebook": "/cache"}
-"""Cache of the jobs, by a service that has it, and of the notebook."""
+_JOBS = ("ray-worker-0", "/shared/cache")
+"""A service that has the cache of the jobs, and the folder."""
+
+_OF_NOTEBOOKS = "/cache"
 
 
 def copy_models(root: Path, source: Path) -> list[str]:
-    """Copy the hubs' caches below `source` to those of the running stack's jobs and notebook.
+    """Copy the hubs' caches below `source` to those of the running stack's jobs and notebooks.
 
     Returns:
         The caches that were copied, as paths below `source`.
@@ -33,21 +37,22 @@ def copy_models(root: Path, source: Path) -> list[str]:
             f"The folder '{source}' holds neither huggingface/hub nor torch; name the cache of a machine that has "
             "downloaded models, such as ~/.cache."
         )
-    started = compose.running(root)
-    running = [service for service in _CACHES if service in started]
-    for service in running:
-        if not _copied(root, source, parts, service):
+    caches = dict([_JOBS, (NOTEBOOK, _OF_NOTEBOOKS)])
+    caches |= {service_name(person): _OF_NOTEBOOKS for person in read_ports(root)}
+    running = compose.running(root) & set(caches)
+    for service in sorted(running):
+        if not _copied(root, source, parts, service, caches[service]):
             raise HostError(f"The models of {source} were not copied to the cache of {service}; see the message above.")
     if not running:
         raise HostError(f"The models of {source} were not copied: the stack does not run; start it with `make up`.")
     return parts
 
 
-def _copied(root: Path, source: Path, parts: list[str], service: str) -> bool:
-    folder = _CACHES[service]
+def _copied(root: Path, source: Path, parts: list[str], service: str, folder: str) -> bool:
     unpack = ["sh", "-c", f"mkdir -p {folder} && tar --extract --directory={folder}"]
     pack = subprocess.Popen(["tar", "--create", *parts], cwd=source, stdout=subprocess.PIPE)
-    unpacked = subprocess.run(command(root, "exec", "-T", service, *unpack), stdin=pack.stdout, check=False)
+    receive = command(root, "--profile", "*", "exec", "-T", service, *unpack)
+    unpacked = subprocess.run(receive, stdin=pack.stdout, check=False)
     if pack.stdout:
         pack.stdout.close()
     return not (pack.wait() or unpacked.returncode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 import subprocess
 
 from mlplatform.errors import HostError
@@ -46,6 +47,18 @@ def free_cluster_network() -> str:
     raise HostError(
         "Docker's networks use all of 10.213.80.0 to 10.213.255.255: remove one with `docker network prune`."
     )
+
+
+def bind_error(address: str, port: int) -> str:
+    """Return why a port of this host cannot be used, or an empty string."""
+    with socket.socket() as probe:
+        # Like Docker's own bind: a port whose last connection has just closed counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def _docker(*arguments: str) -> str:

@@ -99,9 +99,14 @@ SERVICES = (
 )
 """Services in the order in which their pages are shown."""
 
+NOTEBOOK = "notebook"
+
+PERSONAL_NOTEBOOKS = "personal-notebooks"
+"""Profile of the notebooks of people, which replaces that of the shared one (`notebook_file.py`)."""
+
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
 GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
-ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer")
+ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer", PERSONAL_NOTEBOOKS)
 
 ONLY = {
     "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", "gpu-metrics", "hosts")),
@@ -127,10 +132,15 @@ def only_variables(settings: StackSettings, only: str | None) -> dict[str, str]:
 
 
 def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
-    """Return the profiles that a start uses; BACKUP_TO adds that of the timer of backups."""
+    """Return the profiles that a start uses.
+
+    BACKUP_TO adds that of the timer of backups, and notebooks of people replace the shared one.
+    """
     profiles = only_variables(settings, only).get("COMPOSE_PROFILES", settings.profiles).split(",")
     if settings.backup_to:
         profiles.append("backup-timer")
+    if settings.notebook_layout == "generated":
+        profiles = [*(profile for profile in profiles if profile != NOTEBOOK), PERSONAL_NOTEBOOKS]
     return [profile for profile in dict.fromkeys(profiles) if profile]
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
+from mlplatform.contract import PERSON_NAME
 from mlplatform.gateway.errors import PersonError
-
-_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
-"""Lower case, as in names of buckets, which have 3 to 63 characters: `ray-<team>` must be one."""
 
 RESERVED = frozenset(
     {
@@ -25,7 +21,7 @@ RESERVED = frozenset(
 
 def is_name(name: str) -> bool:
     """Return whether a person or a team can have a name; others need not be looked up."""
-    return _NAME.fullmatch(name) is not None
+    return PERSON_NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: str) -> str:

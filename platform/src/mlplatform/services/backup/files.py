@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -17,20 +17,35 @@ from mlplatform.services.backup.archive import Writer
 
 _CHUNK_BYTES = 1 << 20
 
+HOME = "home-"
+"""Beginning of the names of volumes with the files of people's own notebooks (`stack/notebook_file.py`)."""
+
+NOT_OF_HOME = (".cache", ".ray/auth_token", ".mlflow/credentials", ".aws/credentials")
+"""Left out of a backup of them: caches that can be filled again, and tokens, which another log-in replaces."""
+
 GRAFANA = "grafana.db"
 """Name of Grafana's database in its volume."""
 
 
-def add_folder(writer: Writer, prefix: str, folder: Path) -> None:
+def add_folder(writer: Writer, prefix: str, folder: Path, without: Collection[str] = ()) -> None:
     """Append a folder's files; one that is changed or removed meanwhile is copied as it is found, but never torn.
 
     Sockets and devices are left out.
+
+    Args:
+        writer: the backup.
+        prefix: beginning of the names in it.
+        folder: the folder.
+        without: files and folders below it that are left out, as paths relative to it.
     """
     writer.add_bytes(f"{prefix}/.", b"", {"kind": "folder", "path": ".", **_owner(folder.lstat())})
     for parent, folders, names in os.walk(folder):
+        inside = Path(parent).relative_to(folder)
+        folders[:] = [name for name in folders if (inside / name).as_posix() not in without]
         for name in sorted((*folders, *names)):
-            path = Path(parent, name)
-            _add(writer, prefix, path, path.relative_to(folder).as_posix())
+            relative = (inside / name).as_posix()
+            if relative not in without:
+                _add(writer, prefix, Path(parent, name), relative)
 
 
 def _add(writer: Writer, prefix: str, path: Path, relative: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -33,14 +33,33 @@ def verify(source: Source) -> Header:
     """Read a backup completely and compare it with its checksums; change nothing.
 
     Raises:
-        StorageError: it is damaged, not a backup, or of a newer version.
+        StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
     """
-    progress = Progress("verified")
+    progress, kinds = Progress("verified"), set()
     with source() as stream, Reader(stream, databases.known_revisions()) as reader:
         for member in reader:
             progress.add(member.size)
+            kinds.add(member.name.partition("/")[0])
     progress.print()
+    check_places(kinds)
     return reader.header
+
+
+def check_places(kinds: Collection[str]) -> None:
+    """Check that the files of people have volumes to be restored to.
+
+    Args:
+        kinds: first parts of the names in a backup.
+
+    Raises:
+        StorageError: the stack lacks the notebook of a person.
+    """
+    homes = [kind for kind in kinds if kind.startswith(files.HOME)]
+    if missing := sorted(home.removeprefix(files.HOME) for home in homes if not (VOLUMES / home).is_dir()):
+        raise StorageError(
+            f"The backup has files of notebooks that this stack lacks ({', '.join(missing)}): run `make notebook "
+            f"PERSON={missing[0]}` for each, so that the files have a place, then restore again."
+        )
 
 
 def has_data() -> bool:
@@ -81,7 +100,7 @@ def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> No
         progress.note(f"restored the database {name}")
     elif kind == "objects":
         uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))  # type: ignore[arg-type]
-    elif kind in ("workspace", "grafana"):
+    elif kind in ("workspace", "grafana") or (kind.startswith(files.HOME) and (VOLUMES / kind).is_dir()):
         files.restore_entry(VOLUMES / kind, member.meta, member.content)  # type: ignore[arg-type]
         progress.add(member.size)
     elif kind in ("settings", "secrets") and "/" not in name and name not in ("", ".", ".."):

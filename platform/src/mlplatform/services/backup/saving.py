@@ -63,6 +63,8 @@ def _save_files(writer: Writer) -> None:
                 writer.add_bytes(f"secrets/{path.name}", path.read_bytes())
         files.add_grafana(writer, VOLUMES / "grafana")
         files.add_folder(writer, "workspace", VOLUMES / "workspace")
+        for home in sorted(VOLUMES.glob(f"{files.HOME}*")):
+            files.add_folder(writer, home.name, home, files.NOT_OF_HOME)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -1,0 +1,207 @@
+"""Notebooks of people on this host, `make notebook`: made, connected to the services that they use, and removed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlplatform.credentials import password
+from mlplatform.errors import HostError
+from mlplatform.files import atomic
+from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack import images, networks, notebook_file, unfinished
+from mlplatform.stack.compose_command import compose
+from mlplatform.stack.notebook_file import service_name, token_name
+from mlplatform.stack.pages import Page, pages
+from mlplatform.stack.services import MINIO, NOTEBOOK, PERSONAL_NOTEBOOKS
+
+USED = ("gateway", "mlflow", MINIO)
+"""Services that notebooks use. Each person's network has them under these names."""
+
+_START_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A person's notebook that was made.
+
+    Attributes:
+        link: address of its page, with the token.
+        started: False if the stack does not run, so that `make up` will start it.
+    """
+
+    link: str
+    started: bool
+
+
+def add(root: Path, person: str) -> Notebook:
+    """Make a person's notebook, or make a missing token of an existing one again, and start it if the stack runs.
+
+    Its port stays the same, unless another program has taken it.
+
+    Raises:
+        SettingsError: the name is not one of a person.
+        HostError: another change of the stack was interrupted, the image is missing, or the notebook did not start.
+    """
+    notebook_file.check_name(person)
+    unfinished.check(root)
+    settings = StackSettings.load(root / ".env")
+    service, before, running = service_name(person), notebook_file.read_ports(root), _running(root)
+    if missing := images.missing_builds(settings, [PERSONAL_NOTEBOOKS]):
+        raise HostError(f"The image {missing[0]} is not built: run `make build`.")
+    port = before.get(person)
+    if port is None or (service not in running and networks.bind_error(LOOPBACK, port)):
+        port = free_port(settings, before.values())
+    renewed = _write_token(root, person)
+    notebook_file.write(root, settings, {**before, person: port})
+    started = bool(running & set(USED))
+    if started:
+        options = ["--force-recreate"] if renewed else []
+        _compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", *_waiting(), *options, service)
+        connect(root)
+    token = (root / "secrets" / token_name(person)).read_text()
+    return Notebook(f"http://{LOOPBACK}:{port}/lab?token={token}", started)
+
+
+def remove(root: Path, person: str) -> tuple[str, ...]:
+    """Remove a person's notebook and its token, and return the volumes with the files, which stay.
+
+    Without notebooks of people, the stack has the shared one again.
+
+    Raises:
+        HostError: there is no such notebook, or Docker failed.
+    """
+    unfinished.check(root)
+    settings = StackSettings.load(root / ".env")
+    ports = notebook_file.read_ports(root)
+    if person not in ports:
+        present = f"those of {', '.join(sorted(ports))}" if ports else "none of people"
+        raise HostError(f"There is no notebook of {person!r}: the stack has {present}.")
+    _compose(root, "rm", "--stop", "--force", service_name(person))
+    network = network_name(settings, person)
+    for container in [f"{settings.prefix}{service}" for service in USED]:
+        if network in _networks(container):
+            _docker("network", "disconnect", "--force", network, container)
+    if network in _docker("network", "ls", "--format", "{{.Name}}").split():
+        _docker("network", "rm", network)
+    left = {name: port for name, port in ports.items() if name != person}
+    if left:
+        notebook_file.write(root, settings, left)
+    else:
+        notebook_file.remove(root)
+    (root / "secrets" / token_name(person)).unlink(missing_ok=True)
+    return tuple(f"{settings.prefix}mlplatform_{volume}" for volume in notebook_file.volume_names(person))
+
+
+def before_start(root: Path) -> None:
+    """Prepare the start of the stack: the shared notebook ends where people have their own."""
+    if notebook_file.read_ports(root):
+        _compose(root, "rm", "--stop", "--force", NOTEBOOK)
+
+
+def connect(root: Path) -> None:
+    """Connect the services that notebooks use to the network of each person, where they are not.
+
+    Raises:
+        HostError: Docker failed.
+    """
+    settings = StackSettings.load(root / ".env")
+    for _, service, network in unconnected(root, settings):
+        _docker("network", "connect", "--alias", service, network, f"{settings.prefix}{service}")
+
+
+def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str, str]]:
+    """Yield each person, service and network that are not connected, of notebooks and services that have containers."""
+    people = notebook_file.read_ports(root)
+    present = {service: _networks(f"{settings.prefix}{service}") for service in USED} if people else {}
+    for person in people:
+        network = network_name(settings, person)
+        if network in _networks(f"{settings.prefix}{service_name(person)}"):
+            for service, found in present.items():
+                if found and network not in found:
+                    yield person, service, network
+
+
+def network_name(settings: StackSettings, person: str) -> str:
+    """Return the name of the network with a person's notebook."""
+    return f"{settings.prefix}mlplatform_{service_name(person)}"
+
+
+def pages_of_people(root: Path) -> list[Page]:
+    """Return the pages of the notebooks of people, by name."""
+    return [
+        Page(
+            f"JupyterLab of {person}",
+            service_name(person),
+            PERSONAL_NOTEBOOKS,
+            "",
+            port,
+            f"token in secrets/{token_name(person)}",
+        )
+        for person, port in sorted(notebook_file.read_ports(root).items())
+    ]
+
+
+def free_port(settings: StackSettings, taken: Iterable[int]) -> int:
+    """Return a port above that of the shared notebook, which nothing uses.
+
+    Raises:
+        HostError: there is none.
+    """
+    used = {*taken, *(page.port for page in pages(settings)), settings.https_port, settings.hub_port}
+    for port in range(settings.notebook_port + 1, min(settings.notebook_port + 1000, 65536)):
+        if port not in used and not networks.bind_error(LOOPBACK, port):
+            return port
+    raise HostError(f"No port above NOTEBOOK_PORT={settings.notebook_port} is free: set it in .env to another one.")
+
+
+def _write_token(root: Path, person: str) -> bool:
+    """Write the token if it is missing; return whether it was."""
+    path = root / "secrets" / token_name(person)
+    if path.is_file() and path.stat().st_size:
+        return False
+    with atomic.new_file(path) as draft:
+        draft.write_text(password())
+        # Readable for the container's user, as all secrets; the folder's mode keeps other users out.
+        draft.chmod(0o444)
+    return True
+
+
+def _networks(container: str) -> set[str]:
+    """Return the networks of a container; empty if it does not exist."""
+    command = ["docker", "inspect", "--type", "container", "--format", "{{json .NetworkSettings.Networks}}", container]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(json.loads(result.stdout)) if result.returncode == 0 else set()
+
+
+def _running(root: Path) -> set[str]:
+    return set(_compose(root, "ps", "--services").split())
+
+
+def _waiting() -> tuple[str, str]:
+    return "--wait-timeout", str(_START_SECONDS)
+
+
+def _compose(root: Path, *arguments: str) -> str:
+    return _run(compose(root, "--profile", "*", *arguments))
+
+
+def _docker(*arguments: str) -> str:
+    return _run(["docker", *arguments])
+
+
+def _run(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        last = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise HostError(f"`{_shown(command)}` failed: {last}")
+    return result.stdout
+
+
+def _shown(command: list[str]) -> str:
+    """Return a command without the options that all calls of Compose have."""
+    return re.sub(r" --env-file .*? --profile \*", "", " ".join(command))

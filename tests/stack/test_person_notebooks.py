@@ -1,0 +1,170 @@
+"""Notebooks of people on the running stack: accounts, networks, log-in, idleness, and the shared notebook."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from host import Stack, run, wait_for
+from persons import administer
+from test_networks import CONNECT
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.stack import notebook_file
+
+pytestmark = pytest.mark.costly(
+    "stack/notebooks.py", "stack/notebook_file.py", "services/notebook.py", "compose/base.yaml", "images/notebook"
+)
+
+USED = {("gateway", 8265), ("mlflow", 8000), ("minio", 9000)}
+
+IDLE_S = 12
+
+PAGE = {"Accept": "text/html"}
+
+
+class Lab:
+    """A person's notebook."""
+
+    def __init__(self, stack: Stack, person: str) -> None:
+        self.stack, self.person, self.service = stack, person, f"notebook-{person}"
+        self.made = stack.make("notebook", f"PERSON={person}").stdout
+        link = re.search(r"(http://127\.0\.0\.1:\d+)/lab\?token=(\S+)", self.made)
+        assert link, self.made
+        self.address, self.token = link.groups()
+
+    def types(self, *command: str) -> str:
+        """Run a command as in a terminal of the notebook; return everything that it prints."""
+        done = self.stack.execute(self.service, *command, check=False)
+        return done.stdout + done.stderr
+
+    def asks(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+        token = {"Authorization": f"token {self.token}"}
+        return httpx.request(method, self.address + path, headers={**token, **headers}, trust_env=False, timeout=20)
+
+    def awake(self) -> bool:
+        return self.asks("/api/status").is_success
+
+
+@pytest.fixture(scope="module")
+def labs(running: Stack) -> Iterator[dict[str, Lab]]:
+    """Notebooks of Alice and Bob, who have not logged in; afterwards the stack has the shared one again."""
+    names = {role: f"{role}-{secrets.token_hex(3)}" for role in ("alice", "bob")}
+    found: dict[str, Lab] = {}
+    try:
+        for role, name in names.items():
+            found[role] = Lab(running, name)
+        yield found
+    finally:
+        volumes: list[str] = []
+        for name in set(names.values()) & set(notebook_file.read_ports(running.root)):
+            removed = running.make("notebook", f"PERSON={name}", "REMOVE=1").stdout
+            volumes += re.findall(r"\S+_(?:home|cache)-\S+", removed)
+        running.up()
+        run("docker", "volume", "rm", *volumes)
+    assert running.settings.notebook_layout == "shared"
+    assert running.whole()
+
+
+def test_notebook_of_person_has_no_secret_of_stack(stack: Stack, labs: dict[str, Lab]) -> None:
+    alice = labs["alice"]
+    assert alice.types("ls", "/run/secrets").split() == ["notebook_token"]
+    search = "env; cat /run/secrets/*; find /home/jovyan -type f -size -64k -exec cat {} +"
+    seen = alice.types("sh", "-c", search)
+    assert alice.token in seen
+    others = {path.name for path in (stack.root / "secrets").iterdir() if path.is_file()}
+    others -= {notebook_file.token_name(alice.person), "minio_root_user"}
+    values = {name: re.findall(r"[\w-]{32,}", stack.secret(name)) for name in others}
+    assert sum(map(len, values.values())) > 20
+    assert not [name for name, found in values.items() if any(value in seen for value in found)]
+
+
+def test_notebook_of_person_reaches_entry_points_only(stack: Stack, labs: dict[str, Lab]) -> None:
+    alice, places = labs["alice"], {}
+    ports = {**dict(USED), "ray-head": 6379, "postgres": 5432, "prometheus": 9090, "notebook": 8888}
+    ports |= {labs["bob"].service: 8888, "ray-worker-0": 52365, "alertmanager": 9093}
+    for entry in stack.containers():
+        name = entry["Name"].strip("/").removeprefix(stack.settings.prefix)
+        addresses = [net["IPAddress"] for net in entry["NetworkSettings"]["Networks"].values()]
+        if name in ports:
+            places |= {(host, ports[name]): (name, ports[name]) for host in (name, *filter(None, addresses))}
+    assert {labs["bob"].service, "ray-head"} <= {name for name, _ in places.values()}
+    connected = json.loads(alice.types("python", "-c", CONNECT, json.dumps(list(places))))
+    reached = {place for place, connects in zip(places.values(), connected, strict=True) if connects}
+    assert reached == USED
+
+
+def test_person_logs_in_once_and_submits_as_themselves(stack: Stack, labs: dict[str, Lab], jobs: Jobs) -> None:
+    alice, team = labs["alice"], f"vision-{secrets.token_hex(3)}"
+    before = alice.types("mlplatform", "jobs", "list")
+    assert "token" in before, before
+    administer(stack, "teams", "add", team)
+    added = administer(stack, "people", "add", alice.person, "--team", team)
+    code = re.search(r"mlplatform login (\S+)", added)
+    assert code
+    try:
+        assert f"Logged in as {alice.person}" in alice.types("mlplatform", "login", code[1])
+        printed = alice.types("ray", "job", "submit", "--", "python", "-c", "print('from a notebook')")
+        assert "succeeded" in printed, printed
+        found = re.search(r"Job '(\S+)' submitted successfully", printed)
+        assert found
+        assert jobs.get(found[1]).user == alice.person
+        # The token is in the volume, so a new container has it.
+        stack.compose("up", "--detach", "--no-deps", "--no-build", "--force-recreate", "--wait", alice.service)
+        assert found[1] in alice.types("mlplatform", "jobs", "list")
+        logged = alice.types("python", "-c", "import mlflow; print('run', mlflow.start_run().info.run_id)")
+        run_id = re.search(r"run (\w{32})", logged)
+        assert run_id, logged
+        with stack.mlflow as mlflow:
+            tags = mlflow.get("/runs/get", params={"run_id": run_id[1]}).json()["run"]["data"]["tags"]
+        assert {"key": "mlflow.user", "value": alice.person} in tags
+    finally:
+        administer(stack, "people", "remove", alice.person)
+
+
+def test_start_ends_shared_notebook_and_connects_those_of_people(stack: Stack, labs: dict[str, Lab]) -> None:
+    alice = labs["alice"]
+    network = f"{stack.settings.prefix}mlplatform_{alice.service}"
+    run("docker", "network", "disconnect", network, stack.container("gateway"))
+    health = ("curl", "--fail", "--silent", "--max-time", "5", "http://gateway:8265/platform/health")
+    assert stack.execute(alice.service, *health, check=False).returncode
+    status = run(str(stack.root / ".venv/bin/mlplatform"), "stack", "up", cwd=stack.root).stdout
+    stack.execute(alice.service, *health)
+    assert "the shared one does not run" in status
+    assert f"JupyterLab of {alice.person}" in status
+    running = {entry["Name"].strip("/") for entry in stack.containers() if entry["State"]["Running"]}
+    assert stack.container(alice.service) in running
+    assert stack.container("notebook") not in running, "a notebook with the cluster's token runs"
+
+
+def test_idle_notebook_ends_and_starts_with_next_visit(stack: Stack, labs: dict[str, Lab]) -> None:
+    bob = labs["bob"]
+    stack.set_env(NOTEBOOK_IDLE=f"{IDLE_S}s")
+    try:
+        assert Lab(stack, bob.person).address == bob.address
+        wait_for(bob.awake, "JupyterLab of Bob", 120)
+        bob.asks("/api/kernels", "POST").raise_for_status()
+        bob.asks("/api/terminals", "POST").raise_for_status()
+        # Polls as those of a page that was left open do not keep it awake.
+        wait_for(lambda: bob.asks("/api/kernels").status_code == 503, "the end of an idle JupyterLab", IDLE_S + 60)
+        processes = run("docker", "top", stack.container(bob.service), "-o", "args").stdout
+        assert "jupyter" not in processes
+        assert "ipykernel" not in processes
+        assert not [name for name in stack.unhealthy() if bob.service in name]
+        page = bob.asks("/lab", **PAGE)
+        assert page.status_code == 200
+        assert "starts again now" in page.text
+        wait_for(bob.awake, "JupyterLab after a visit", 120)
+        assert bob.asks("/api/kernels").json() == []
+        # A program that computes and prints nothing is work.
+        container = stack.container(bob.service)
+        spin = f"import time\nend = time.time() + {2 * IDLE_S}\nwhile time.time() < end: pass\nopen('/tmp/done', 'w')"
+        run("docker", "exec", "--detach", container, "python", "-c", spin)
+        wait_for(lambda: "while time" not in run("docker", "top", container).stdout, "the end of the program", 60)
+        assert run("docker", "exec", container, "ls", "/tmp/done").stdout
+    finally:
+        stack.set_env(NOTEBOOK_IDLE="2h")

@@ -1,0 +1,308 @@
+"""Notebooks of people: the generated compose file, and the verb with a program in the place of Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mlplatform.errors import HostError, SettingsError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
+from mlplatform.stack.checks.finding import Place
+from mlplatform.stack.checks.networks import of_notebooks
+from mlplatform.stack.host import Host
+
+CHECKOUT = Path(__file__).parents[3]
+
+PORTS = {"bob": 8890, "alice": 8889}
+
+OF_EVERYBODY = {"ray_token", "minio_person", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
+
+# Records each call. $STATE has the running services, and the networks of each container.
+DOCKER = """\
+#!{python} -IS
+import json, os, sys
+from pathlib import Path
+words, file = sys.argv[1:], Path(os.environ["STATE"])
+state = json.loads(file.read_text())
+state["calls"].append(" ".join(words[7:] if words[0] == "compose" else words))
+file.write_text(json.dumps(state))
+if words[0] == "compose" and words[7] == "ps":
+    print("\\n".join(state["running"]))
+elif words[0] == "image":
+    print("sha256:1" if state["built"] else "")
+elif words[0] == "inspect":
+    networks = state["networks"].get(words[-1])
+    if networks is None:
+        sys.exit("no such container")
+    print(json.dumps(dict.fromkeys(networks)))
+elif words[:2] == ["network", "ls"]:
+    print("\\n".join(sorted({{network for found in state["networks"].values() for network in found}})))
+"""
+
+
+def effective(path: Path, name: str) -> dict[str, Any]:
+    """A service with what it inherits, as Compose merges it."""
+    service: dict[str, Any] = yaml.safe_load(path.read_text())["services"][name]
+    if not (parent := service.get("extends")):
+        return service
+    inherited = effective(path.parent / parent.get("file", path.name), parent["service"])
+    environment = {**inherited.get("environment", {}), **service.get("environment", {})}
+    volumes = [*inherited.get("volumes", []), *service.get("volumes", [])]
+    return {**inherited, **service, "environment": environment, "volumes": volumes}
+
+
+class Stack:
+    """A checkout with `.env` and `secrets/`, and what Docker reports of its containers."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root, self._state = folder / "checkout", folder / "state.json"
+        (folder / "bin").mkdir()
+        (folder / "bin/docker").write_text(DOCKER.format(python=sys.executable))
+        (folder / "bin/docker").chmod(0o755)
+        patch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("STATE", str(self._state))
+        self.reports()
+        shutil.copytree(CHECKOUT / "compose", self.root / "compose", ignore=shutil.ignore_patterns("*.generated.yaml"))
+        (self.root / "platform").mkdir()
+        shutil.copy(CHECKOUT / ".env.example", self.root)
+        shutil.copy(CHECKOUT / "platform/pyproject.toml", self.root / "platform")
+        self.written_again()
+
+    def reports(self, *, running: tuple[str, ...] = (), built: bool = True, **networks: list[str]) -> None:
+        """Let Docker report other containers, by name with "_" for "-", from now on, and forget its calls."""
+        found = {name.replace("_", "-"): of for name, of in networks.items()}
+        self._state.write_text(json.dumps({"calls": [], "running": running, "built": built, "networks": found}))
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls that change something."""
+        reads = ("ps", "image", "inspect", "network ls")
+        return [call for call in json.loads(self._state.read_text())["calls"] if not call.startswith(reads)]
+
+    @property
+    def settings(self) -> StackSettings:
+        return StackSettings.load(self.root / ".env")
+
+    def written_again(self) -> list[str]:
+        return env.write_env(self.root, Host(memory=24 * sizing.GIB, cpus=8))
+
+    def secret(self, person: str) -> Path:
+        return self.root / "secrets" / f"notebook_token_{person}"
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    return Stack(tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=["cpu", "cuda", "rocm"])
+def rendered(request: pytest.FixtureRequest, stack: Stack) -> dict[str, dict[str, Any]]:
+    """The generated services of two people, with what they inherit."""
+    file = stack.root / notebook_file.FILE
+    file.write_text(notebook_file.render(request.param, PORTS))
+    return {name: effective(file, name) for name in yaml.safe_load(file.read_text())["services"]}
+
+
+def test_notebook_of_person_has_no_account_of_stack(rendered: dict[str, dict[str, Any]]) -> None:
+    alice = rendered["notebook-alice"]
+    assert [secret["source"] for secret in alice["secrets"]] == ["notebook_token_alice"]
+    files = ("RAY_AUTH_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "NETRC", "COMET_CONFIG")
+    volumes = dict(reversed(volume.split(":")[:2]) for volume in alice["volumes"])
+    for name in files:
+        assert alice["environment"][name].startswith("/home/jovyan/"), f"{name} is not kept over restarts"
+    assert volumes["/home/jovyan"] == "home-alice"
+    assert volumes["/cache"] == "cache-alice"
+    of_stack = {value for value in map(str, alice["environment"].values()) if value.startswith("/run/secrets/")}
+    assert of_stack == {"/run/secrets/notebook_token"}
+    assert alice["environment"]["MLPLATFORM_USER"] == "alice"
+
+
+def test_people_share_neither_network_nor_volume_nor_port(rendered: dict[str, dict[str, Any]]) -> None:
+    alice, bob = rendered["notebook-alice"], rendered["notebook-bob"]
+    assert (alice["networks"], bob["networks"]) == (["notebook-alice"], ["notebook-bob"])
+    assert (alice["ports"], bob["ports"]) == (["127.0.0.1:8889:8888"], ["127.0.0.1:8890:8888"])
+    common = set(alice["volumes"]) & set(bob["volumes"])
+    assert common == {"shared:/shared", "food11:/mnt:ro"}
+    assert alice["container_name"] != bob["container_name"]
+
+
+def test_notebook_of_person_has_limits_and_gpus_of_shared_one(rendered: dict[str, dict[str, Any]]) -> None:
+    alice, lab = rendered["notebook-alice"], effective(CHECKOUT / "compose/notebook.yaml", "notebook")
+    for key in ("mem_limit", "shm_size", "image", "healthcheck", "cap_drop", "security_opt", "pids_limit", "restart"):
+        assert alice[key] == lab[key], key
+    accelerator = {"nvidia": "cuda", None: "rocm" if "devices" in alice else "cpu"}[alice.get("runtime")]
+    shipped = yaml.safe_load((CHECKOUT / f"compose/notebook.{accelerator}.yaml").read_text())["services"]
+    for key, value in shipped.get("notebook", {}).items():
+        assert alice[key] == ({**alice[key], **value} if key == "environment" else value), key
+
+
+def test_backups_have_files_of_people_but_not_caches(rendered: dict[str, dict[str, Any]]) -> None:
+    for name, mode in (("backup", ":ro"), ("backup-timer", ":ro"), ("restore", "")):
+        assert rendered[name]["volumes"] == [f"home-{person}:/volumes/home-{person}{mode}" for person in sorted(PORTS)]
+
+
+def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
+    content = yaml.safe_load(notebook_file.render("cpu", PORTS))
+    assert set(content["networks"]) == {"notebook-alice", "notebook-bob"}
+    assert set(content["volumes"]) == {"home-alice", "cache-alice", "home-bob", "cache-bob"}
+    assert content["secrets"]["notebook_token_bob"] == {"file": "../secrets/notebook_token_bob"}
+
+
+def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
+    made = notebooks.add(stack.root, "alice")
+    assert not made.started
+    assert stack.calls == []
+    port = notebook_file.read_ports(stack.root)["alice"]
+    assert made.link == f"http://127.0.0.1:{port}/lab?token={stack.secret('alice').read_text()}"
+    assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
+    assert stack.settings.notebook_layout == "generated"
+    profiles = services.profiles_of(stack.settings)
+    assert "personal-notebooks" in profiles
+    assert "notebook" not in profiles, "the shared notebook would start"
+    assert "personal-notebooks" in services.profiles_of(stack.settings, "tracking")
+
+
+def test_running_stack_gets_notebook_without_restart_of_others(stack: Stack) -> None:
+    network, others = "mlplatform_notebook-alice", ["mlplatform_cluster", "mlplatform_edge"]
+    of_services = {name: [*others, *([network] if name == "minio" else [])] for name in ("gateway", "mlflow", "minio")}
+    stack.reports(running=("gateway", "mlflow", "minio"), notebook_alice=[network], **of_services)
+    assert notebooks.add(stack.root, "alice").started
+    up, *connected = stack.calls
+    assert up.startswith("up --detach --no-build --no-deps --wait")
+    assert up.endswith("--force-recreate notebook-alice")
+    assert connected == [
+        f"network connect --alias {service} {network} {service}" for service in ("gateway", "mlflow")
+    ], "a connected one was connected again"
+
+
+def test_repetition_keeps_port_and_token_unless_they_are_unusable(stack: Stack) -> None:
+    first = notebooks.add(stack.root, "alice").link
+    assert notebooks.add(stack.root, "bob").link.split("token")[0] != first.split("token")[0]
+    assert notebooks.add(stack.root, "alice").link == first
+    port = notebook_file.read_ports(stack.root)["alice"]
+    with socket.create_server(("127.0.0.1", port)):
+        (problem,) = doctor._notebook_problems(stack.root, ["personal-notebooks"], {"notebook-bob"})
+        assert f"Port {port} for JupyterLab of alice cannot be used" in problem
+        assert "`make notebook PERSON=alice`" in problem
+        assert list(doctor._notebook_problems(stack.root, ["notebook"], set())) == []
+        moved = notebooks.add(stack.root, "alice").link
+    assert moved.split("token")[0] != first.split("token")[0]
+    assert moved.split("token")[1] == first.split("token")[1]
+    stack.secret("alice").unlink()
+    assert notebooks.add(stack.root, "alice").link.split("token")[1] != first.split("token")[1]
+
+
+def test_port_is_none_of_stack_or_of_somebody_else(stack: Stack) -> None:
+    with (stack.root / ".env").open("a") as file:
+        file.write("NOTEBOOK_PORT=40000\nGRAFANA_PORT=40001\nHUB_PORT=40002\n")
+    assert notebooks.free_port(stack.settings, [40003]) >= 40004
+    with pytest.raises(HostError, match="No port above NOTEBOOK_PORT=40000 is free"):
+        notebooks.free_port(stack.settings, range(40000, 41001))
+
+
+@pytest.mark.parametrize("name", ["Alice", "a", "", "al ice", "../secrets", "alice--b", "a" * 31])
+def test_name_that_nobody_can_have_is_rejected(stack: Stack, name: str) -> None:
+    with pytest.raises(SettingsError, match="Invalid name of a person"):
+        notebooks.add(stack.root, name)
+    assert not (stack.root / notebook_file.FILE).exists()
+
+
+def test_missing_image_error_names_command(stack: Stack) -> None:
+    stack.reports(built=False)
+    with pytest.raises(HostError, match=r"The image mlplatform-\w+:.* is not built: run `make build`"):
+        notebooks.add(stack.root, "alice")
+    assert f"mlplatform-notebook:{stack.settings.version}" in images.missing_builds(
+        stack.settings, ["personal-notebooks"]
+    )
+
+
+def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) -> None:
+    for person in ("alice", "bob"):
+        notebooks.add(stack.root, person)
+    network = "mlplatform_notebook-alice"
+    stack.reports(gateway=["mlplatform_cluster", network], mlflow=["mlplatform_cluster"])
+    assert notebooks.remove(stack.root, "alice") == ("mlplatform_home-alice", "mlplatform_cache-alice")
+    assert stack.calls == [
+        "rm --stop --force notebook-alice",
+        f"network disconnect --force {network} gateway",
+        f"network rm {network}",
+    ]
+    assert list(notebook_file.read_ports(stack.root)) == ["bob"]
+    assert not stack.secret("alice").exists()
+    assert stack.settings.notebook_layout == "generated"
+    with pytest.raises(HostError, match="no notebook of 'alice': the stack has those of bob"):
+        notebooks.remove(stack.root, "alice")
+    notebooks.remove(stack.root, "bob")
+    assert not (stack.root / notebook_file.FILE).exists()
+    assert stack.settings.notebook_layout == "shared"
+    assert "notebook" in services.profiles_of(stack.settings)
+
+
+def test_shared_notebook_ends_only_where_people_have_their_own(stack: Stack) -> None:
+    notebooks.before_start(stack.root)
+    notebooks.connect(stack.root)
+    assert stack.calls == []
+    notebooks.add(stack.root, "alice")
+    notebooks.before_start(stack.root)
+    assert stack.calls == ["rm --stop --force notebook"]
+
+
+def test_set_up_writes_generated_file_again_for_other_version(stack: Stack) -> None:
+    notebooks.add(stack.root, "alice")
+    file = stack.root / notebook_file.FILE
+    present = file.read_text()
+    file.write_text(present.replace('"MLPLATFORM_USER": "alice"', '"OLD": "1"'))
+    assert stack.written_again() == ["compose/notebook.generated.yaml again, for this version"]
+    assert file.read_text() == present
+    assert stack.written_again() == []
+    file.unlink()
+    stack.written_again()
+    assert notebook_file.read_ports(stack.root) == {}, "Compose would miss the file"
+
+
+def test_unreadable_file_error_names_fix(stack: Stack) -> None:
+    (stack.root / notebook_file.FILE).write_text("services:\n  notebook-alice: {}\n")
+    with pytest.raises(SettingsError, match=r"cannot be read: delete it, and run `make notebook` for each person"):
+        notebooks.add(stack.root, "bob")
+
+
+def test_doctor_finds_and_connects_service_out_of_reach(stack: Stack) -> None:
+    notebooks.add(stack.root, "alice")
+    network = "mlplatform_notebook-alice"
+    place = Place(stack.root)
+    stack.reports(notebook_alice=[network], gateway=["mlplatform_cluster"], minio=["mlplatform_cluster", network])
+    (found,) = of_notebooks(place)
+    assert "The notebook of alice cannot reach gateway" in found.problem
+    assert found.repair
+    found.repair()
+    assert stack.calls == [f"network connect --alias gateway {network} gateway"]
+    stack.reports(gateway=["mlplatform_cluster"])
+    assert list(of_notebooks(place)) == [], "a notebook that is not running"
+
+
+@pytest.mark.parametrize(("value", "valid"), [("30m", True), ("never", True), ("2", False), ("soon", False)])
+def test_idle_time_is_checked(stack: Stack, value: str, valid: bool) -> None:
+    with (stack.root / ".env").open("a") as file:
+        file.write(f"NOTEBOOK_IDLE={value}\n")
+    if valid:
+        assert stack.settings.notebook_idle == value
+    else:
+        with pytest.raises(SettingsError, match=f"NOTEBOOK_IDLE='{value}'.*as in 7d"):
+            _ = stack.settings
+
+
+def test_pages_name_person_and_token_file(stack: Stack) -> None:
+    notebooks.add(stack.root, "alice")
+    (page,) = notebooks.pages_of_people(stack.root)
+    assert (page.title, page.service) == ("JupyterLab of alice", "notebook-alice")
+    assert page.login == "token in secrets/notebook_token_alice"
