@@ -44,6 +44,7 @@ class Starter:
         starts: jobs that may start at the same time; each start takes seconds of CPU time.
         driver_labels: labels of the nodes that run entry points.
         rules: durations of the queue.
+        tokens: accounts of attempts.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Starter:
         outages: Outages,
         errors: JobErrors,
         rules: Rules,
+        tokens: AttemptTokens,
     ) -> None:
         self._starts = starts
         self._driver_labels = driver_labels
@@ -68,7 +70,7 @@ class Starter:
         self._errors = errors
         self._queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
-        self._tokens = AttemptTokens(store.engine)
+        self._tokens = tokens
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
@@ -174,6 +176,7 @@ class Starter:
         Raises:
             RefusedError, PackageError: Ray rejects the job, or its package is missing.
             UnreachableError: Ray's head, the storage or the database is unavailable.
+            AccessError, StorageError: the storage rejects the gateway's accounts.
         """
         if attempt.number > 1:
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number)
