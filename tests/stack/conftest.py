@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 import time
@@ -16,7 +15,7 @@ import stand_in
 from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
-from persons import Person, administer
+from persons import Person, administer, log_in
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -159,21 +158,11 @@ def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person
     """Alice, her lead Lea and her team-mate Tom, and Bob of another team; all have logged in with their codes."""
     other = f"audio-{secrets.token_hex(3)}"
     administer(stack, "teams", "add", other)
+    roles = {"alice": (team,), "tom": (team,), "lea": (team, "--lead"), "bob": (other,)}
     found = {}
-    for role, (where, *options) in {
-        "alice": (team,),
-        "tom": (team,),
-        "lea": (team, "--lead"),
-        "bob": (other,),
-    }.items():
-        name = f"{role}-{secrets.token_hex(3)}"
-        code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", where, *options))
-        assert code
-        found[role] = Person(name, stack, tmp_path / role)
-        found[role].home.mkdir()
-        printed = found[role].types("mlplatform", "login", code[1])
-        assert f"Logged in as {name}" in printed, printed
-        assert found[role].token_file.stat().st_mode & 0o077 == 0
+    for role, where in roles.items():
+        (tmp_path / role).mkdir()
+        found[role] = log_in(stack, tmp_path / role, role, *where)
     yield found
     for person in found.values():
         administer(stack, "people", "remove", person.name)

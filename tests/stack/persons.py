@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 from host import CHECKOUT, Stack, run
 
+from mlplatform.credentials import read_mlflow_account
 from mlplatform.settings.environment import environment
 from mlplatform.stack.env import client_settings
 
@@ -50,12 +52,30 @@ class Person:
         headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
         return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
 
+    def asks_mlflow(self, path: str) -> int:
+        """Send a request to MLflow with the account that `mlplatform login` has written; return the status."""
+        account = read_mlflow_account(self.home / ".mlflow/credentials")
+        address = f"http://127.0.0.1:{self.stack.settings.mlflow_port}/api/2.0/mlflow/{path}"
+        return httpx.get(address, auth=account, timeout=30).status_code
+
 
 def administer(stack: Stack, *words: str) -> str:
     """Run a command on the host, with the settings that `mlplatform env` prints: those of the shared token."""
     variables = {**environment(), **client_settings(stack.root).environment()}
     done = run(str(CHECKOUT / ".venv/bin/mlplatform"), *words, env=variables)
     return done.stdout + done.stderr
+
+
+def log_in(stack: Stack, home: Path, role: str, team: str, *options: str) -> Person:
+    """Add a person with a name of their own to a team, and log in with the code; `home` is their home folder."""
+    name = f"{role}-{secrets.token_hex(3)}"
+    code = re.search(r"mlplatform login (\S+)", administer(stack, "people", "add", name, "--team", team, *options))
+    assert code
+    person = Person(name, stack, home)
+    printed = person.types("mlplatform", "login", code[1])
+    assert f"Logged in as {name}" in printed, printed
+    assert person.token_file.stat().st_mode & 0o077 == 0
+    return person
 
 
 def submit(person: Person, *command: str, gpus: float = 0, folder: Path | None = None, **metadata: str) -> str:

@@ -6,48 +6,60 @@ refused with 401 or 403.
 
 from __future__ import annotations
 
+import re
+import secrets
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 import pytest
 from figures import count
-from host import Stack
+from host import Stack, wait_for
+from persons import administer, log_in, submit
 
+from mlplatform.client.jobs import Jobs
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.files import checksums
+from mlplatform.stack.env import client_settings
 
-pytestmark = pytest.mark.costly("compat", "docker/mlflow", "services/mlflow_app.py")
+pytestmark = pytest.mark.costly(
+    "compat", "docker/mlflow", "services/mlflow_app.py", "gateway/control/attempt_tokens.py"
+)
 
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 PARTS = "/api/2.0/mlflow-artifacts/mpu"
 API = "/api/2.0/mlflow"
 REFUSED = (401, 403)
 
-ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "nobody")
-TEAM = ("admin", "gateway", "job", "person", "prometheus")
-"""MLflow lets every account log and promote; what is registered is guarded, whoever asks."""
+TEAM = ("admin", "gateway", "job", "person", "prometheus", "alice")
+"""MLflow lets every account log and promote; what is registered is guarded, whoever asks. Alice has a token."""
+
+ALL = (*TEAM, "job of alice")
+"""With the token of an attempt, which changes only what belongs to the owner of the job."""
+
+ACCOUNTS = (*ALL, "revoked", "ended job of alice", "nobody")
 
 # Action: method, path, values, and the accounts that may. {name}: a registered model of the administrator, with the
 # files at {path}, in {run}; {own}: that run's other files; {new}: a name of its own for each try.
 MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
-    "read runs": ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}, TEAM),
-    "create experiment": ("POST", f"{API}/experiments/create", {"name": "{new}"}, TEAM),
+    "read runs": ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}, ALL),
+    "create experiment": ("POST", f"{API}/experiments/create", {"name": "{new}"}, ALL),
     "place artifacts elsewhere": (
         *("POST", f"{API}/experiments/create"),
         *({"name": "{new}", "artifact_location": "s3://jobs/x"}, ()),
     ),
     "log to a run": ("POST", f"{API}/runs/log-parameter", {"run_id": "{run}", "key": "{new}", "value": "1"}, TEAM),
     "delete others' run": ("POST", f"{API}/runs/delete", {"run_id": "{run}"}, ("admin",)),
-    "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, TEAM),
+    "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, ALL),
     "register files elsewhere": (
         *("POST", f"{API}/model-versions/create"),
         *({"name": "{name}", "source": "s3://jobs/x", "run_id": "{run}"}, ()),
     ),
     "move alias": (
         *("POST", f"{API}/registered-models/alias"),
-        *({"name": "{name}", "alias": "champion", "version": "1"}, TEAM),
+        *({"name": "{name}", "alias": "champion", "version": "1"}, ALL),
     ),
     "set digest": (
         *("POST", f"{API}/model-versions/set-tag"),
@@ -128,9 +140,38 @@ class Mlflow:
 
 
 @pytest.fixture(scope="module")
-def mlflow(running: Stack) -> Iterator[Mlflow]:
+def tokens(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, str]]]:
+    """Accounts of people: Alice, a running and an ended job of hers, and somebody whose token was revoked."""
+    team = f"rights-{secrets.token_hex(3)}"
+    administer(running, "teams", "add", team)
+    alice, revoked = (log_in(running, tmp_path_factory.mktemp(name), name, team) for name in ("alice", "revoked"))
+    administer(running, "tokens", "revoke", revoked.token_file.read_text().split("_")[1])
+    show = "import os, time; print('token:', os.environ['MLFLOW_TRACKING_PASSWORD'], flush=True); time.sleep({})"
+    with Jobs(client_settings(running.root)) as jobs:
+        ended, runs = (submit(alice, "python", "-c", show.format(seconds)) for seconds in (0, 1000))
+        assert jobs.wait(ended, timeout_s=120).status == "SUCCEEDED"
+        shown = {job: wait_for(partial(token_in, jobs, job), "the job to show its token") for job in (ended, runs)}
+        yield {
+            "alice": (alice.name, alice.token_file.read_text().strip()),
+            "revoked": (revoked.name, revoked.token_file.read_text().strip()),
+            "job of alice": (alice.name, shown[runs]),
+            "ended job of alice": (alice.name, shown[ended]),
+        }
+        jobs.stop(runs)
+    for person in (alice, revoked):
+        administer(running, "people", "remove", person.name)
+
+
+def token_in(jobs: Jobs, job: str) -> str | None:
+    found = re.search(r"token: (\S+)", jobs.logs(job))
+    return found[1] if found else None
+
+
+@pytest.fixture(scope="module")
+def mlflow(running: Stack, tokens: dict[str, tuple[str, str]]) -> Iterator[Mlflow]:
     accounts = ("admin", "gateway", "job", "person")
     logins = {name: read_mlflow_account(running.root / "secrets" / f"mlflow_{name}") for name in accounts}
+    logins |= tokens
     logins |= {"prometheus": ("prometheus", running.secret("mlflow_prometheus_password")), "nobody": ("nobody", "none")}
     address = f"http://127.0.0.1:{running.settings.mlflow_port}"
     with httpx.Client(base_url=address, timeout=60) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from figures import count
@@ -13,6 +14,7 @@ from host import CHECKOUT, ENV, Stack, wait_for
 from persons import SECRET, Person, administer, submit
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.contract import TAG_JOB
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
@@ -73,12 +75,52 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     bob = people["bob"]
     assert bob.asks("GET", "/api/jobs/").status_code == 200
     bob_id = bob.token_file.read_text().split("_")[1]
+    assert bob.asks_mlflow("experiments/search?max_results=1") == 200
     began = time.monotonic()
     administer(stack, "tokens", "revoke", bob_id)
     wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
+    left = REVOKED_SECONDS - (time.monotonic() - began)
+    # Each question is a failed log-in then, of which ten a minute are allowed.
+    refused = {401, 429}
+
+    def asks() -> set[int]:
+        """Ask so often that each of the server's processes has answered."""
+        return {bob.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+
+    wait_for(lambda: asks() <= refused, "MLflow to refuse the token", left)
+    count("seconds until MLflow refused a revoked token", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
+
+
+def test_job_logs_to_mlflow_as_its_owner_and_deletes_nothing(
+    stack: Stack, people: dict[str, Person], jobs: Jobs
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    hers = logged(stack, jobs, alice)
+    assert hers["info"]["user_id"] == alice.name
+    assert hers["info"]["status"] == "FINISHED"
+    his = logged(stack, jobs, bob, hers["info"]["run_id"])
+    assert his["info"]["user_id"] == bob.name
+    tries = json.loads(jobs.logs(job_of(his)).partition("tries: ")[2].splitlines()[0])
+    assert set(tries.values()) == {403}, tries
+    assert len(tries) == 7
+    (kept,) = stack.runs_of(job_of(hers))
+    assert kept["info"]["lifecycle_stage"] == "active"
+    assert all(tag["value"] != "forged" for tag in kept["data"]["tags"])
+
+
+def logged(stack: Stack, jobs: Jobs, person: Person, *others_run: str) -> dict[str, Any]:
+    """Run a job that logs, and tries more with another's run; return its own run."""
+    job = submit(person, "python", "tries_at_mlflow.py", *others_run, folder=SCRIPTS)
+    assert jobs.wait(job, timeout_s=180).status == "SUCCEEDED", jobs.logs(job)[-3000:]
+    (run,) = stack.runs_of(job)
+    return run
+
+
+def job_of(run: dict[str, Any]) -> str:
+    return next(str(tag["value"]) for tag in run["data"]["tags"] if tag["key"] == TAG_JOB)
 
 
 def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:

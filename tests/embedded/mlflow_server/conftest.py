@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import hashlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from embedded import wait_for
-from guarded_mlflow import PASSWORD, Server
+from guarded_mlflow import PASSWORD, TOKENS, Server
 
 from mlplatform.local.processes import free_ports
 from mlplatform.settings.job import settings
@@ -35,11 +38,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     (folder / "key").write_text("a key of the server")
     (folder / "fernet").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+    write_tokens(folder / "gateway.db")
     environment = {
         **os.environ,
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
         "MLPLATFORM_MLFLOW_KEY_FILE": str(folder / "key"),
         "MLPLATFORM_MLFLOW_SIGNING_KEY_FILE": str(folder / "key"),
+        "MLPLATFORM_MLFLOW_TOKENS_URI": f"sqlite:///{folder}/gateway.db",
         "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE": str(folder / "fernet"),
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -77,6 +82,17 @@ def as_person(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     mlflow.set_tracking_uri(None)
     settings.cache_clear()
+
+
+def write_tokens(file: Path) -> None:
+    """Write what the server reads of the gateway's database: its view of valid tokens."""
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE valid_tokens (id, digest, kind, owner)")
+        for name, token in TOKENS.items():
+            kind, _, owner = name.partition("-")
+            _, token_id, secret = token.split("_")
+            row = (token_id, hashlib.sha256(secret.encode()).hexdigest(), kind, owner)
+            database.execute("INSERT INTO valid_tokens VALUES (?, ?, ?, ?)", row)
 
 
 def answers(server: Server) -> bool:

@@ -16,6 +16,8 @@ import pytest
 from ray_head import TOKEN
 from started_gateway import StartedGateway
 
+from mlplatform.credentials import read_mlflow_account
+
 SHARED = "ray_token"
 
 
@@ -50,6 +52,10 @@ class Machine:
     @property
     def token(self) -> Path:
         return self.home / ".ray" / "auth_token"
+
+    @property
+    def mlflow_file(self) -> Path:
+        return self.home / ".mlflow" / "credentials"
 
 
 @pytest.fixture
@@ -90,7 +96,10 @@ def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Ma
     assert laptop.token.read_text().startswith("mlp_")
     assert laptop.token.read_text().strip() not in printed
     assert laptop.prints("jobs").strip()
-    assert (other.read_text(), sorted(path.name for path in laptop.home.iterdir())) == ("mine", [".aws", ".ray"])
+    written = sorted(path.name for path in laptop.home.iterdir())
+    assert (other.read_text(), written) == ("mine", [".aws", ".mlflow", ".ray"])
+    assert read_mlflow_account(laptop.mlflow_file) == ("alice", laptop.token.read_text().strip())
+    assert stat.S_IMODE(laptop.mlflow_file.stat().st_mode) == 0o600
     assert laptop.refuses("audit").startswith("Only administrators may use GET")
 
 
@@ -138,9 +147,20 @@ def test_log_out_revokes_the_token(host: Machine, laptop: Machine) -> None:
     copy.write_text(laptop.token.read_text())
     assert f"Logged out; {laptop.token} is removed." in laptop.prints("logout")
     assert not laptop.token.exists()
+    assert not laptop.mlflow_file.exists()
     laptop.token_file = copy
     assert "This token of ada was revoked" in laptop.refuses("jobs")
     assert laptop.run("logout").returncode == 0
+
+
+def test_account_of_mlflow_that_is_there_is_left_alone(host: Machine, laptop: Machine) -> None:
+    laptop.mlflow_file.parent.mkdir(parents=True)
+    mine = "[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = mine\n"
+    laptop.mlflow_file.write_text(mine)
+    printed = laptop.prints("login", code_of(host, "ada", "--admin"))
+    assert "~/.mlflow/credentials has another account" in printed
+    laptop.prints("logout")
+    assert laptop.mlflow_file.read_text() == mine
 
 
 def test_revoked_token_is_refused_with_the_reason(host: Machine, laptop: Machine) -> None:

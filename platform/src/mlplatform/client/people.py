@@ -14,7 +14,7 @@ from urllib.parse import quote
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.credentials import mlflow_token, read_mlflow_account
-from mlplatform.errors import AccessError, SettingsError, UnreachableError
+from mlplatform.errors import AccessError, PlatformError, SettingsError, UnreachableError
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings, default_token_file, mlflow_credentials_file
 
@@ -232,22 +232,28 @@ def log_out(settings: Settings) -> Path:
     finally:
         link.close()
     file.unlink()
-    mlflow_file = mlflow_credentials_file()
-    with suppress(OSError, KeyError, configparser.Error):
-        if PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]):
-            mlflow_file.unlink()
+    if _has_token(mlflow_credentials_file()):
+        mlflow_credentials_file().unlink()
     return file
+
+
+def _has_token(mlflow_file: Path) -> bool:
+    """Return whether a file of MLflow's client has a person's token, and no account that somebody has written."""
+    try:
+        return PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]) is not None
+    except (PlatformError, OSError, KeyError, configparser.Error):
+        return False
 
 
 def _write_mlflow_file(person: str, token: str) -> Path | None:
     """Write MLflow's file; return it, or None if it has another account or cannot be written."""
     file = mlflow_credentials_file()
+    if file.exists() and not _has_token(file):
+        return None
     try:
-        if file.exists() and PERSON_TOKEN.fullmatch(read_mlflow_account(file)[1]) is None:
-            return None
         with _private_file(file) as draft:
             mlflow_token(person, token, draft)
-    except (OSError, KeyError, configparser.Error):
+    except (PlatformError, OSError):
         return None
     return file
 

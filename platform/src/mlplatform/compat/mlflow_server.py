@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_retention, mlflow_stores, mlflow_tokens
+from mlplatform.compat import mlflow_audit, mlflow_owners, mlflow_retention, mlflow_stores, mlflow_tokens
 from mlplatform.compat.mlflow_stores import Signing
-from mlplatform.compat.mlflow_tokens import Tokens
+from mlplatform.compat.mlflow_tokens import KnownCallers, Tokens
 from mlplatform.errors import HostError
 
 _OWN_SCRIPT = '<script defer="defer" src="static-files/'
@@ -31,9 +31,7 @@ _ROUTES = "/api/2.0/mlflow/mlplatform"
 """Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
 
 
-def authenticated_app(
-    metrics_user: str, audit_user: str, retention_user: str, signing: Signing, tokens: Tokens
-) -> Any:
+def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, signing: Signing, tokens: Tokens) -> Any:
     """Return MLflow's application with its basic authentication and its gaps closed.
 
     `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
@@ -52,7 +50,6 @@ def authenticated_app(
     _disable_direct_transfers()
     # Before MLflow adds its own check, so that this one comes first.
     app.before_request(_reject_other_schemes)
-    mlflow_tokens.refuse_to_jobs(tokens)
 
     def is_metrics_user() -> bool:
         return getattr(auth.authenticate_request(), "username", None) == metrics_user
@@ -63,8 +60,9 @@ def authenticated_app(
     check_passwords()
     mlflow_tokens.accept(tokens)
     mlflow_stores.guard(signing)
+    mlflow_owners.guard_runs()
     _add_routes(audit_user, retention_user, signing)
-    return auth.create_app()
+    return KnownCallers(auth.create_app(), tokens)
 
 
 def _refuse_password() -> bool:

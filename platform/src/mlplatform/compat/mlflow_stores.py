@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.compat.mlflow_audit import record_changes, registry_store, wrap
+from mlplatform.compat.mlflow_owners import check_file
 from mlplatform.contract import CHECKSUMS, TAG_DIGEST, TAG_SIGNATURE
 
 SCHEME = "mlflow-artifacts:/"
@@ -294,6 +295,7 @@ def _checked(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_write(path: str, deletes: bool) -> None:
     path = posixpath.normpath(path).strip("/")
+    check_file(path)
     found = _registered_at(_and_above(path), path if deletes else None)
     if found is None:
         return

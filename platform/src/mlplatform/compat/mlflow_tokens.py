@@ -2,43 +2,40 @@
 
 The gateway's database has a view of the tokens that are valid now, which the server's role at Postgres may read. MLflow
 remembers a password that was right for `auth_cache_ttl_seconds`, so that a revoked token is refused after that time.
+
+MLflow 3.17 has one password per user, and two other ways that were tried. Its `authorization_function` replaces all of
+its authentication, with its cache of right passwords, where the platform only needs another kind of password. Its
+workspaces need a header with each request: without it, an experiment of another workspace does not exist, even by its
+id, so that links between teams and the gateway's own requests fail.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import json
 import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from mlplatform.compat.mlflow_owners import Owner, acting
 from mlplatform.contract import PERSON_TOKEN
 
 _REMEMBERED_SECONDS = 30.0
 
+_NOT_IN_POST = "restore|rename|permissions?|users?|roles?|webhooks?|scorers?|gateway|experiments/update"
+
 _FOR_JOBS = {
     "GET": re.compile(".*"),
-    "POST": re.compile(r"^(?!.*/(delete|delete-(?!tag$)[a-z-]*|restore|permissions?|users?|webhooks?|scorers?|gateway)(/|$)).*$"),
-    "PATCH": re.compile(r"^(?!.*/(permissions?|users?|webhooks?|gateway)(/|$)).*$"),
+    "HEAD": re.compile(".*"),
+    "POST": re.compile(rf"^(?!.*/(delete|delete-(?!tag$)[a-z-]*|{_NOT_IN_POST})(/|$)).*$"),
+    "PATCH": re.compile(r"^(?!.*/(permissions?|users?|roles?|webhooks?|gateway)(/|$)).*$"),
     "PUT": re.compile(r"^.*/mlflow-artifacts/.*$"),
 }
 """Paths by method that a job may use: it logs, and registers models. It deletes nothing, and manages no rights."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Owner of a valid token.
-
-    Attributes:
-        name: name of the person.
-        job: whether it is the token of an attempt.
-    """
-
-    name: str
-    job: bool
 
 
 class Tokens:
@@ -111,22 +108,56 @@ def accept(tokens: Tokens) -> None:
     store.authenticate_user = authenticate_user  # type: ignore[method-assign]
 
 
-def refuse_to_jobs(tokens: Tokens) -> None:
-    """Refuse requests of jobs that delete something or manage rights, before MLflow's own checks."""
-    from flask import request
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-    from mlflow.server import app
+class KnownCallers:
+    """An ASGI application around MLflow's: knows whose token a request has, and refuses to jobs what they may not do.
 
-    def refuse() -> Any:
-        sent = request.authorization
-        owner = tokens.owner(sent.password or "") if sent and sent.type == "basic" else None
-        if owner and owner.job and not may_job(request.method, request.path):
-            text = f"A job of {owner.name} may log and register, but not {request.method} {request.path}."
-            return MlflowException(text, PERMISSION_DENIED).serialize_as_json(), 403
+    Not a hook of Flask, because MLflow 3.17 uploads files, among others, past it (`fastapi_app.create_fastapi_app`).
+    """
+
+    def __init__(self, app: Any, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request; whatever it calls, in threads too, finds the owner of its token in `mlflow_owners`."""
+        import anyio.to_thread
+
+        password = _password(scope)
+        owner = await anyio.to_thread.run_sync(self._tokens.owner, password) if password else None
+        if owner and owner.job and not may_job(scope["method"], scope["path"]):
+            await _refuse(
+                send, f"A job of {owner.name} may log and register, but not {scope['method']} {scope['path']}."
+            )
+            return
+        with acting(owner):
+            await self._app(scope, receive, send)
+
+
+def _password(scope: Any) -> str | None:
+    """Return the token that a request has as its password."""
+    if scope["type"] != "http":
         return None
+    for name, value in scope["headers"]:
+        # MLflow reads the second one below /gateway/.
+        if name in (b"authorization", b"x-mlflow-authorization"):
+            scheme, _, encoded = value.decode("latin-1").partition(" ")
+            if scheme.lower() != "basic":
+                continue
+            try:
+                password = base64.b64decode(encoded).decode().partition(":")[2]
+            except ValueError:
+                continue
+            if PERSON_TOKEN.fullmatch(password):
+                return password
+    return None
 
-    app.before_request(refuse)
+
+async def _refuse(send: Any, sentence: str) -> None:
+    """Answer as MLflow does to whoever lacks a permission."""
+    body = json.dumps({"error_code": "PERMISSION_DENIED", "message": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def may_job(method: str, path: str, allowed: Mapping[str, re.Pattern[str]] = _FOR_JOBS) -> bool:

@@ -32,7 +32,7 @@ def create_app() -> Any:
     _open_on_training()
     key = settings.mlflow_signing_key_file.read_bytes().strip()
     signing = Signing(key, lambda text: checksums.digest(checksums.parse(text)))
-    tokens = Tokens("postgresql+psycopg2:///gateway?service=mlflow")
+    tokens = Tokens(settings.mlflow_tokens_uri)
     return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", "gateway", signing, tokens))
 
 

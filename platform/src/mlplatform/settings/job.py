@@ -21,6 +21,7 @@ from mlplatform.settings.load import EnvironmentSettings, label_selector
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
 _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
+_OF_ONE_PROCESS |= {"mlflow_tokens_uri"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -107,6 +108,11 @@ class Settings(EnvironmentSettings):
         Path("/run/secrets/mlflow_signing_key"), validation_alias="MLPLATFORM_MLFLOW_SIGNING_KEY_FILE"
     )
     """File with the key that signs the digests of registered models; read in the server's container only."""
+
+    mlflow_tokens_uri: str = Field(
+        "postgresql+psycopg2:///gateway?service=mlflow", validation_alias="MLPLATFORM_MLFLOW_TOKENS_URI"
+    )
+    """SQLAlchemy URI of the gateway's database, whose view `valid_tokens` has the tokens that MLflow accepts."""
 
     @field_validator("home")
     @classmethod
