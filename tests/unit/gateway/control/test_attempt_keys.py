@@ -131,6 +131,20 @@ def test_keys_are_removed_once_minio_is_available_again(
     asyncio.run(scenario())
 
 
+def test_rejected_account_is_reported_in_one_sentence(
+    gateway: Gateway, minio: StandInMinio, caplog: pytest.LogCaptureFixture
+) -> None:
+    minio.status, minio.code = 403, "AccessDenied"
+
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await gateway.until(lambda: is_true(minio.requests.count("GET list-service-accounts") > 1))
+
+    asyncio.run(scenario())
+    (line,) = caplog.messages
+    assert line.endswith("rejects the account attempts (AccessDenied); `make up` sets its password and rights again.")
+
+
 def test_attempt_waits_for_minio_and_gets_one_key(gateway: Gateway, minio: StandInMinio) -> None:
     minio.status = 503
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal
 
-from mlplatform.errors import AccessError, UnreachableError
+from mlplatform.errors import AccessError, PlatformError, UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
@@ -120,9 +120,10 @@ class Housekeeping:
         """Delete the tokens and access keys of ended attempts, then wait 30 s."""
         try:
             await self._tokens.tidy()
-        except UnreachableError:
+        except PlatformError as error:
             await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
-            raise
+            # An account that MinIO rejects is as good as no MinIO, until `make up` sets it again.
+            raise UnreachableError(str(error)) from error
         await asyncio.sleep(_CLEAN_SECONDS)
 
     async def clean_ray(self) -> None:
