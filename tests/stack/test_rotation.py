@@ -107,7 +107,7 @@ class Secrets:
         return {name for name, answer in found.items() if answer.is_success}
 
 
-MINIO = ("mlflow", "gateway", "job", "person", "backup", "prometheus")
+MINIO = ("mlflow", "gateway", "job", "attempts", "person", "backup", "prometheus")
 MLFLOW = ("admin", "gateway", "job", "person")
 
 

@@ -26,7 +26,7 @@ from mlplatform.services.access_keys import foreign_keys
 from mlplatform.services.buckets import set_quotas
 from mlplatform.settings.storage import bucket_quotas
 
-ACCOUNTS = ("mlflow", "gateway", "job", "person", "backup", "prometheus", "stranger")
+ACCOUNTS = ("mlflow", "gateway", "job", "attempts", "person", "backup", "prometheus", "stranger")
 
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
@@ -55,6 +55,11 @@ class Account:
     def admin(self) -> MinioAdmin:
         return MinioAdmin(endpoint=self.server, credentials=StaticProvider(self.key, self.secret), secure=False)
 
+    def make_key(self, **values: str) -> None:
+        """Make a key below the account, and remove it."""
+        made = json.loads(self.admin.add_service_account(**values))
+        self.admin.delete_service_account(made["credentials"]["accessKey"])
+
     def read_with_session(self) -> None:
         """Read a bucket that the account may read, with credentials that outlive its password by up to a year."""
         answer = self.client("sts").assume_role(
@@ -65,7 +70,7 @@ class Account:
 
 
 OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "prometheus": "ray", "stranger": "ray"}
-OWN_BUCKET |= {"job": "ray", "person": "ray", "backup": "ray"}
+OWN_BUCKET |= {"job": "ray", "attempts": "ray", "person": "ray", "backup": "ray"}
 
 # Bucket: the accounts that may list, read, and write in it, and delete in it if they are others. The object `given`
 # exists, `new` does not. While a backup runs, it lets the buckets without versions keep them.
@@ -76,16 +81,23 @@ BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
         "write": ("mlflow",),
     },
     "ray": {
-        "list": ("gateway", "job", "person", "backup"),
-        "read": ("job", "person", "backup"),
-        "write": ("job", "person"),
+        "list": ("gateway", "job", "attempts", "person", "backup"),
+        "read": ("job", "attempts", "person", "backup"),
+        "write": ("job", "attempts", "person"),
         # The gateway removes checkpoints of ended jobs, if that is set.
-        "delete": ("gateway", "job", "person"),
+        "delete": ("gateway", "job", "attempts", "person"),
+        "versions": ("backup",),
+    },
+    "teams": {
+        "list": ("attempts", "person", "backup"),
+        "read": ("attempts", "person", "backup"),
+        "write": ("attempts", "person"),
+        "delete": ("person",),
         "versions": ("backup",),
     },
     "datasets": {
-        "list": ("job", "person", "backup"),
-        "read": ("job", "person", "backup"),
+        "list": ("job", "attempts", "person", "backup"),
+        "read": ("job", "attempts", "person", "backup"),
         "write": ("person",),
         "versions": ("backup",),
     },
@@ -123,18 +135,19 @@ OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
 
 ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
     "write a job's fence": (
-        ("gateway", "job", "person"),
+        ("gateway", "job", "attempts", "person"),
         lambda account: account.client().put_object(Bucket="ray", Key="rights/attempt", Body=b"1"),
     ),
     "read a job's fence": (
-        ("gateway", "job", "person", "backup"),
+        ("gateway", "job", "attempts", "person", "backup"),
         lambda account: account.client().get_object(Bucket="ray", Key="rights/attempt"),
     ),
     "create bucket": ((), lambda account: account.client().create_bucket(Bucket=f"rights-{account.name}")),
-    "make a key": ((), lambda account: account.admin.add_service_account()),
-    "make a key for another": (
-        (),
-        lambda account: account.admin.add_service_account(access_key="rights-key", secret_key=uuid.uuid4().hex),
+    # The gateway holds the account of attempts, and no job does.
+    "make a key": (("attempts",), lambda account: account.make_key()),
+    "make a key with a chosen name": (
+        ("attempts",),
+        lambda account: account.make_key(access_key="rights-key", secret_key=uuid.uuid4().hex),
     ),
     "list own keys": (ACCOUNTS[:-1], lambda account: account.admin.list_service_account(account.key)),
     "change own password": ((), lambda account: account.admin.user_add(account.key, account.secret)),
@@ -152,7 +165,7 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
     "set a quota": ((), lambda account: account.admin.bucket_quota_set("ray", 1)),
     "read the server's state": ((), lambda account: account.admin.info()),
     "stop the server": ((), lambda account: account.admin.service_stop()),
-    "read with a session": (("person",), Account.read_with_session),
+    "read with a session": (("attempts", "person"), Account.read_with_session),
 }
 """Action: the accounts that may, and its request."""
 

@@ -75,7 +75,7 @@ def test_missing_buckets_are_created_and_probe_is_removed(serve: Serve, settings
     server = Server("ray")
     done, skipped = object_store.make_external_buckets(settings(serve(server)))
     assert server.keys == {bucket: set() for bucket in BUCKETS}
-    assert "the buckets mlflow-artifacts, ray, datasets, jobs exist" in done
+    assert "the buckets mlflow-artifacts, ray, datasets, jobs, teams exist" in done
     assert "accounts, policies, versions and quotas are left to its operator" in skipped
 
 

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from mlplatform.contract import GATEWAY_HEADER
-from mlplatform.credentials import TokenFile
+from mlplatform.credentials import TokenFile, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
@@ -68,6 +68,7 @@ from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
+from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.gateway.upstream.webhooks import WebhookSender
@@ -97,10 +98,12 @@ def create_app(config: GatewaySettings) -> Starlette:
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
+    keys = _access_keys(config)
     reconciler = Reconciler(
         *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
         rules=Rules(config.grace_seconds, config.overdue_seconds, config.least_seconds),
         use=utilisation,
+        keys=keys,
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
@@ -208,6 +211,13 @@ def _kinds(
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
     return kinds
+
+
+def _access_keys(config: GatewaySettings) -> AccessKeys | None:
+    """Return the access keys of attempts, if the stack has a MinIO of its own."""
+    if config.attempts_account is None or config.s3_endpoint is None or config.s3_external:
+        return None
+    return AccessKeys(config.s3_endpoint, read_s3_account(config.attempts_account))
 
 
 def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:

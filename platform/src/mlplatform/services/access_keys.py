@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _JOBS = re.compile("job(-[0-9a-f]{8})?")
 
+ATTEMPTS = "attempts"
+"""Account below which the gateway makes a key for each attempt of a person's job, and removes it after the attempt."""
+
 # MinIO lets every account do this for itself, whatever its policy allows, unless a policy denies it: make keys that
 # never expire and outlive a rotation, and change its own password, which locks out everybody who shares the account.
 _FOR_ITSELF = [
@@ -21,6 +24,11 @@ _FOR_ITSELF = [
 
 NO_NEW_KEYS: list[dict[str, object]] = [{"Effect": "Deny", "Action": _FOR_ITSELF}]
 """Statements that keep an account from making access keys of its own."""
+
+NO_OTHER_KEYS: list[dict[str, object]] = [
+    {"Effect": "Deny", "Action": ["admin:UpdateServiceAccount", "admin:CreateUser"]}
+]
+"""Statements that let an account make and remove access keys of its own, and change neither those nor itself."""
 
 # No action of a policy covers STS' AssumeRole: each account may open sessions of up to a year, which outlive a rotation
 # too. In a session, and with a key that an account has made for itself, requests have the principal AssumedRole.
@@ -67,6 +75,8 @@ class Key:
 def found_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Iterator[Key]:
     """Yield users that are not among `accounts`, and access keys that a user has made.
 
+    Those of attempts are left out: the gateway removes each with its attempt, also one that it has not made.
+
     Args:
         admin: client of the root account.
         accounts: names of the accounts that the platform declares.
@@ -74,7 +84,7 @@ def found_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Itera
     """
     users = sorted(json.loads(admin.user_list()))
     yield from (Key(user) for user in users if user not in accounts)
-    for owner in (*users, root):
+    for owner in (*(user for user in users if user != ATTEMPTS), root):
         made = json.loads(admin.list_service_account(owner)).get("accounts") or []
         yield from (Key(key["accessKey"], owner) for key in made)
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
-from mlplatform.services.access_keys import NO_NEW_KEYS, NO_SESSIONS, found_keys
+from mlplatform.services.access_keys import ATTEMPTS, NO_NEW_KEYS, NO_OTHER_KEYS, NO_SESSIONS, found_keys
 from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
 from mlplatform.services.object_store import make_external_buckets
 from mlplatform.services.secret_files import SECRETS as SECRETS
 from mlplatform.services.secret_files import secret, values
-from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
+from mlplatform.settings.storage import BUCKETS, TEAMS_BUCKET, StorageSettings, bucket_quotas
 
 if TYPE_CHECKING:
     from minio import Minio
@@ -38,7 +38,9 @@ _READ_VERSIONS = (
     "s3:GetObjectVersionTagging",
 )
 
-_WRITE = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+_ADD = ("s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+
+_WRITE = (*_ADD, "s3:DeleteObject")
 
 # Account -> bucket, or some of its objects -> allowed actions. Each also allows listing the bucket.
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -53,7 +55,9 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "ray/*/done": _READ,
     },
     "job": {"ray": _WRITE, "datasets": _READ},
-    "person": {"ray": _WRITE, "datasets": _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
+    # The sum of what the keys of attempts may do, each of which has a policy of its own (`gateway/control/`).
+    ATTEMPTS: {"ray": _WRITE, "datasets": _READ, TEAMS_BUCKET: _ADD},
+    "person": {"ray": _WRITE, "datasets": _WRITE, TEAMS_BUCKET: _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
     "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
 }
 
@@ -157,9 +161,11 @@ def make_buckets() -> None:
     set_quotas(admin, bucket_quotas(settings.quotas))
     for account, rights in RIGHTS.items():
         allowed = [statement for bucket in rights for statement in _statements(bucket, rights[bucket])]
-        # The console opens a session for each person who logs in.
-        _grant(admin, account, allowed if account == "person" else [*allowed, *NO_SESSIONS])
-    _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}])
+        # The console opens a session for each person who logs in; requests with a key of an account count as one.
+        if account not in ("person", ATTEMPTS):
+            allowed += NO_SESSIONS
+        _grant(admin, account, [*allowed, *(NO_OTHER_KEYS if account == ATTEMPTS else NO_NEW_KEYS)])
+    _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}, *NO_NEW_KEYS])
     print("MinIO: buckets, accounts and policies are as declared.")
 
 
@@ -230,9 +236,7 @@ def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object
 
 def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
     access_key, secret_key = read_s3_account(secret(f"minio_{account}"))
-    admin.policy_add(
-        account, policy={"Version": "2012-10-17", "Statement": [*statements, *NO_NEW_KEYS, *KEEP_VERSIONS]}
-    )
+    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": [*statements, *KEEP_VERSIONS]})
     admin.user_add(access_key, secret_key)
     # Not attach_policy, the newer call, which fails if the policy is already attached.
     admin.policy_set(account, user=access_key)

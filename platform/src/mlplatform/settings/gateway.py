@@ -82,6 +82,14 @@ class GatewaySettings(EnvironmentSettings):
     """Storage of packages and logs: `s3://bucket[/prefix]` or an absolute folder."""
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
+
+    s3_external: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_S3_EXTERNAL")
+    """Address of an S3 server that is used instead of MinIO, where no access keys can be made; None for MinIO."""
+
+    attempts_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_ATTEMPTS_ACCOUNT")
+    """File with the account at MinIO below which each attempt of a person's job gets an access key; None: all jobs use
+    the account that is mounted into the nodes."""
+
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
     tracking_account: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_ACCOUNT")

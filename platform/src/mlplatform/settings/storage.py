@@ -10,7 +10,10 @@ from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings
 
-BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
+TEAMS_BUCKET = "teams"
+"""Bucket with a folder per team, to which the team's jobs add objects."""
+
+BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs", TEAMS_BUCKET)
 
 _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 

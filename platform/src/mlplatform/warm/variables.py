@@ -14,8 +14,12 @@ READ_AT_START = frozenset({"HOME", "LANG", "LANGUAGE", "TZ"})
 """Variables that C code reads when the process starts."""
 
 AFTER_FORK = {
+    "AWS_ACCESS_KEY_ID": "read when a client of S3 is created; each attempt has its own",
+    "AWS_SECRET_ACCESS_KEY": "as AWS_ACCESS_KEY_ID",
     "CUDA_VISIBLE_DEVICES": "read when the driver is initialized, which no template has done",
     "HIP_VISIBLE_DEVICES": "as CUDA_VISIBLE_DEVICES",
+    "MLFLOW_TRACKING_PASSWORD": "read for each request to MLflow; each attempt has its own",
+    "MLFLOW_TRACKING_USERNAME": "as MLFLOW_TRACKING_PASSWORD",
     "NVIDIA_VISIBLE_DEVICES": "read by the container runtime only",
     "OMP_NUM_THREADS": "Ray sets it per worker; the thread pools are resized to it",
     "PYTHONBREAKPOINT": "read by breakpoint(); Ray sets it in its workers",

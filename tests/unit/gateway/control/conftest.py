@@ -34,7 +34,13 @@ def use() -> Any:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
+def keys() -> Any:
+    """Access keys of attempts; None if all jobs use the mounted account."""
+    return None
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any, keys: Any) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
@@ -49,5 +55,5 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: 
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules, use=use)
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules, use=use, keys=keys)
     return Gateway(head, store, logs, reconciler)

@@ -8,6 +8,7 @@ import pytest
 from stored import database_in
 
 from mlplatform.gateway.control import housekeeping
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.leftovers import LeftoverActors
@@ -45,7 +46,9 @@ def test_failing_run_closure_does_not_block_other_jobs(
         for job_id in ("broken", "mine", "untracked"):
             await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
             await store.request_stop(job_id)
-        keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}))
+        keeping = Housekeeping(
+            store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), AttemptTokens(store.engine)
+        )
         closing = asyncio.create_task(keeping.close_runs())
         async with asyncio.timeout(20):
             while len(await store.unclosed()) > 1:

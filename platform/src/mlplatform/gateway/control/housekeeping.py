@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal
 
-from mlplatform.errors import AccessError, UnreachableError
+from mlplatform.errors import AccessError, PlatformError, UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
@@ -41,6 +42,7 @@ class Housekeeping:
 
     Args:
         tracking: client of MLflow; None without MLflow.
+        tokens: accounts of attempts.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Housekeeping:
         tracking: AsyncMlflowRest | None,
         errors: JobErrors,
         leftovers: LeftoverActors,
+        tokens: AttemptTokens,
     ) -> None:
         self._store = store
         self._head = head
@@ -58,7 +61,12 @@ class Housekeeping:
         self.end_leftovers = leftovers.look
         self._leftovers = leftovers
         self._some_ended = asyncio.Event()
-        self._tokens = AttemptTokens(store.engine)
+        self._tokens = tokens
+
+    @property
+    def passes(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """All passes."""
+        return self.close_runs, self.end_leftovers, self.end_accounts, self.clean_ray
 
     def notice_end(self) -> None:
         """Start the next passes of `close_runs` and `end_leftovers` now, because an attempt or a job has ended."""
@@ -108,9 +116,18 @@ class Housekeeping:
                 await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
+    async def end_accounts(self) -> None:
+        """Delete the tokens and access keys of ended attempts, then wait 30 s."""
+        try:
+            await self._tokens.tidy()
+        except PlatformError as error:
+            await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
+            # An account that MinIO rejects is as good as no MinIO, until `make up` sets it again.
+            raise UnreachableError(str(error)) from error
+        await asyncio.sleep(_CLEAN_SECONDS)
+
     async def clean_ray(self) -> None:
-        """Delete the tokens of ended attempts, and Ray's records of all but the latest 100, then wait 30 s."""
-        await self._tokens.tidy()
+        """Delete Ray's records of all but the latest 100 ended attempts, then wait 30 s."""
         for ray_submission_id in await self._store.left_in_ray(_KEPT_IN_RAY):
             if await self._head.delete(ray_submission_id):
                 await self._store.gone_from_ray(ray_submission_id)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
@@ -32,6 +33,7 @@ from mlplatform.gateway.jobs.states import Observation, State, judge
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import resources_of
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.mlflow_rest import AsyncMlflowRest
@@ -72,6 +74,7 @@ class Reconciler:
         start_seconds: time in which Ray must start an attempt.
         rules: durations of the queue.
         use: source of what the nodes' agents measure.
+        keys: access keys at MinIO; None if all jobs use the account that is mounted into the nodes.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Reconciler:
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
         use: UtilisationSource | None = None,
+        keys: AccessKeys | None = None,
     ) -> None:
         self._driver_labels = driver_labels
         self._store = store
@@ -94,15 +98,14 @@ class Reconciler:
         self._outages = outages
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
-        leftovers = LeftoverActors(head, driver_labels)
-        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers)
-        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules)
+        leftovers, tokens = LeftoverActors(head, driver_labels), AttemptTokens(store.engine, keys)
+        self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers, tokens)
+        self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
         self._gpus = GpuWatch(store, logs, use or UtilisationSource(head), self._errors, rules.grace_s)
         self.bursts = Bursts()
-        self._wake = asyncio.Event()
-        self._some_open = asyncio.Event()
+        self._wake, self._some_open = asyncio.Event(), asyncio.Event()
         self._cluster: ClusterSnapshot | None = None
         self._looked = self._remembered = float("-inf")
         self._head_was_down = True
@@ -120,10 +123,9 @@ class Reconciler:
     async def run(self) -> None:
         """Run all loops forever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._forever(self._step_and_wait))
-            group.create_task(self._forever(partial(self._infeasible.look, self._some_open, self.look)))
-            group.create_task(self._forever(partial(self._gpus.look, self._some_open, self.look)))
-            for step in (self._housekeeping.close_runs, self._housekeeping.end_leftovers, self._housekeeping.clean_ray):
+            steps: list[Callable[[], Awaitable[object]]] = [self._step_and_wait, *self._housekeeping.passes]
+            steps += (partial(look, self._some_open, self.look) for look in (self._infeasible.look, self._gpus.look))
+            for step in steps:
                 group.create_task(self._forever(step))
             group.create_task(self._outages.watch(self._some_open))
 

@@ -45,6 +45,7 @@ class Starter:
         starts: jobs that may start at the same time; each start takes seconds of CPU time.
         driver_labels: labels of the nodes that run entry points.
         rules: durations of the queue.
+        tokens: accounts of attempts.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Starter:
         outages: Outages,
         errors: JobErrors,
         rules: Rules,
+        tokens: AttemptTokens,
     ) -> None:
         self._starts = starts
         self._driver_labels = driver_labels
@@ -69,7 +71,7 @@ class Starter:
         self._errors = errors
         self._queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
-        self._tokens = AttemptTokens(store.engine)
+        self._tokens = tokens
         self._secrets = AttemptSecrets(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
@@ -176,6 +178,7 @@ class Starter:
         Raises:
             RefusedError, PackageError: Ray rejects the job, or its package is missing.
             UnreachableError: Ray's head, the storage or the database is unavailable.
+            AccessError, StorageError: the storage rejects the gateway's accounts.
         """
         if attempt.number > 1:
             await anyio.to_thread.run_sync(fence.allow, job.id, attempt.number)
