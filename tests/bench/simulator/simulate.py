@@ -79,7 +79,7 @@ def main() -> int:
     console.print(f"CPU time of a plan for {WAITING:,} waiting jobs (for new objects), median: {shown}.")
     judged = targets(rows, rules.grace_s)
     for name, found in judged.items():
-        console.print(f"{name}:", *found, sep="\n  ", highlight=False)
+        console.print(f"{name}:", *map(str, found), sep="\n  ", highlight=False)
     write_json(rows, planning, args.out / "results.json")
     paths = plot(results, rows, args.out)
     console.print(f"Written to {args.out}: results.json, {', '.join(path.name for path in paths)}.", soft_wrap=True)

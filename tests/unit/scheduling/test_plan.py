@@ -346,6 +346,11 @@ def test_every_waiting_job_has_a_place() -> None:
     assert [(say.job, say.place) for say in says] == [(f"j{n}", n + 1) for n in range(5)]
 
 
+def test_jobs_have_places_after_the_clock_was_set_back() -> None:
+    says = queue(view([node("n0", 1)], [job("new"), job("old", arrived=OVERDUE), job("last")], [runs("r")]))
+    assert [(say.job, say.place) for say in says] == [("old", 1), ("new", 2), ("last", 3)]
+
+
 def test_forecast_runs_forward_by_the_limits() -> None:
     running = [runs("r", ends_by=NOW + HOUR)]
     waiting = [job("j0", limit_s=HOUR), job("j1", limit_s=HOUR)]

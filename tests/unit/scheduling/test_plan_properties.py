@@ -387,12 +387,7 @@ def _run(examples: int, steps: int) -> None:
     )
 
 
-def test_invariants_hold_over_a_thousand_steps() -> None:
-    _run(25, 40)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(900)
 def test_invariants_hold_over_ten_thousand_steps() -> None:
     _run(200, 50)
 

@@ -6,7 +6,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from operator import attrgetter
 
 from mlplatform.scheduling.books import Books
@@ -84,10 +84,12 @@ class Ranking:
             rest = [job for job in taken if job.id in waiting and job.id not in claims] + rest
             if self._state.view.claims:
                 rest = [job for job in rest if job.id not in claims]
-            overdue = sum(map(self.is_overdue, rest)) if rest and self.is_overdue(rest[0]) else 0
-            for part in (rest[:overdue], rest[overdue:]):
-                if part:
-                    places.add(part)
+            # Not only the first ones may be overdue: if the clock was set back, a job is older than those before it.
+            if rest and self.is_overdue(min(rest, key=attrgetter("arrived"))):
+                places.add([job for job in rest if self.is_overdue(job)])
+                rest = [job for job in rest if not self.is_overdue(job)]
+            if rest:
+                places.add(rest)
         places.count(waiting[job].sequence for job in claims)
         return places
 
@@ -154,6 +156,7 @@ class Places:
         self._ranking = ranking
         self._claims = claims
         self._teams: dict[tuple[str, Amount, bool], Rank] = {}
+        self._prefixes: dict[tuple[Hashable, bool], Rank] = {}
         self._sequences: dict[Rank, list[int]] = defaultdict(list)
         self._before: dict[Rank, int] = {}
 
@@ -181,8 +184,10 @@ class Places:
 
     def _prefix(self, job: WaitingJob) -> Rank:
         """Return a job's rank without its number, which is equal for all such jobs of a line."""
-        in_team = self._ranking.rank_in_team(job)
-        key = job.team, asked(job.request), in_team[0] == 0
-        if key not in self._teams:
-            self._teams[key] = self._ranking.rank_of_team(*key)
-        return *self._teams[key], *in_team[:-1]
+        line = job.line, self._ranking.is_overdue(job)
+        if line not in self._prefixes:
+            key = job.team, asked(job.request), line[1]
+            if key not in self._teams:
+                self._teams[key] = self._ranking.rank_of_team(*key)
+            self._prefixes[line] = *self._teams[key], *self._ranking.rank_in_team(job)[:-1]
+        return self._prefixes[line]

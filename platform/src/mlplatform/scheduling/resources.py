@@ -66,6 +66,13 @@ class Request:
         one = group.amounts() if group else {}
         return self.entrypoint.amounts(), one, group.count if group and one else 0
 
+    @cached_property
+    def sums(self) -> tuple[float, float]:
+        """GPUs and CPUs, workers included."""
+        entry, group = self.entrypoint, self.workers
+        count, gpus, cpus = (group.count, group.gpus, group.cpus) if group else (0, 0, 0)
+        return entry.gpus + count * gpus, entry.cpus + count * cpus
+
 
 @dataclass(frozen=True)
 class Node:

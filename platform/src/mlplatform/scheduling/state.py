@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mlplatform.scheduling.lines import groups_of
@@ -38,6 +40,7 @@ class State:
         self.running = {job.id: job for job in view.running}
         self.claims = {claim.job: claim for claim in view.claims}
         self.ray = Room(view.nodes, {node.name: node.available(True) for node in view.nodes})
+        self._leaving = sorted(filter(self.is_leaving, view.running), key=_deadline)
 
     def apply(self, action: Action) -> None:
         """Change the state as executing an action will change it."""
@@ -47,7 +50,9 @@ class State:
             self.claims.pop(job.id, None)
             self.ray.take(action.placement)
         elif isinstance(action, Ask):
-            self.running[action.job] = _asked(self.running[action.job], action)
+            victim = self.running[action.job] = _asked(self.running[action.job], action)
+            if self.is_leaving(victim):
+                insort(self._leaving, victim, key=_deadline)
         elif isinstance(action, Hold):
             self.claims[action.claim.job] = action.claim
         elif isinstance(action, Release):
@@ -57,10 +62,9 @@ class State:
         """Return whether a job will leave soon: it was asked to, and is not stuck."""
         return job.notice is not None and self.now <= job.notice.deadline + self.rules.hold_back_s
 
-    def leaving(self) -> list[RunningJob]:
+    def leaving(self) -> Sequence[RunningJob]:
         """Return the jobs that will leave soon, in the order of their deadlines."""
-        found = [(job.notice.deadline, job.sequence, job) for job in self.running.values() if job.notice]
-        return [job for *_, job in sorted(found, key=lambda one: one[:2]) if self.is_leaving(job)]
+        return self._leaving
 
     def end_of(self, job: WaitingJob) -> float:
         """Return the latest time at which a job that starts now has left, if a job waits for it."""
@@ -82,6 +86,10 @@ def started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
         job.preemptions,
         array=job.array,
     )
+
+
+def _deadline(job: RunningJob) -> tuple[float, int]:
+    return job.notice.deadline if job.notice else math.inf, job.sequence
 
 
 def _asked(job: RunningJob, action: Ask) -> RunningJob:
