@@ -125,6 +125,9 @@ class StackSettings(BaseSettings):
     s3_separate_accounts: Literal["", "1"] = Field("", validation_alias="S3_SEPARATE_ACCOUNTS")
     """1 if each service has an account of its own on that server."""
 
+    node_accounts: Literal["", "no_account"] = Field("", validation_alias="NODE_ACCOUNTS")
+    """File in `secrets/` that the nodes of Ray get instead of the shared accounts of jobs; empty for these."""
+
     minio_image: str = Field("", validation_alias="MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
 
@@ -227,6 +230,13 @@ class StackSettings(BaseSettings):
     def _reachable_from_containers(cls, value: str) -> str:
         if urlsplit(value).hostname in ("localhost", LOOPBACK, "::1"):
             raise ValueError("containers cannot reach a server on this host's loopback; use another address of it")
+        return value
+
+    @field_validator("node_accounts")
+    @classmethod
+    def _keys_of_own_store_only(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("s3_endpoint"):
+            raise ValueError("attempts get keys of their own at MinIO only; leave it empty with S3_ENDPOINT_URL")
         return value
 
     @field_validator("acme_email")

@@ -304,10 +304,11 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
 
 
 def _mounted(root: Path) -> dict[str, set[str]]:
-    """Return the secrets of each service."""
+    """Return the files of each service's secrets."""
     config = json.loads(_compose(root, "config", "--format", "json"))
+    files = {source: Path(secret["file"]).name for source, secret in config["secrets"].items()}
     return {
-        name: {secret["source"] for secret in service.get("secrets") or []}
+        name: {files[secret["source"]] for secret in service.get("secrets") or []}
         for name, service in config["services"].items()
     }
 

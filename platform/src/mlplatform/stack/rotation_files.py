@@ -64,6 +64,7 @@ GROUPS = {
 NOT_ROTATED = {
     **dict.fromkeys(TO_FILL_IN, "issued by an external service; replace its content and run `make up`"),
     "minio_root_user": "a name, not a secret",
+    "no_account": "a comment, not a secret",
     "backup_password": "backups that exist are encrypted with it; change it in each with `restic key passwd`",
 }
 """Secrets that no group changes, with the reason."""

@@ -40,6 +40,10 @@ def _root_user(path: Path) -> None:
     path.write_text("root")
 
 
+def _no_account(path: Path) -> None:
+    path.write_text("# The nodes of Ray have this file instead of accounts with NODE_ACCOUNTS=no_account.\n")
+
+
 _Write = Callable[[Path], None]
 
 # In the order of writing: a derived file comes after its source.
@@ -67,6 +71,7 @@ FILES: dict[str, _Write] = {
     "mlflow_flask_key": _plain,
     "mlflow_webhook_key": fernet_key,
     "mlflow_signing_key": _plain,
+    "no_account": _no_account,
     "ray_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
