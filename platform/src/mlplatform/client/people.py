@@ -30,7 +30,8 @@ It does not guarantee:
 - A team's share at any moment: what others have borrowed returns when their jobs have run for a least time and had time
   to save their state, as the administrator has set. A job that has reached its time limit (a day, unless the job or
   its team sets another) ends when another job needs what it holds, also within its team's share.
-- Separate data: until jobs have accounts of their own, all use the same ones at MLflow and the object store.
+- Separate data: each job has its owner's rights at MLflow and the object store, but can read the accounts that all jobs
+  of the shared token use, unless NODE_ACCOUNTS=no_account removes them from the nodes, and what is on its nodes.
 Teams that must be protected from each other need a stack each.
 """
 """Guarantees of one Ray cluster for several people, in plain words."""

@@ -1,0 +1,52 @@
+"""Nodes of Ray without the accounts that all jobs share: jobs of people use those of their attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from host import CHECKOUT, Stack
+from persons import Person, submit
+
+from mlplatform.client.jobs import Jobs
+
+pytestmark = pytest.mark.costly(
+    "compose/base.yaml", "compose/store.yaml", "compose/tracking.yaml", "gateway/control/attempt_tokens.py"
+)
+
+SCRIPTS = CHECKOUT / "tests/scripts"
+
+NODES = ("ray-head", "ray-worker-0", "ray-worker-1")
+
+FILES = ("/run/secrets/minio_credentials", "/home/ray/.mlflow/credentials")
+
+
+@pytest.fixture
+def without_accounts(stack: Stack) -> Iterator[Stack]:
+    stack.set_env(NODE_ACCOUNTS="no_account")
+    stack.up()
+    yield stack
+    stack.set_env(NODE_ACCOUNTS="")
+    stack.up()
+
+
+def test_jobs_of_people_need_no_account_of_their_node(
+    without_accounts: Stack, people: dict[str, Person], jobs: Jobs, tmp_path: Path
+) -> None:
+    stack, alice = without_accounts, people["alice"]
+    for node in NODES:
+        contents = stack.execute(node, "cat", *FILES).stdout
+        assert contents.count("# The nodes of Ray have this file instead") == len(FILES)
+        assert "=" not in contents.replace("NODE_ACCOUNTS=no_account", "")
+
+    job = submit(alice, "python", "saves_when_asked.py", "--batches=30", folder=SCRIPTS)
+    assert jobs.wait(job, timeout_s=300).status == "SUCCEEDED", jobs.logs(job)[-4000:]
+    (run,) = stack.runs_of(job)
+    assert (run["info"]["user_id"], run["info"]["status"]) == (alice.name, "FINISHED")
+    assert stack.objects("ray", f"{job}/"), "the training stored no checkpoint"
+
+    script = "import mlflow; mlflow.set_experiment('of-nobody')"
+    shared = jobs.submit(["python", "-c", script], tmp_path)
+    assert jobs.wait(shared, timeout_s=120).status == "FAILED"
+    assert "401" in jobs.logs(shared)
