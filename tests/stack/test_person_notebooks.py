@@ -151,7 +151,7 @@ def test_idle_notebook_ends_and_starts_with_next_visit(stack: Stack, labs: dict[
         bob.asks("/api/terminals", "POST").raise_for_status()
         # Polls as those of a page that was left open do not keep it awake.
         wait_for(lambda: bob.asks("/api/kernels").status_code == 503, "the end of an idle JupyterLab", IDLE_S + 60)
-        processes = run("docker", "top", stack.container(bob.service), "-o", "args").stdout
+        processes = run("docker", "top", stack.container(bob.service)).stdout
         assert "jupyter" not in processes
         assert "ipykernel" not in processes
         assert not [name for name in stack.unhealthy() if bob.service in name]
