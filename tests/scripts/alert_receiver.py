@@ -40,7 +40,9 @@ class Mail(socketserver.StreamRequestHandler):
         if verb == "EHLO":
             self.answer("250-receiver\r\n250 AUTH LOGIN")
         elif verb == "AUTH":
-            given = (self.asked("Username:"), self.asked("Password:"))
+            first = rest.partition(" ")[2]  # an initial response, which some clients send with the command
+            name = base64.b64decode(first).decode() if first else self.asked("Username:")
+            given = (name, self.asked("Password:"))
             self.account = given == (user, password)
             self.answer("235 Accepted" if self.account else "535 Wrong account")
         elif not self.account:

@@ -135,9 +135,10 @@ def webhook(link: Connection) -> str | None:
     return url
 
 
-def set_webhook(link: Connection, url: str | None) -> None:
-    """Set the address to which messages about the person's jobs are sent; None sends no more."""
-    link.call("PUT", "/platform/webhook", json={"url": url})
+def set_webhook(link: Connection, address: str | None) -> None:
+    """Set the mail address or webhook to which messages about the person's jobs are sent; None sends no more."""
+    is_mail = address is not None and "@" in address and ":" not in address
+    link.call("PUT", "/platform/webhook", json={"url": f"mailto:{address}" if is_mail else address})
 
 
 def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:

@@ -69,6 +69,8 @@ from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
 from mlplatform.gateway.upstream.access_keys import AccessKeys
+from mlplatform.gateway.upstream.mail import MailSender, MailServer
+from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.gateway.upstream.webhooks import WebhookSender
@@ -107,7 +109,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
-    sender = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
+    webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
+    sender = MessageSender(webhooks, MailSender(_mail_server(config)))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     admission = Admission(store.engine, reconciler, disks)
     jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, admission)
@@ -218,6 +221,20 @@ def _access_keys(config: GatewaySettings) -> AccessKeys | None:
     if config.attempts_account is None or config.s3_endpoint is None or config.s3_external:
         return None
     return AccessKeys(config.s3_endpoint, read_s3_account(config.attempts_account))
+
+
+def _mail_server(config: GatewaySettings) -> MailServer | None:
+    """Return the mail server for messages to people, if the stack has one."""
+    if not config.smtp_server or not config.mail_sender:
+        return None
+    return MailServer(
+        config.smtp_server,
+        config.mail_sender,
+        config.smtp_user,
+        config.smtp_password_file,
+        config.smtp_tls == "required",
+        frozenset(domain.strip().lower() for domain in config.mail_domains.split(",") if domain.strip()),
+    )
 
 
 def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:

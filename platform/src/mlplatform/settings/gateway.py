@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, Field
 from pydantic_settings import SettingsConfigDict
@@ -118,6 +119,26 @@ class GatewaySettings(EnvironmentSettings):
 
     webhook_private: bool = Field(False, validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_PRIVATE")
     """Allow addresses of private networks there, such as that of a chat server in the same building."""
+
+    smtp_server: str = Field("", validation_alias="MLPLATFORM_GATEWAY_SMTP_SERVER", pattern=r"^(.+:\d+)?$")
+    """Host and port of the mail server for messages to people; empty for none."""
+
+    mail_sender: str = Field("", validation_alias="MLPLATFORM_GATEWAY_MAIL_SENDER")
+    """Address of the sender of these mails; empty for none."""
+
+    smtp_user: str = Field("", validation_alias="MLPLATFORM_GATEWAY_SMTP_USER")
+    """Account at the mail server; empty for none."""
+
+    smtp_password_file: Path = Field(
+        Path("/run/secrets/alert_smtp_password"), validation_alias="MLPLATFORM_GATEWAY_SMTP_PASSWORD_FILE"
+    )
+    """File with the password of that account."""
+
+    smtp_tls: Literal["required", "off"] = Field("required", validation_alias="MLPLATFORM_GATEWAY_SMTP_TLS")
+    """`required` if connections to the mail server must be encrypted."""
+
+    mail_domains: str = Field("", validation_alias="MLPLATFORM_GATEWAY_MAIL_DOMAINS")
+    """Domains to which mails are sent, with commas between them; empty for that of the sender."""
 
     disks: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_DISKS")
     """Folder with one folder per disk that jobs write to through services; None: only that of the gateway's files."""

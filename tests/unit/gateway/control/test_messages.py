@@ -26,6 +26,8 @@ from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.webhooks import Webhooks
+from mlplatform.gateway.upstream.mail import MailSender
+from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.webhooks import WebhookSender
 
 
@@ -64,7 +66,7 @@ def receiver() -> Iterator[Receiver]:
 
 @asynccontextmanager
 async def messenger(gateway: Gateway) -> AsyncIterator[Messenger]:
-    sender = WebhookSender({"http", "https"}, private=True)
+    sender = MessageSender(WebhookSender({"http", "https"}, private=True), MailSender(None))
     yield Messenger(gateway.store.engine, sender)
     await sender.close()
 

@@ -13,7 +13,7 @@ from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.gateway.jobs.messages import MessageRow, Outbox
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.webhooks import Webhooks
-from mlplatform.gateway.upstream.webhooks import WebhookSender
+from mlplatform.gateway.upstream.messages import MessageSender
 
 _PAUSE_SECONDS = 2.0
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Messenger:
     """Background work that delivers messages; `run` never returns."""
 
-    def __init__(self, engine: Engine, sender: WebhookSender) -> None:
+    def __init__(self, engine: Engine, sender: MessageSender) -> None:
         self._outbox = Outbox(engine)
         self._webhooks = Webhooks(engine)
         self._sender = sender

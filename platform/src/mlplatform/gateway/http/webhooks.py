@@ -15,7 +15,7 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.people.webhooks import Webhooks
-from mlplatform.gateway.upstream.webhooks import WebhookSender
+from mlplatform.gateway.upstream.messages import MessageSender
 
 _BODY_BYTES = 4 << 10
 
@@ -28,7 +28,7 @@ class _Address(BaseModel):
     url: Annotated[str, Field(max_length=2000)] | None
 
 
-def routes(webhooks: Webhooks, sender: WebhookSender) -> list[Route]:
+def routes(webhooks: Webhooks, sender: MessageSender) -> list[Route]:
     """Return the routes of `/platform/webhook`; errors are plain text."""
 
     async def get(request: Request) -> Response:
