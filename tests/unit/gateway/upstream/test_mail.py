@@ -49,7 +49,7 @@ def test_message_arrives_as_mail(tmp_path: Path, received: tuple[int, IO[str]]) 
     mail = json.loads(lines.readline())
     assert mail["to"] == ["alice@example.org"]
     assert mail["title"] == "Job 17 has SUCCEEDED."
-    assert mail["text"].strip() == BODY["text"]
+    assert mail["text"].splitlines() == BODY["text"].splitlines()
 
 
 def test_wrong_account_and_plain_server_are_reported(tmp_path: Path, received: tuple[int, IO[str]]) -> None:
