@@ -34,7 +34,8 @@ class Person:
     def _variables(self) -> dict[str, str]:
         address = f"http://127.0.0.1:{self.stack.settings.ray_port}"
         ray = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
-        return {"HOME": str(self.home), "PATH": os.environ["PATH"], **ray}
+        # Wide enough that no line of a table is broken.
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "COLUMNS": "200", **ray}
 
     @property
     def token_file(self) -> Path:
