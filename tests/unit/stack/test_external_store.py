@@ -60,9 +60,8 @@ def test_compose_mounts_files_that_clients_use(root: Path, separate: str) -> Non
     text = re.sub(r"\$\{S3_SEPARATE_ACCOUNTS:\+(\w+)\}", r"\1" if separate else "", text)
     mounted = {name: Path(secret["file"]).name for name, secret in yaml.safe_load(text)["secrets"].items()}
     del mounted["external_s3"]
-    assert mounted == {
-        f"minio_{account}": secrets_folder.s3_file(settings, account) for account in secrets_folder.S3_ACCOUNTS
-    }
+    accounts = {f"minio_{name}": secrets_folder.s3_file(settings, name) for name in secrets_folder.S3_ACCOUNTS}
+    assert mounted == {**accounts, "minio_node": secrets_folder.s3_file(settings, "job")}
     ours = yaml.safe_load((CHECKOUT / "compose/store.yaml").read_text())["secrets"]
     assert mounted.keys() <= ours.keys()
 

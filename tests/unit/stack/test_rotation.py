@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,24 @@ PROFILES = "tracking,ray,notebook,monitoring"
 PRESENT = {*PROFILES.split(","), "minio"}
 
 
+@cache
+def files() -> dict[str, str]:
+    """File of each secret in the shipped compose files, with MinIO and the shared accounts of jobs."""
+    found: dict[str, str] = {}
+    for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
+        if file.name != "store.external.yaml":
+            secrets = yaml.safe_load(file.read_text()).get("secrets") or {}
+            found |= {name: re.findall(r"\w+", secret["file"])[-1] for name, secret in secrets.items()}
+    return found
+
+
 def mounted() -> dict[str, set[str]]:
+    """Files of the services' secrets in the shipped compose files."""
+    return {service: {files()[source] for source in of} for service, of in sources().items()}
+
+
+@cache
+def sources() -> dict[str, set[str]]:
     """Secrets of the services in the shipped compose files."""
     found: dict[str, set[str]] = {}
     for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
@@ -74,8 +92,9 @@ class Stack:
         (folder / "bin" / "docker").chmod(0o755)
         shutil.copy(CHECKOUT / ".env.example", self.root / ".env")
         secrets_folder.write_missing(self.secrets)
-        config = {name: {"secrets": [{"source": each} for each in sorted(of)]} for name, of in mounted().items()}
-        (folder / "config").write_text(json.dumps({"services": config}))
+        config = {name: {"secrets": [{"source": each} for each in sorted(of)]} for name, of in sources().items()}
+        paths = {name: {"file": str(self.secrets / file)} for name, file in files().items()}
+        (folder / "config").write_text(json.dumps({"services": config, "secrets": paths}))
         (folder / "services").write_text("\n".join(SERVICES))
         variables = {
             "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
