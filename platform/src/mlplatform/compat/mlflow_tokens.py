@@ -3,10 +3,10 @@
 The gateway's database has a view of the tokens that are valid now, which the server's role at Postgres may read. MLflow
 remembers a password that was right for `auth_cache_ttl_seconds`, so that a revoked token is refused after that time.
 
-MLflow 3.17 has one password per user, and two other ways that were tried. Its `authorization_function` replaces all of
-its authentication, with its cache of right passwords, where the platform only needs another kind of password. Its
-workspaces need a header with each request: without it, an experiment of another workspace does not exist, even by its
-id, so that links between teams and the gateway's own requests fail.
+MLflow 3.17 has one password per user, and two other ways. Its `authorization_function`, as its source shows, replaces
+all of its authentication, with its cache of right passwords, where the platform only needs another kind of password.
+Its workspaces, which were tried, need a header with each request: without it, an experiment of another workspace does
+not exist, even by its id, so that links between teams and the gateway's own requests fail.
 """
 
 from __future__ import annotations
