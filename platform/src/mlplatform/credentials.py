@@ -30,11 +30,11 @@ def password() -> str:
 
 def mlflow_account(user: str, path: Path) -> None:
     """Write the file that MLflow's client reads its account from (`~/.mlflow/credentials`)."""
-    path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {password()}\n")
+    mlflow_token(user, password(), path)
 
 
 def mlflow_token(user: str, token: str, path: Path) -> None:
-    """Write a person's token as the account that MLflow's client reads; the file has mode 0600."""
+    """Write such a file with a password that exists, a person's token for instance."""
     path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {token}\n")
 
 

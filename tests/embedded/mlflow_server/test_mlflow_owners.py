@@ -73,6 +73,7 @@ def test_job_registers_its_model_and_moves_alias(server: Server) -> None:
     server.call("job-alice", "POST", "registered-models/alias", alias)
     renamed = {"name": "hers", "new_name": "mine"}
     assert refused(server.send("job-bob", "POST", "registered-models/rename", renamed), "A job of bob may log")
+    server.call("admin", "DELETE", "registered-models/delete", {"name": "hers"})
 
 
 @pytest.mark.parametrize("owner", ["job-alice", "job-bob"])

@@ -240,7 +240,7 @@ def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) 
     assert list(notebook_file.read_ports(stack.root)) == ["bob"]
     assert not stack.secret("alice").exists()
     assert stack.settings.notebook_layout == "generated"
-    with pytest.raises(HostError, match="no notebook of 'alice': the stack has those of bob"):
+    with pytest.raises(HostError, match="'alice' has no notebook: the stack has those of bob"):
         notebooks.remove(stack.root, "alice")
     notebooks.remove(stack.root, "bob")
     assert not (stack.root / notebook_file.FILE).exists()

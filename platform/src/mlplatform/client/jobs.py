@@ -124,7 +124,7 @@ class Jobs:
         Raises:
             CapacityError: the nodes alive or recently seen can never run it, and `wait_for_capacity` is not set;
                 nothing was uploaded.
-            JobError: there is no such folder, or `at_most` is set without `array`.
+            JobError: the folder does not exist, or `at_most` is set without `array`.
         """
         on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
         on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)

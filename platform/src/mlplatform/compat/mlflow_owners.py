@@ -88,7 +88,6 @@ def check_file(path: str) -> None:
     kind = parts[1] if len(parts) > 2 else ""
     if kind == "traces":
         return
-    owner = None
     if kind == "models":
         owner = _owner_of_model(parts[2])
     else:

@@ -73,14 +73,14 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
     Without notebooks of people, the stack has the shared one again.
 
     Raises:
-        HostError: there is no such notebook, or Docker failed.
+        HostError: the person has no notebook, or Docker failed.
     """
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
     ports = notebook_file.read_ports(root)
     if person not in ports:
         present = f"those of {', '.join(sorted(ports))}" if ports else "none of people"
-        raise HostError(f"There is no notebook of {person!r}: the stack has {present}.")
+        raise HostError(f"{person!r} has no notebook: the stack has {present}.")
     _compose(root, "rm", "--stop", "--force", service_name(person))
     network = network_name(settings, person)
     for container in [f"{settings.prefix}{service}" for service in USED]:
