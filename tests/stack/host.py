@@ -37,7 +37,6 @@ ENV = {
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",
     "DISK_NEEDED_GB": "5",
-    "LEAST_SECONDS": "0",
     "GRACE_SECONDS": "10",
     "OVERDUE_SECONDS": "120",
     "WEBHOOK_SCHEMES": "https,http",

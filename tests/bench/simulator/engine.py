@@ -246,10 +246,6 @@ class Simulation:
         self._running[job_id] = _Run(view, overhead)
         self._meters.started(self._now, job)
         self._at(self._now + overhead + state.remaining_s, self._finish, job_id)
-        # Some policies preempt a job hundreds of times, which no float can double.
-        doubled = self._rules.protected_s * 2 ** min(20, state.outcome.preemptions)
-        protected = min(doubled, self._rules.protected_most_s)
-        self._at(self._now + protected, self._look, job_id)
         if view.ends_by is not None:
             self._at(view.ends_by, self._look, job_id)
 
@@ -272,7 +268,7 @@ class Simulation:
 
     def _enqueue(self, state: _State) -> None:
         job = state.job
-        self._waiting[job.id] = job.waiting(self._sequence[job.id], state.outcome.preemptions)
+        self._waiting[job.id] = job.waiting(self._sequence[job.id])
 
     def _stop(self, job_id: str) -> _Run:
         run = self._running.pop(job_id)

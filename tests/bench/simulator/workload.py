@@ -61,7 +61,7 @@ class Job:
         """Workers with one GPU each, as `ray.train.ScalingConfig` asks for: they may be on several nodes."""
         return Request(Resources(), WorkerGroup(self.gpus, cpus=1, gpus=1))
 
-    def waiting(self, sequence: int, preemptions: int = 0) -> WaitingJob:
+    def waiting(self, sequence: int) -> WaitingJob:
         """Return the job as policies see it in the queue."""
         return WaitingJob(
             id=self.id,
@@ -72,7 +72,6 @@ class Job:
             request=self.request,
             arrived=self.arrived,
             limit_s=self.limit_s,
-            preemptions=preemptions,
         )
 
 
@@ -88,7 +87,6 @@ def running(job: WaitingJob, placement: Placement, started: float) -> RunningJob
         placement=placement,
         started=started,
         ends_by=None if job.limit_s is None else started + job.limit_s,
-        preemptions=job.preemptions,
     )
 
 

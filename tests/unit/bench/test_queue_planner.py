@@ -24,19 +24,11 @@ def longest_but_one_percent(result: Result) -> float:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_planner_ends_all_jobs_and_keeps_its_promise(seed: int) -> None:
-    """A job within its share waits for borrowers that run for less than their protected time, then for the grace."""
     rules = Rules()
     result = simulated(seed, rules)
     ended = [outcome.job.id for outcome in result.outcomes if outcome.ended and not outcome.reached_limit]
     assert ended == [job.id for job in result.workload.jobs]
-    assert longest_but_one_percent(result) <= rules.protected_s + rules.grace_s
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_planner_starts_jobs_within_share_in_grace(seed: int) -> None:
-    """With 16 GPUs and jobs of minutes, often all borrowers are protected, so nobody is here."""
-    rules = Rules(protected_s=0)
-    assert longest_but_one_percent(simulated(seed, rules)) <= rules.grace_s
+    assert longest_but_one_percent(result) <= rules.grace_s
 
 
 def test_planner_starts_nothing_on_full_cluster() -> None:

@@ -121,7 +121,7 @@ def test_job_within_share_is_not_asked_for_room_in_pieces() -> None:
     running = [runs(f"b{n}", "b", {f"n{n % 2}": 1}) for n in range(4)]
     actions = plan(view([node("n0", 4), node("n1", 4)], [job("mine", "a", 4)], running, [A, B]))
     assert effects(actions) == []
-    assert "protected" in rules(actions, "mine")
+    assert "pieces" in rules(actions, "mine")
 
 
 def test_whole_job_is_asked_even_if_it_straddles_the_share() -> None:
@@ -130,23 +130,16 @@ def test_whole_job_is_asked_even_if_it_straddles_the_share() -> None:
 
 
 def test_nobody_is_asked_if_room_would_still_not_suffice() -> None:
-    running = [runs("own", "b", {"n0": 2}), runs("lent", "b", {"n0": 1}), runs("new", "b", {"n0": 1}, started=NOW)]
+    running = [runs("own", "b", {"n0": 2}), runs("lent", "b", {"n0": 1}), runs("stays", "b", {"n0": 1}, stays=True)]
     small = Team("b", 2, 32)
     actions = plan(view([node("n0", 4)], [job("mine", "a", 2)], running, [Team("a", 2, 32), small]))
     assert asked(actions) == []
-    assert "protected" in rules(actions, "mine")
+    assert "pieces" in rules(actions, "mine")
 
 
-def test_minimum_runtime_doubles_with_each_preemption() -> None:
-    def victims(age: float, preemptions: int) -> list[str]:
-        running = [runs("lent", "b", {"n0": 8}, started=NOW - age, preemptions=preemptions)]
-        return asked(plan(view([node("n0")], [job("mine", "a")], running, [A, Team("b", 0, 0)])))
-
-    assert victims(899, 0) == []
-    assert victims(900, 0) == ["lent"]
-    assert victims(1799, 1) == []
-    assert victims(1800, 1) == ["lent"]
-    assert victims(16 * HOUR, 99) == ["lent"]
+def test_borrower_that_has_just_started_is_asked_to_leave() -> None:
+    running = [runs("lent", "b", {"n0": 8}, started=NOW)]
+    assert asked(plan(view([node("n0")], [job("mine", "a")], running, [A, Team("b", 0, 0)]))) == ["lent"]
 
 
 def test_freed_room_belongs_to_its_claimant() -> None:

@@ -12,7 +12,7 @@ from mlplatform.scheduling.plan import plan
 from mlplatform.scheduling.queue import Ask, JobClass, Rules, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 
-RULES = Rules(grace_s=100, overdue_s=5000, protected_s=300, protected_most_s=2000, hold_back_s=50)
+RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
 ONE_GPU = Request(Resources(gpus=1))
 LARGE = (
     Request(Resources(gpus=2)),

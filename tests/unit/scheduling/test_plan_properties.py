@@ -46,7 +46,7 @@ from mlplatform.scheduling.shares import Shares
 
 EPSILON = 1e-6
 Job = TypeVar("Job", WaitingJob, RunningJob)
-RULES = Rules(grace_s=100, overdue_s=5000, protected_s=300, protected_most_s=2000, hold_back_s=50)
+RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
 NAMES = ("a", "b", "c")
 
 REQUESTS = st.one_of(
@@ -235,8 +235,6 @@ class Queue(RuleBasedStateMachine):
         assert victim.notice is None, "nobody is asked twice"
         assert ask.deadline >= view.now + RULES.grace_s
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
-        protected = min(RULES.protected_s * 2**victim.preemptions, RULES.protected_most_s)
-        assert overtime or view.now - victim.started >= protected, "a job runs for its least time"
         if not overtime and not victim.idle:
             assert is_beyond_share(view, victim), "within its share nothing is taken back"
             claimant = next(job for job in view.waiting if job.id == ask.claimant)
@@ -289,9 +287,8 @@ class Queue(RuleBasedStateMachine):
         self.view = left(self.view, job.id)
         if again:
             limit = None if job.ends_by is None else job.ends_by - job.started
-            preemptions = job.preemptions + (job.notice is not None)
             shape = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, job.started, limit)
-            back = WaitingJob(*shape, preemptions=preemptions, array=job.array, at_most=2 if job.array else None)
+            back = WaitingJob(*shape, array=job.array, at_most=2 if job.array else None)
             self.view = replace(self.view, waiting=(*self.view.waiting, back))
 
 
@@ -321,8 +318,7 @@ def _could_take_back(view: View, shares: Shares, job: WaitingJob) -> bool:
         room.take(claim.placement)
     for other in view.running:
         staying = [one for one in view.running if one.team == other.team and one.notice is None]
-        protected = min(RULES.protected_s * 2**other.preemptions, RULES.protected_most_s)
-        borrowed = other.id in shares.borrowed(other.team, staying) and view.now - other.started >= protected
+        borrowed = other.id in shares.borrowed(other.team, staying)
         if other.team != job.team and other.notice is None and borrowed:
             with_it = room.copy()
             with_it.give(other.placement)

@@ -27,9 +27,9 @@ It does not guarantee:
 - Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
-- A team's share at any moment: what others have borrowed returns when their jobs have run for a least time and had time
-  to save their state, as the administrator has set. A job that has reached its time limit (a day, unless the job or
-  its team sets another) ends when another job needs what it holds, also within its team's share.
+- A team's share at any moment: what others have borrowed returns when their jobs have had time to save their state,
+  two minutes unless the administrator has set another time. A job that has reached its time limit (a day, unless the
+  job or its team sets another) ends when another job needs what it holds, also within its team's share.
 - Separate data: each job has its owner's rights at MLflow and the object store, but can read the accounts that all jobs
   of the shared token use, unless NODE_ACCOUNTS=no_account removes them from the nodes, and what is on its nodes.
 Teams that must be protected from each other need a stack each.

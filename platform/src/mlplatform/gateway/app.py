@@ -103,7 +103,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     keys = _access_keys(config)
     reconciler = Reconciler(
         *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
-        rules=Rules(config.grace_seconds, config.overdue_seconds, config.least_seconds),
+        rules=Rules(config.grace_seconds, config.overdue_seconds),
         use=utilisation,
         keys=keys,
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from mlplatform.scheduling.caps import Capped
 from mlplatform.scheduling.queue import Claim, Placement, RunningJob, WaitingJob
-from mlplatform.scheduling.reclaim import protected_until
 from mlplatform.scheduling.reserve import Leaving
 from mlplatform.scheduling.room import Amounts, Room, asked
 from mlplatform.scheduling.shares import EPSILON, Shares
@@ -197,7 +196,7 @@ class Books:
             return job.notice.deadline if state.is_leaving(job) else math.inf
         limit = math.inf if job.ends_by is None else max(state.now, job.ends_by) + grace
         if borrowed or job.idle:
-            return min(limit, max(state.now, protected_until(job, state.rules)) + grace)
+            return min(limit, state.now + grace)
         return limit
 
 

@@ -74,7 +74,7 @@ class Fitting:
         if self.fits_but_for_ray(job):
             return (reasons.lags(self._lack(job)),)
         if within and not self._books.shares.alone:
-            return self._lack(job), reasons.protected(job, self._books.shares)
+            return self._lack(job), reasons.in_pieces(job, self._books.shares)
         return self.obstacles_of_borrower(job)
 
     def obstacles_of_borrower(self, job: WaitingJob) -> tuple[Reason, ...]:

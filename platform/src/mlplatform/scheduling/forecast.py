@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from mlplatform.scheduling.plan import plan
 from mlplatform.scheduling.queue import Action, Start, View, WaitingJob
-from mlplatform.scheduling.reclaim import protected_until
 from mlplatform.scheduling.resources import Node
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.state import State
@@ -58,7 +57,6 @@ def _events(view: View) -> Iterator[float]:
         if job.notice is not None:
             yield job.notice.deadline + view.rules.hold_back_s
             continue
-        yield protected_until(job, view.rules)
         if job.ends_by is not None:
             yield job.ends_by
     for waiting in view.waiting:
@@ -75,7 +73,7 @@ def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
         if job.notice and job.notice.claimant:
             limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
             again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, job.started, limit)
-            back.append(WaitingJob(*again, preemptions=job.preemptions + 1, array=job.array))
+            back.append(WaitingJob(*again, array=job.array))
     names = {job.id for job in left}
     return replace(
         view,

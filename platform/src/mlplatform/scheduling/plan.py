@@ -113,7 +113,7 @@ class _Pass:
         self.actions: list[Action] = []
         self._state = state
         self._books = Books(state)
-        self._reclaim = Reclaim(state.running.values(), self._books.shares, state.now, state.rules)
+        self._reclaim = Reclaim(state.running.values(), self._books.shares, state.now)
         self._fitting = Fitting(state, self._books)
         self._reservations: dict[bool, Reservation] = {}
         self._failed: set[Hashable] = set()

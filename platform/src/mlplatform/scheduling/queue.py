@@ -86,15 +86,11 @@ class Rules:
     Attributes:
         grace_s: time that a job which is asked to leave gets to save its state.
         overdue_s: wait after which a job is first among those beyond the shares, and room is kept for it.
-        protected_s: least time for which a job runs before it is asked to leave; doubles with each preemption.
-        protected_most_s: upper limit of that time.
         hold_back_s: time after the deadline at which a job that still runs is considered stuck.
     """
 
     grace_s: float = 120.0
     overdue_s: float = 72 * 3600.0
-    protected_s: float = 900.0
-    protected_most_s: float = 16 * 3600.0
     hold_back_s: float = 60.0
 
 
@@ -107,7 +103,6 @@ class WaitingJob:
         request: with the labels of the nodes that run entry points among its labels.
         arrived: time of the submission.
         limit_s: longest duration of an attempt; None if unlimited.
-        preemptions: times that it was asked to leave.
         array: id of the array that it belongs to; empty if none.
         at_most: jobs of its array that may run at the same time; None if unlimited.
     """
@@ -120,7 +115,6 @@ class WaitingJob:
     request: Request
     arrived: float
     limit_s: float | None = None
-    preemptions: int = 0
     array: str = ""
     at_most: int | None = None
 
@@ -162,7 +156,6 @@ class RunningJob:
         placement: its footprint: the maximum of what it declares and what it holds in Ray, for the whole attempt.
         started: start of the attempt.
         ends_by: time at which it reaches its limit; None if unlimited.
-        preemptions: times that it was asked to leave before this attempt.
         notice: the request to leave, from when it is made until the job has left.
         idle: whether its GPUs have been idle for so long that it may be asked to leave.
         stays: whether it is never asked to leave, because it would not get the time to save its state.
@@ -177,7 +170,6 @@ class RunningJob:
     placement: Placement
     started: float
     ends_by: float | None = None
-    preemptions: int = 0
     notice: Notice | None = None
     idle: bool = False
     stays: bool = False
@@ -250,8 +242,8 @@ class Rule(StrEnum):
     SHARE = "share"
     """It would be beyond its team's share, so it waits for what others leave over."""
 
-    PROTECTED = "protected"
-    """Jobs of other teams are beyond their share, but have not run for their least time."""
+    PIECES = "pieces"
+    """It is within its team's share, but what others could return would be in pieces that are too small for it."""
 
     CLAIM = "claim"
     """It waits for jobs that were asked to leave."""

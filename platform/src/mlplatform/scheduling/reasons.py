@@ -35,12 +35,12 @@ def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
     )
 
 
-def protected(job: WaitingJob, shares: Shares) -> Reason:
+def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
     """Return why nobody was asked to leave for a job within its share."""
     return Reason(
-        Rule.PROTECTED,
-        f"The job is within its team's share of {_amount(shares.of(job.team))}. Other teams' jobs beyond their shares "
-        "have not run for the least time that is promised to them, or do not leave enough room.",
+        Rule.PIECES,
+        f"The job is within its team's share of {_amount(shares.of(job.team))}. What other teams hold beyond their "
+        "shares would not leave enough room for it on the nodes where it is.",
     )
 
 

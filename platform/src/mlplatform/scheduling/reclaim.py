@@ -7,15 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
 from mlplatform.scheduling.lines import class_order
-from mlplatform.scheduling.queue import Placement, Rules, RunningJob, WaitingJob
+from mlplatform.scheduling.queue import Placement, RunningJob, WaitingJob
 from mlplatform.scheduling.room import Fit, Room
 from mlplatform.scheduling.shares import Shares, ratio
-
-
-def protected_until(job: RunningJob, rules: Rules) -> float:
-    """Return the time until which a job is not asked to leave; the least time doubles with each preemption."""
-    doubled = rules.protected_s * 2.0 ** min(job.preemptions, 64)
-    return job.started + min(doubled, rules.protected_most_s)
 
 
 def is_overtime(job: RunningJob, now: float) -> bool:
@@ -26,21 +20,18 @@ def is_overtime(job: RunningJob, now: float) -> bool:
 class Reclaim:
     """Running jobs that may be asked to leave."""
 
-    def __init__(self, running: Iterable[RunningJob], shares: Shares, now: float, rules: Rules) -> None:
+    def __init__(self, running: Iterable[RunningJob], shares: Shares, now: float) -> None:
         """Index the running jobs, those that were asked to leave excepted.
 
         Args:
             running: all running jobs.
             shares: what the teams hold.
             now: seconds since 1970.
-            rules: durations that apply.
         """
         self._shares = shares
         held = [job for job in running if job.notice is None and any(shares.amount(job))]
         overtime = [job for job in held if is_overtime(job, now) and not job.stays]
-        staying = [job for job in held if not is_overtime(job, now) and not job.stays]
-        old = {job.id for job in staying if protected_until(job, rules) <= now}
-        idle = [job for job in staying if job.idle and job.id in old]
+        idle = [job for job in held if job.idle and not is_overtime(job, now) and not job.stays]
         self._anybody = sorted(overtime, key=_youngest_first) + sorted(idle, key=_youngest_first)
         self._lenders: dict[str, _Lender] = {}
         if not shares.alone:
@@ -50,7 +41,7 @@ class Reclaim:
                 if job.id not in taken:
                     teams[job.team].append(job)
             for team, jobs in teams.items():
-                able = sorted((job for job in jobs if job.id in old), key=_youngest_first)
+                able = sorted((job for job in jobs if not job.stays), key=_youngest_first)
                 self._lenders[team] = _Lender(team, shares, jobs, able)
 
     def order(self, job: WaitingJob, within: bool) -> Iterator[RunningJob]:
@@ -93,7 +84,7 @@ class _Lender:
     """A team's jobs, of which ever more are asked to leave.
 
     Attributes:
-        able: those that have run for their least time, in the order in which they are asked.
+        able: those that may be asked, in the order in which they are.
     """
 
     def __init__(self, team: str, shares: Shares, jobs: Sequence[RunningJob], able: Sequence[RunningJob]) -> None:
@@ -121,7 +112,7 @@ class _Lender:
         self.key = (ratio(held, self._shares.of(self._team)), first.started, first.sequence) if first else (0.0, 0.0, 0)
 
     def youngest(self) -> RunningJob | None:
-        """Return the job that is asked next; None if the team is within its share, or its borrowers are protected."""
+        """Return the job that is asked next; None if the team is within its share, or its borrowers stay."""
         return next((job for job in self.able if job.id in self._borrowed), None)
 
 

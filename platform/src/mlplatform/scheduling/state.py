@@ -83,7 +83,6 @@ def started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
         placement,
         now,
         None if job.limit_s is None else now + job.limit_s,
-        job.preemptions,
         array=job.array,
     )
 

@@ -108,9 +108,6 @@ class GatewaySettings(EnvironmentSettings):
     grace_seconds: float = Field(120, gt=0, validation_alias="MLPLATFORM_GATEWAY_GRACE_SECONDS")
     """Time that a job gets to save its state when it is asked to leave, in seconds."""
 
-    least_seconds: float = Field(900, ge=0, validation_alias="MLPLATFORM_GATEWAY_LEAST_SECONDS")
-    """Time for which a job runs before it is asked to leave, in seconds; doubled after each time."""
-
     overdue_seconds: float = Field(259_200, gt=0, validation_alias="MLPLATFORM_GATEWAY_OVERDUE_SECONDS")
     """Wait after which a job precedes others beyond the shares, and the nodes that it needs are kept, in seconds."""
 

@@ -44,7 +44,7 @@ class Measured:
 
 @pytest.fixture
 def rules() -> Rules:
-    return Rules(grace_s=0.3, protected_s=3)
+    return Rules(grace_s=0.3)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ WHY = "Job owed of team vision takes back 4 CPUs."
 
 @pytest.fixture
 def rules() -> Rules:
-    return Rules(grace_s=GRACE_S, protected_s=0)
+    return Rules(grace_s=GRACE_S)
 
 
 async def borrow(gateway: Gateway) -> None:

@@ -100,7 +100,7 @@ class Queue:
         for row in rows:
             with self._errors.contained(row.id):
                 job = known.get(row.sequence)
-                if job is None or job.preemptions != row.preemptions:
+                if job is None:
                     job = WaitingJob(
                         **_common(row),
                         request=self._request(row),
@@ -159,7 +159,6 @@ def _common(row: JobRow) -> dict[str, Any]:
         "person": row.person or SHARED_TOKEN,
         "job_class": JobClass(row.job_class),
         "array": row.array_id or "",
-        "preemptions": row.preemptions,
     }
 
 
