@@ -202,16 +202,33 @@ def test_job_within_share_ignores_room_kept_for_borrowers() -> None:
     assert started(plan(view([node("n0")], waiting, running, [A, B]))) == ["mine"]
 
 
-def test_no_room_is_kept_for_borrower_before_it_is_overdue() -> None:
+POOR = [Team("a", 0, 0), Team("b", 0, 0)]
+
+
+def test_no_room_is_kept_for_borrower_though_it_is_overdue() -> None:
     running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
-    poor = [Team("a", 0, 0), Team("b", 0, 0)]
+    waiting = [job("big", "b", 8, arrived=OVERDUE), job("long", "a", 4, limit_s=9 * HOUR)]
+    assert started(plan(view([node("n0")], waiting, running, POOR))) == ["long"]
 
-    def started_beside(arrived: float) -> list[str]:
-        waiting = [job("big", "b", 8, arrived=arrived), job("long", "a", 4, limit_s=9 * HOUR)]
-        return started(plan(view([node("n0")], waiting, running, poor)))
 
-    assert started_beside(NOW - 71 * HOUR) == ["long"]
-    assert started_beside(OVERDUE) == []
+@pytest.mark.parametrize(("arrived", "leaving"), [(NOW - 71 * HOUR, []), (OVERDUE, ["two", "one"])])
+def test_borrowers_leave_for_overdue_job_that_came_before_them(arrived: float, leaving: list[str]) -> None:
+    big = job("big", "b", 8, arrived=arrived)
+    running = [runs("one", "a", {"n0": 4}, started=NOW - 2), runs("two", "b", {"n0": 4}, started=NOW - 1)]
+    actions = plan(view([node("n0")], [big], running, POOR))
+    assert asked(actions) == leaving
+    assert [claim.job for claim in claims(actions)] == ["big"] * bool(leaving)
+    whys = [one.why for one in actions if getattr(one, "job", "") == "one"]
+    assert all("big (b-person, team b), which came before it, has waited for 72.0 h" in why for why in whys)
+
+
+@pytest.mark.parametrize("earlier", ["older", "within"])
+def test_overdue_borrower_waits_for_older_ones_and_those_within_shares(earlier: str) -> None:
+    older = runs("older", "a", {"n0": 4})
+    big = job("big", "b", 8, arrived=OVERDUE)
+    running = [older if earlier == "older" else runs("within", "a", {"n0": 4}), runs("young", "b", {"n0": 4})]
+    shares = POOR if earlier == "older" else [A, Team("b", 0, 0)]
+    assert effects(plan(view([node("n0")], [big], running, shares))) == []
 
 
 def test_team_that_borrowed_less_is_first_beyond_the_shares() -> None:

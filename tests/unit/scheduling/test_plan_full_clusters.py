@@ -85,4 +85,8 @@ def test_overdue_job_starts_when_older_ones_have_left_whoever_arrives(view: View
         late = WaitingJob(f"l{number}", 200 + number, next(iter(teams)), "late", JobClass.URGENT, ONE_GPU, 0.0)
         view = replace(view, waiting=(*view.waiting, late))
         view = execute(view, effects(plan(view)))
+    for job in view.running:
+        if job.notice:
+            view = left(view, job.id)
+    view = execute(view, effects(plan(view)))
     assert overdue.id in {job.id for job in view.running}

@@ -238,7 +238,12 @@ class Queue(RuleBasedStateMachine):
         if not overtime and not victim.idle:
             assert is_beyond_share(view, victim), "within its share nothing is taken back"
             claimant = next(job for job in view.waiting if job.id == ask.claimant)
-            assert claimant.team != victim.team
+            others = replace(view, claims=[claim for claim in view.claims if claim.job != claimant.id])
+            if not _is_within(others, claimant):
+                assert claimant.arrived + RULES.overdue_s <= view.now
+                assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
+            else:
+                assert claimant.team != victim.team
 
     @invariant()
     def no_node_is_oversubscribed(self) -> None:
@@ -280,7 +285,8 @@ class Queue(RuleBasedStateMachine):
             assert claim.deadline <= after.now + RULES.grace_s
         if not shares.alone:
             for job in after.waiting:
-                if job.id not in {claim.job for claim in after.claims} and _is_within(after, shares, job):
+                claimed = job.id in {claim.job for claim in after.claims}
+                if not claimed and _is_uncapped(after, job) and _is_within(after, job):
                     assert not _could_take_back(after, shares, job), job
 
     def _leave(self, job: RunningJob, again: bool) -> None:
@@ -292,19 +298,21 @@ class Queue(RuleBasedStateMachine):
             self.view = replace(self.view, waiting=(*self.view.waiting, back))
 
 
-def _is_within(view: View, shares: Shares, job: WaitingJob) -> bool:
-    """Return whether a job is within its share and all caps, counting claims."""
+def _is_uncapped(view: View, job: WaitingJob) -> bool:
+    team = view.teams[job.team]
+    return team.caps == Caps() and team.person_caps == Caps() and not job.array
+
+
+def _is_within(view: View, job: WaitingJob) -> bool:
+    """Return whether a job is within its share, counting claims."""
+    shares = Shares(view.teams, view.nodes)
     claimed = {claim.job for claim in view.claims}
     held = [*view.running, *(other for other in view.waiting if other.id in claimed)]
     own = [other for other in held if other.team == job.team]
     for other in own:
         amount = shares.amount(other) if isinstance(other, RunningJob) else amount_of(other.request)
         shares.add(job.team, amount)
-    within = shares.includes(job.team, amount_of(job.request))
-    gpus, cpus = shares.held(job.team)
-    shares.add(job.team, (-gpus, -cpus))
-    team = view.teams[job.team]
-    return within and team.caps == Caps() and team.person_caps == Caps() and not job.array
+    return shares.includes(job.team, amount_of(job.request))
 
 
 def _could_take_back(view: View, shares: Shares, job: WaitingJob) -> bool:

@@ -165,16 +165,11 @@ class Books:
         for victim in victims:
             self.later.give(victim.placement)
 
-    def leaving(self, job: WaitingJob, within: bool) -> list[Leaving]:
-        """Return what becomes free for a waiting job, and when.
-
-        Args:
-            job: the waiting job.
-            within: whether it may take back what other teams have borrowed.
-        """
+    def leaving(self, job: WaitingJob) -> list[Leaving]:
+        """Return what becomes free for a waiting job within its share, and when."""
         state = self._state
         borrowed: set[str] = set()
-        if within and not self.shares.alone:
+        if not self.shares.alone:
             for team in state.view.teams:
                 if team != job.team:
                     staying = [one for one in state.running.values() if one.team == team and one.notice is None]

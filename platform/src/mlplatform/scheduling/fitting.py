@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.books import Books
@@ -29,20 +29,18 @@ class Fitting:
         self._possible: dict[Hashable, bool] = {}
         self._lacking: dict[Hashable, Reason] = {}
 
-    def place(self, job: WaitingJob, keeping: Sequence[Reservation] = ()) -> Placement | None:
+    def place(self, job: WaitingJob, kept: Reservation | None = None) -> Placement | None:
         """Return where a job fits now; None if it does not.
 
         Args:
             job: the waiting job.
-            keeping: room that it may not use.
+            kept: room that it may not use.
         """
         shape = job.request.shape
-        key = (shape, *(kept.job.id for kept in keeping))
+        key = (shape, kept.job.id) if kept else (shape,)
         if key in self._failed or (shape,) in self._failed:
             return None
-        room = self._books.room
-        for kept in keeping:
-            room = room.within(kept.beside)
+        room = self._books.room.within(kept.beside) if kept else self._books.room
         placement = room.place(job.request)
         if placement is None:
             self._failed.add(key)

@@ -63,12 +63,23 @@ def lags(lack: Reason) -> Reason:
     return Reason(Rule.RAY, lack.text)
 
 
-def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares, now: float) -> str:
-    """Return the sentence for the owner of a job that is asked to leave."""
+def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:
+    """Return the sentence for the owner of a job that is asked to leave.
+
+    Args:
+        victim: the job.
+        claimant: the one that needs its room.
+        shares: shares of the teams; None if the claimant is beyond its own.
+        now: seconds since 1970.
+    """
+    whose = f"{claimant.id} ({claimant.person}, team {claimant.team})"
     if is_overtime(victim, now):
-        return f"The job has reached its limit, and {claimant.id} ({claimant.person}, team {claimant.team}) waits."
+        return f"The job has reached its limit, and {whose} waits."
     if victim.idle:
-        return f"The job's GPUs are idle, and {claimant.id} ({claimant.person}, team {claimant.team}) waits."
+        return f"The job's GPUs are idle, and {whose} waits."
+    if shares is None:
+        hours = (now - claimant.arrived) / 3600
+        return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
     return (
         f"Team {claimant.team} takes back {_amount(asked(claimant.request))} of its share of "
         f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."

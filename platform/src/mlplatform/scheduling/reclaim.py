@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 
 from mlplatform.scheduling.lines import class_order
@@ -44,32 +44,34 @@ class Reclaim:
                 able = sorted((job for job in jobs if not job.stays), key=_youngest_first)
                 self._lenders[team] = _Lender(team, shares, jobs, able)
 
-    def order(self, job: WaitingJob, within: bool) -> Iterator[RunningJob]:
-        """Yield the jobs that may be asked to leave for a waiting job, in the order in which they would be.
+    def for_anybody(self) -> Iterator[RunningJob]:
+        """Yield the jobs that leave for any job: those at their limit, and idle ones."""
+        yield from self._anybody
 
-        Jobs that anybody may take from are first: those at their limit, and idle ones. Borrowers of other teams follow,
-        always those of the team that is furthest beyond its share, the lowest class and the youngest first. A team's
-        jobs are taken only while it is beyond its share, so it falls below only if one job straddles the share.
+    def for_share(self, team: str) -> Iterator[RunningJob]:
+        """Yield the jobs that may be asked to leave for a job within its team's share, in this order.
+
+        Jobs that leave for anybody are first. Borrowers of other teams follow, always those of the team that is
+        furthest beyond its share, the lowest class and the youngest first. A team's jobs are taken only while it is
+        beyond its share, so it falls below only if one job straddles the share.
 
         Args:
-            job: the waiting job.
-            within: whether it is within its share; otherwise only jobs that anybody may take from are listed.
+            team: the team.
         """
         yield from self._anybody
-        if within:
-            yield from self._borrowers(job.team)
+        yield from _borrowers({name: lender for name, lender in self._lenders.items() if name != team})
 
-    def _borrowers(self, claiming: str) -> Iterator[RunningJob]:
-        lenders = {team: lender.copy() for team, lender in self._lenders.items() if team != claiming and lender.able}
-        while lenders:
-            team = max(lenders, key=lambda team: lenders[team].key)
-            lender = lenders[team]
-            victim = lender.youngest()
-            if victim is not None:
-                yield victim
-                lender.leave(victim)
-            if victim is None or not lender.able:
-                del lenders[team]
+    def for_overdue(self, job: WaitingJob) -> Iterator[RunningJob]:
+        """Yield the jobs that may be asked to leave for an overdue job beyond its share, in this order.
+
+        They are those that leave for anybody, and borrowers of all teams that came later: two jobs can thus not drive
+        each other out in turns.
+
+        Args:
+            job: the overdue job.
+        """
+        yield from self._anybody
+        yield from _borrowers({name: lender.after(job.sequence) for name, lender in self._lenders.items()})
 
     def asked(self, victims: Iterable[RunningJob]) -> None:
         """Take jobs out of the index that are asked to leave."""
@@ -97,6 +99,13 @@ class _Lender:
     def copy(self) -> _Lender:
         return copy(self)
 
+    def after(self, sequence: int) -> _Lender:
+        """Return a copy of which only jobs that came later may be asked."""
+        found = self.copy()
+        found.able = [job for job in self.able if job.sequence > sequence]
+        found._changed()
+        return found
+
     def leave(self, victim: RunningJob) -> None:
         self._jobs = [job for job in self._jobs if job.id != victim.id]
         self.able = [job for job in self.able if job.id != victim.id]
@@ -114,6 +123,19 @@ class _Lender:
     def youngest(self) -> RunningJob | None:
         """Return the job that is asked next; None if the team is within its share, or its borrowers stay."""
         return next((job for job in self.able if job.id in self._borrowed), None)
+
+
+def _borrowers(teams: Mapping[str, _Lender]) -> Iterator[RunningJob]:
+    lenders = {name: lender.copy() for name, lender in teams.items() if lender.able}
+    while lenders:
+        team = max(lenders, key=lambda team: lenders[team].key)
+        lender = lenders[team]
+        victim = lender.youngest()
+        if victim is not None:
+            yield victim
+            lender.leave(victim)
+        if victim is None or not lender.able:
+            del lenders[team]
 
 
 def fewest(
