@@ -106,25 +106,22 @@ def test_job_at_its_limit_is_resumed_in_its_run(
 def test_job_as_large_as_the_cluster_is_not_overtaken_forever(
     people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:
-    """Without a share, small jobs overtake it until it is overdue; then the GPU that they leave is kept for it."""
+    """Without a share, small jobs overtake it until it is overdue; then those that came later leave for it."""
     alice, bob = people["alice"], people["bob"]
     with holding_gpu(jobs, 1) as holders:
         wait_for(lambda: jobs.get(holders[0]).status == "RUNNING", "one GPU to be in use")
         large = submit(alice, "sleep", "5", workers="2", worker_gpus="1")
-        started.append(large)
-        small = [submit(bob, "sleep", "3", gpus=1)]
-
-        def room_is_kept() -> bool:
-            if jobs.get(small[-1]).status == "SUCCEEDED":
-                small.append(submit(bob, "sleep", "3", gpus=1))
-            return f"Room is kept for {large}" in bob.types("mlplatform", "why", small[-1])
-
-        wait_for(room_is_kept, "the large job to be overdue", OVERDUE_S + 60)
-        started.append(small[-1])
-        assert len(small) > 3, "nothing has overtaken it"
-        assert jobs.get(large).status == "PENDING"
-    wait_for(lambda: jobs.get(large).status != "PENDING", "the large job")
-    assert jobs.get(small[-1]).status == "PENDING"
+        small = [submit(bob, "sleep", "1000", gpus=1) for _ in range(2)]
+        started += [large, *small]
+        wait_for(lambda: jobs.get(small[0]).status == "RUNNING", "a small job on the other GPU")
+    wait_for(lambda: jobs.get(small[1]).status == "RUNNING", "a small job on the GPU that was left")
+    assert jobs.get(large).status == "PENDING", "nothing has overtaken it"
+    wait_for(lambda: jobs.get(large).status != "PENDING", "the large job", OVERDUE_S + GRACE_S + 60)
+    for job_id in small:
+        wait_for(lambda job_id=job_id: jobs.get(job_id).status == "PENDING", "a small job that has left")
+        assert f"{large} ({alice.name}, team {alice.team}), which came before it" in jobs.logs(job_id)
+    assert jobs.wait(large, timeout_s=120).status == "SUCCEEDED"
+    wait_for(lambda: {jobs.get(job_id).status for job_id in small} == {"RUNNING"}, "the small jobs again", 120)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class Rules:
 
     Attributes:
         grace_s: time that a job which is asked to leave gets to save its state.
-        overdue_s: wait after which a job is first among those beyond the shares, and room is kept for it.
+        overdue_s: wait after which a job is first among those beyond the shares, and later borrowers leave for it.
         hold_back_s: time after the deadline at which a job that still runs is considered stuck.
     """
 

@@ -109,7 +109,7 @@ class GatewaySettings(EnvironmentSettings):
     """Time that a job gets to save its state when it is asked to leave, in seconds."""
 
     overdue_seconds: float = Field(259_200, gt=0, validation_alias="MLPLATFORM_GATEWAY_OVERDUE_SECONDS")
-    """Wait after which a job precedes others beyond the shares, and the nodes that it needs are kept, in seconds."""
+    """Wait after which a job precedes others beyond the shares, and later ones leave for it, in seconds."""
 
     webhook_schemes: str = Field("https", validation_alias="MLPLATFORM_GATEWAY_WEBHOOK_SCHEMES")
     """Schemes of the addresses to which people have messages sent, with commas between them."""
