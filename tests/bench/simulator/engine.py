@@ -169,7 +169,6 @@ class Simulation:
         outcome = Outcome(job, self._is_entitled(job))
         self._states[job_id] = _State(job, outcome, job.duration_s, self._now)
         self._enqueue(self._states[job_id])
-        self._at(job.arrived + self._rules.overdue_s, self._look, job_id)
         return True
 
     def _finish(self, job_id: str, attempt: int) -> bool:
@@ -268,7 +267,8 @@ class Simulation:
 
     def _enqueue(self, state: _State) -> None:
         job = state.job
-        self._waiting[job.id] = job.waiting(self._sequence[job.id])
+        self._at(self._now + self._rules.overdue_s, self._look, job.id)
+        self._waiting[job.id] = job.waiting(self._sequence[job.id], state.queued_since)
 
     def _stop(self, job_id: str) -> _Run:
         run = self._running.pop(job_id)

@@ -22,12 +22,12 @@ _REPETITIONS = 15
 def full_view(workload: Workload, waiting: int = WAITING) -> View:
     """Return a view of the workload's cluster, filled with its first jobs, while the next ones wait."""
     room = Room(workload.nodes)
-    jobs = (job.waiting(index) for index, job in enumerate(_endless(workload)))
+    jobs = (job.waiting(index, job.arrived) for index, job in enumerate(_endless(workload)))
     held: list[RunningJob] = []
     while room.gpus:
         job = next(jobs)
         if placement := room.take(job.request):
-            held.append(running(job, placement, job.arrived))
+            held.append(running(job, placement, job.since))
     nodes = tuple(replace(node, free=room.free[node.name]) for node in workload.nodes)
     persons = {job.person: float(index) for index, job in enumerate(workload.jobs)}
     usage = Usage(persons, dict.fromkeys(workload.teams, 0.0))

@@ -48,7 +48,7 @@ class SlurmLike:
         def priority(job: WaitingJob) -> float:
             factors = {
                 "fair share": fair[job.person],
-                "age": min(1.0, (view.now - job.arrived) / _MAX_AGE_S),
+                "age": min(1.0, (view.now - job.since) / _MAX_AGE_S),
                 "size": gpus_of(job) / total,
                 "class": _CLASSES[job.job_class],
             }

@@ -61,8 +61,8 @@ class Job:
         """Workers with one GPU each, as `ray.train.ScalingConfig` asks for: they may be on several nodes."""
         return Request(Resources(), WorkerGroup(self.gpus, cpus=1, gpus=1))
 
-    def waiting(self, sequence: int) -> WaitingJob:
-        """Return the job as policies see it in the queue."""
+    def waiting(self, sequence: int, since: float) -> WaitingJob:
+        """Return the job as policies see it in the queue, in which it waits since a time."""
         return WaitingJob(
             id=self.id,
             sequence=sequence,
@@ -70,7 +70,7 @@ class Job:
             person=self.person,
             job_class=self.job_class,
             request=self.request,
-            arrived=self.arrived,
+            since=since,
             limit_s=self.limit_s,
         )
 

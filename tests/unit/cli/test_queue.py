@@ -19,7 +19,7 @@ ENTRY = {
     "team": "vision",
     "place": 2,
     "requests": "2 GPUs and 4 CPUs",
-    "arrived": "2026-11-01T10:00:00+00:00",
+    "since": "2026-11-01T10:00:00+00:00",
     "latest_start": "2026-11-01T12:00:00+00:00",
     "reasons": [
         {"rule": "capacity", "text": "The job waits for 2 GPUs."},

@@ -42,8 +42,8 @@ def job(name: str, team: str = "default", request: Request | float = 1, **more: 
     """A waiting job; a number requests as many GPUs on one node."""
     asked = request if isinstance(request, Request) else Request(Resources(gpus=request))
     person, job_class = more.pop("person", f"{team}-person"), more.pop("job_class", JobClass.NORMAL)
-    arrived = more.pop("arrived", NOW)
-    return WaitingJob(name, more.pop("sequence", next(_numbers)), team, person, job_class, asked, arrived, **more)
+    since = more.pop("since", NOW)
+    return WaitingJob(name, more.pop("sequence", next(_numbers)), team, person, job_class, asked, since, **more)
 
 
 def runs(name: str, team: str = "default", where: Mapping[str, float] | None = None, **more: Any) -> RunningJob:

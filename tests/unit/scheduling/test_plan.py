@@ -50,14 +50,14 @@ def test_small_job_starts_beside_blocked_one_without_limits() -> None:
 
 
 def test_overdue_job_keeps_nodes_that_it_needs() -> None:
-    big = job("big", request=2, arrived=OVERDUE)
+    big = job("big", request=2, since=OVERDUE)
     actions = plan(view([node("n0", 2)], [big, job("small")], [runs("r")]))
     assert started(actions) == []
     assert rules(actions, "small") == {"reserved"}
 
 
 def test_overdue_job_leaves_other_nodes_to_others() -> None:
-    big = job("big", request=2, arrived=OVERDUE)
+    big = job("big", request=2, since=OVERDUE)
     actions = plan(view([node("n0", 2), node("n1", 1)], [big, job("small")], [runs("r")]))
     assert [(one.job, set(one.placement)) for one in actions if isinstance(one, Start)] == [("small", {"n1"})]
 
@@ -89,7 +89,7 @@ def test_never_more_starts_than_ray_reports_free() -> None:
 
 
 def test_impossible_job_blocks_nobody() -> None:
-    actions = plan(view([node("n0", 1)], [job("never", request=9, arrived=OVERDUE), job("next")]))
+    actions = plan(view([node("n0", 1)], [job("never", request=9, since=OVERDUE), job("next")]))
     assert started(actions) == ["next"]
     assert rules(actions, "never") == {"capacity"}
 
@@ -198,7 +198,7 @@ def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
 
 def test_job_within_share_ignores_room_kept_for_borrowers() -> None:
     running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
-    waiting = [job("big", "b", 8, arrived=OVERDUE), job("mine", "a", 4)]
+    waiting = [job("big", "b", 8, since=OVERDUE), job("mine", "a", 4)]
     assert started(plan(view([node("n0")], waiting, running, [A, B]))) == ["mine"]
 
 
@@ -207,13 +207,13 @@ POOR = [Team("a", 0, 0), Team("b", 0, 0)]
 
 def test_no_room_is_kept_for_borrower_though_it_is_overdue() -> None:
     running = [runs("r", "b", {"n0": 4}, ends_by=NOW + HOUR)]
-    waiting = [job("big", "b", 8, arrived=OVERDUE), job("long", "a", 4, limit_s=9 * HOUR)]
+    waiting = [job("big", "b", 8, since=OVERDUE), job("long", "a", 4, limit_s=9 * HOUR)]
     assert started(plan(view([node("n0")], waiting, running, POOR))) == ["long"]
 
 
-@pytest.mark.parametrize(("arrived", "leaving"), [(NOW - 71 * HOUR, []), (OVERDUE, ["two", "one"])])
-def test_borrowers_leave_for_overdue_job_that_came_before_them(arrived: float, leaving: list[str]) -> None:
-    big = job("big", "b", 8, arrived=arrived)
+@pytest.mark.parametrize(("since", "leaving"), [(NOW - 71 * HOUR, []), (OVERDUE, ["two", "one"])])
+def test_borrowers_leave_for_overdue_job_that_came_before_them(since: float, leaving: list[str]) -> None:
+    big = job("big", "b", 8, since=since)
     running = [runs("one", "a", {"n0": 4}, started=NOW - 2), runs("two", "b", {"n0": 4}, started=NOW - 1)]
     actions = plan(view([node("n0")], [big], running, POOR))
     assert asked(actions) == leaving
@@ -225,7 +225,7 @@ def test_borrowers_leave_for_overdue_job_that_came_before_them(arrived: float, l
 @pytest.mark.parametrize("earlier", ["older", "within"])
 def test_overdue_borrower_waits_for_older_ones_and_those_within_shares(earlier: str) -> None:
     older = runs("older", "a", {"n0": 4})
-    big = job("big", "b", 8, arrived=OVERDUE)
+    big = job("big", "b", 8, since=OVERDUE)
     running = [older if earlier == "older" else runs("within", "a", {"n0": 4}), runs("young", "b", {"n0": 4})]
     shares = POOR if earlier == "older" else [A, Team("b", 0, 0)]
     assert effects(plan(view([node("n0")], [big], running, shares))) == []
@@ -266,7 +266,7 @@ def test_surplus_is_divided_between_teams_without_past_use() -> None:
 
 def test_overdue_job_heads_the_surplus() -> None:
     teams = [Team("a", 0, 0), Team("b", 0, 0)]
-    waiting = [job("b0", "b"), job("old", "a", arrived=OVERDUE)]
+    waiting = [job("b0", "b"), job("old", "a", since=OVERDUE)]
     usage = Usage(borrowed={"a": 1e9})
     assert started(plan(view([node("n0", 1)], waiting, teams=teams, usage=usage))) == ["old"]
 
@@ -357,7 +357,7 @@ def test_every_waiting_job_has_a_place() -> None:
 
 
 def test_jobs_have_places_after_the_clock_was_set_back() -> None:
-    says = queue(view([node("n0", 1)], [job("new"), job("old", arrived=OVERDUE), job("last")], [runs("r")]))
+    says = queue(view([node("n0", 1)], [job("new"), job("old", since=OVERDUE), job("last")], [runs("r")]))
     assert [(say.job, say.place) for say in says] == [("old", 1), ("new", 2), ("last", 3)]
 
 

@@ -78,7 +78,7 @@ def test_claimant_starts_when_its_victims_have_left_whoever_arrives(view: View, 
 def test_overdue_job_starts_when_older_ones_have_left_whoever_arrives(view: View, alone: bool) -> None:
     teams = {"b": Team("b", 0, 0)} if alone else {name: Team(name, 0, 0) for name in "ab"}
     owned = [replace(job, team="b", person="b-0") for job in view.running]
-    overdue = replace(view.waiting[0], team="b", person="b-0", arrived=-RULES.overdue_s)
+    overdue = replace(view.waiting[0], team="b", person="b-0", since=-RULES.overdue_s)
     view = replace(view, teams=teams, running=owned, waiting=(overdue,))
     for number, job in enumerate(sorted(owned, key=lambda job: job.started)):
         view = left(view, job.id)

@@ -240,7 +240,7 @@ class Queue(RuleBasedStateMachine):
             claimant = next(job for job in view.waiting if job.id == ask.claimant)
             others = replace(view, claims=[claim for claim in view.claims if claim.job != claimant.id])
             if not _is_within(others, claimant):
-                assert claimant.arrived + RULES.overdue_s <= view.now
+                assert claimant.since + RULES.overdue_s <= view.now
                 assert claimant.sequence < victim.sequence, "two jobs do not drive each other out in turns"
             else:
                 assert claimant.team != victim.team
@@ -293,7 +293,7 @@ class Queue(RuleBasedStateMachine):
         self.view = left(self.view, job.id)
         if again:
             limit = None if job.ends_by is None else job.ends_by - job.started
-            shape = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, job.started, limit)
+            shape = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, self.view.now, limit)
             back = WaitingJob(*shape, array=job.array, at_most=2 if job.array else None)
             self.view = replace(self.view, waiting=(*self.view.waiting, back))
 

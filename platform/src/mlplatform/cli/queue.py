@@ -44,7 +44,7 @@ def queue(
                 entry["person"],
                 entry["team"],
                 entry["requests"],
-                span(datetime.fromisoformat(entry["arrived"])),
+                span(datetime.fromisoformat(entry["since"])),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
             for entry in reversed(heads.values())
@@ -82,7 +82,7 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         return
     _warn_if_old(found)
     (entry,) = found.entries
-    since = span(datetime.fromisoformat(entry["arrived"]))
+    since = span(datetime.fromisoformat(entry["since"]))
     print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
     print(f"Place {entry['place']} of {found.waiting}.")
     for reason in entry["reasons"]:

@@ -60,7 +60,7 @@ def _events(view: View) -> Iterator[float]:
         if job.ends_by is not None:
             yield job.ends_by
     for waiting in view.waiting:
-        yield waiting.arrived + view.rules.overdue_s
+        yield waiting.since + view.rules.overdue_s
 
 
 def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
@@ -72,7 +72,7 @@ def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
         free.give(job.placement)
         if job.notice and job.notice.claimant:
             limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
-            again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, job.started, limit)
+            again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, now, limit)
             back.append(WaitingJob(*again, array=job.array))
     names = {job.id for job in left}
     return replace(

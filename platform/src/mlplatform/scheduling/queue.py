@@ -101,7 +101,7 @@ class WaitingJob:
     Attributes:
         sequence: unique number in the order of arrival, which a preempted job keeps.
         request: with the labels of the nodes that run entry points among its labels.
-        arrived: time of the submission.
+        since: time at which it began to wait: that of its submission, or of the end of its last attempt.
         limit_s: longest duration of an attempt; None if unlimited.
         array: id of the array that it belongs to; empty if none.
         at_most: jobs of its array that may run at the same time; None if unlimited.
@@ -113,7 +113,7 @@ class WaitingJob:
     person: str
     job_class: JobClass
     request: Request
-    arrived: float
+    since: float
     limit_s: float | None = None
     array: str = ""
     at_most: int | None = None

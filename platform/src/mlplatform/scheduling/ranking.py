@@ -48,7 +48,7 @@ class Ranking:
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for too long."""
-        return job.arrived + self._state.rules.overdue_s <= self._state.now
+        return job.since + self._state.rules.overdue_s <= self._state.now
 
     def rank(self, job: WaitingJob) -> Rank:
         """Return a job's rank. While jobs start, ranks only become larger."""
@@ -85,7 +85,7 @@ class Ranking:
             if self._state.view.claims:
                 rest = [job for job in rest if job.id not in claims]
             # Not only the first ones may be overdue: if the clock was set back, a job is older than those before it.
-            if rest and self.is_overdue(min(rest, key=attrgetter("arrived"))):
+            if rest and self.is_overdue(min(rest, key=attrgetter("since"))):
                 places.add([job for job in rest if self.is_overdue(job)])
                 rest = [job for job in rest if not self.is_overdue(job)]
             if rest:

@@ -78,7 +78,7 @@ def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
     if victim.idle:
         return f"The job's GPUs are idle, and {whose} waits."
     if shares is None:
-        hours = (now - claimant.arrived) / 3600
+        hours = (now - claimant.since) / 3600
         return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
     return (
         f"Team {claimant.team} takes back {_amount(asked(claimant.request))} of its share of "

@@ -23,7 +23,7 @@ NODE = Node("a", True, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 0.0})
 
 def waiting(number: int, gpus: float = 1) -> WaitingJob:
     request = Request(Resources(cpus=1, gpus=gpus))
-    return WaitingJob(f"job-{number}", number, "vision", "alice", JobClass.NORMAL, request, arrived=1000.0 + number)
+    return WaitingJob(f"job-{number}", number, "vision", "alice", JobClass.NORMAL, request, since=1000.0 + number)
 
 
 def answer(view: View | None, **params: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_waiting_jobs_have_place_request_and_reasons(view: View) -> None:
     assert [(entry["job"], entry["place"]) for entry in found["entries"]] == [("job-1", 1), ("job-2", 2), ("job-3", 3)]
     first = found["entries"][0]
     assert first["requests"] == "1 GPU and 1 CPU"
-    assert first["arrived"] == "1970-01-01T00:16:41+00:00"
+    assert first["since"] == "1970-01-01T00:16:41+00:00"
     assert [reason["rule"] for reason in first["reasons"]] == ["ray"]
     assert first["reasons"][0]["text"].startswith("The job waits for 1 GPU")
 

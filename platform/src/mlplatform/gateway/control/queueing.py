@@ -99,12 +99,12 @@ class Queue:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
-                job = known.get(row.sequence)
-                if job is None:
+                job, since = known.get(row.sequence), row.since.timestamp()
+                if job is None or job.since != since:
                     job = WaitingJob(
                         **_common(row),
                         request=self._request(row),
-                        arrived=row.arrived.timestamp(),
+                        since=since,
                         limit_s=row.limit_s,
                         at_most=row.at_most,
                     )

@@ -122,7 +122,7 @@ def _entry(job: WaitingJob, say: Say) -> dict[str, Any]:
         "array": job.array,
         "place": say.place,
         "requests": requests(job),
-        "arrived": _time(job.arrived),
+        "since": _time(job.since),
         "latest_start": None if say.latest_start is None else _time(say.latest_start),
         "reasons": [{"rule": reason.rule, "text": reason.text} for reason in say.reasons],
     }

@@ -94,9 +94,10 @@ class JobRow(Base):
     )
 
     @property
-    def arrived(self) -> datetime:
-        """Time of its arrival in the queue."""
-        return self.resumed or self.created
+    def since(self) -> datetime:
+        """Time since which it waits: that of its arrival in the queue, or of the end of its last attempt."""
+        ends = [attempt.ended for attempt in self.attempts[-1:] if attempt.ended]
+        return max([self.resumed or self.created, *ends])
 
     @property
     def open_attempt(self) -> AttemptRow | None:
