@@ -31,7 +31,7 @@ class StandInMinio:
     code: str = "SlowDownWrite"
     users: dict[str, list[str]] = field(default_factory=dict)
     may_change: bool = True
-    """Whether the account may change keys."""
+    """False: the account may not change keys."""
 
     @property
     def app(self) -> Starlette:

@@ -86,7 +86,7 @@ def test_log_in_makes_key_with_rights_of_team(client: httpx.Client, minio: Stand
     assert answer["s3_problem"] is None
 
 
-def test_address_has_the_name_by_which_the_client_reaches_the_gateway(client: httpx.Client) -> None:
+def test_address_has_the_name_that_the_client_uses(client: httpx.Client) -> None:
     body = {"code": invite(client, "ada", administrator=True)}
     answer = client.post("/platform/tokens", json=body, headers={"Host": "ml.example.org:8265"})
     assert answer.json()["s3"]["endpoint_url"] == f"http://ml.example.org:{S3_PORT}"
