@@ -80,6 +80,13 @@ def test_default_profile_without_account_stays(home: Path, section: str) -> None
     assert read(home, "config").startswith(mine)
 
 
+def test_address_without_account_is_used_again(home: Path) -> None:
+    s3_profile.write(FIRST)
+    (home / ".aws" / "credentials").unlink()
+    assert s3_profile.write(FIRST) == "default"
+    client_of(FIRST)
+
+
 def test_next_log_in_replaces_the_account(home: Path) -> None:
     for mine in ("", AMAZON):
         place(home, "credentials", mine)

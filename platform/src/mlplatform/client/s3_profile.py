@@ -19,6 +19,9 @@ from mlplatform.settings.job import aws_config_file, aws_credentials_file
 DEFAULT, OWN = "default", "mlplatform"
 """Names of the profile: clients read the first without a setting, the second with AWS_PROFILE."""
 
+_Profiles = Mapping[str, Mapping[str, str]]
+"""Settings by name of the section."""
+
 _KEY, _SECRET = "aws_access_key_id", "aws_secret_access_key"
 
 _ADDRESS = ("endpoint_url", "region", "ca_bundle")
@@ -53,7 +56,7 @@ def write(account: Account) -> str:
         SettingsError: a file cannot be read or written, or the profile `mlplatform` has another account.
     """
     credentials, config = aws_credentials_file(), aws_config_file()
-    profile = _free_profile(_profiles(credentials), _profiles(config))
+    profile = _free_profile(_profiles(credentials), _profiles(config), account.endpoint_url)
     address = {"endpoint_url": account.endpoint_url, "region": account.region}
     ca_bundle = None if account.ca_bundle is None else str(account.ca_bundle)
     # First, because clients would send an account without an address to Amazon.
@@ -100,12 +103,14 @@ def edited(text: str, section: str, values: Mapping[str, str | None]) -> str:
     return "".join((*lines[:first], *rest, *lines[end:]))
 
 
-def _free_profile(credentials: Mapping[str, Mapping[str, str]], config: Mapping[str, Mapping[str, str]]) -> str:
+def _free_profile(credentials: _Profiles, config: _Profiles, endpoint_url: str) -> str:
     """Return the profile with a person's account; if there is none, the one to write it to."""
     for profile in (DEFAULT, OWN):
         if _is_of_token(credentials.get(profile, {})):
             return profile
-    if not {DEFAULT, f"profile {DEFAULT}"} & {*credentials, *config}:
+    # What is left of an earlier log-in, after a restore of a home folder without accounts, has the same address.
+    others = [name for name, values in config.items() if values.get("endpoint_url") != endpoint_url]
+    if not {DEFAULT, f"profile {DEFAULT}"} & {*credentials, *others}:
         return DEFAULT
     if OWN in credentials:
         raise SettingsError(f"The profile {OWN!r} in {aws_credentials_file()} has another account; rename it.")
@@ -122,7 +127,7 @@ def _section(profile: str) -> str:
     return profile if profile == DEFAULT else f"profile {profile}"
 
 
-def _profiles(file: Path) -> Mapping[str, Mapping[str, str]]:
+def _profiles(file: Path) -> _Profiles:
     """Return the settings of each section of a file; none if it does not exist."""
     # As botocore reads them (`botocore/configloader.py`): no section has defaults for the others.
     parser = configparser.RawConfigParser(default_section="\0")
