@@ -108,6 +108,8 @@ def test_person_logs_in_once_and_submits_as_themselves(stack: Stack, labs: dict[
     assert code
     try:
         assert f"Logged in as {alice.person}" in alice.types("mlplatform", "login", code[1])
+        listing = "import boto3; print('listed', boto3.client('s3').list_objects_v2(Bucket='datasets')['KeyCount'])"
+        assert "listed" in alice.types("python", "-c", listing)
         printed = alice.types("ray", "job", "submit", "--", "python", "-c", "print('from a notebook')")
         assert "succeeded" in printed, printed
         found = re.search(r"Job '(\S+)' submitted successfully", printed)

@@ -26,7 +26,10 @@ from mlplatform.services.access_keys import foreign_keys
 from mlplatform.services.buckets import set_quotas
 from mlplatform.settings.storage import bucket_quotas
 
-ACCOUNTS = ("mlflow", "gateway", "job", "attempts", "person", "backup", "prometheus", "stranger")
+ACCOUNTS = ("mlflow", "gateway", "job", "attempts", "people", "person", "backup", "prometheus", "stranger")
+
+CHANGED = "rights-changed"
+"""Name of a key below the account of attempts, where none counts as foreign."""
 
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
@@ -70,7 +73,7 @@ class Account:
 
 
 OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "prometheus": "ray", "stranger": "ray"}
-OWN_BUCKET |= {"job": "ray", "attempts": "ray", "person": "ray", "backup": "ray"}
+OWN_BUCKET |= {"job": "ray", "attempts": "ray", "people": "ray", "person": "ray", "backup": "ray"}
 
 # Bucket: the accounts that may list, read, and write in it, and delete in it if they are others. The object `given`
 # exists, `new` does not. While a backup runs, it lets the buckets without versions keep them.
@@ -81,24 +84,25 @@ BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
         "write": ("mlflow",),
     },
     "ray": {
-        "list": ("gateway", "job", "attempts", "person", "backup"),
-        "read": ("job", "attempts", "person", "backup"),
+        "list": ("gateway", "job", "attempts", "people", "person", "backup"),
+        "read": ("job", "attempts", "people", "person", "backup"),
         "write": ("job", "attempts", "person"),
         # The gateway removes checkpoints of ended jobs, if that is set.
         "delete": ("gateway", "job", "attempts", "person"),
         "versions": ("backup",),
     },
     "teams": {
-        "list": ("attempts", "person", "backup"),
-        "read": ("attempts", "person", "backup"),
-        "write": ("attempts", "person"),
-        "delete": ("person",),
+        "list": ("attempts", "people", "person", "backup"),
+        "read": ("attempts", "people", "person", "backup"),
+        "write": ("attempts", "people", "person"),
+        "delete": ("people", "person"),
         "versions": ("backup",),
     },
     "datasets": {
-        "list": ("job", "attempts", "person", "backup"),
-        "read": ("job", "attempts", "person", "backup"),
-        "write": ("person",),
+        "list": ("job", "attempts", "people", "person", "backup"),
+        "read": ("job", "attempts", "people", "person", "backup"),
+        "write": ("people", "person"),
+        "delete": ("person",),
         "versions": ("backup",),
     },
     "jobs": {
@@ -139,15 +143,19 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
         lambda account: account.client().put_object(Bucket="ray", Key="rights/attempt", Body=b"1"),
     ),
     "read a job's fence": (
-        ("gateway", "job", "attempts", "person", "backup"),
+        ("gateway", "job", "attempts", "people", "person", "backup"),
         lambda account: account.client().get_object(Bucket="ray", Key="rights/attempt"),
     ),
     "create bucket": ((), lambda account: account.client().create_bucket(Bucket=f"rights-{account.name}")),
-    # The gateway holds the account of attempts, and no job does.
-    "make a key": (("attempts",), lambda account: account.make_key()),
+    # The gateway holds these two accounts, and neither a job nor a person does.
+    "make a key": (("attempts", "people"), lambda account: account.make_key()),
     "make a key with a chosen name": (
-        ("attempts",),
+        ("attempts", "people"),
         lambda account: account.make_key(access_key="rights-key", secret_key=uuid.uuid4().hex),
+    ),
+    "change a key": (
+        ("people",),
+        lambda account: account.admin.update_service_account(access_key=CHANGED, description="changed"),
     ),
     "list own keys": (ACCOUNTS[:-1], lambda account: account.admin.list_service_account(account.key)),
     "change own password": ((), lambda account: account.admin.user_add(account.key, account.secret)),
@@ -165,7 +173,7 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
     "set a quota": ((), lambda account: account.admin.bucket_quota_set("ray", 1)),
     "read the server's state": ((), lambda account: account.admin.info()),
     "stop the server": ((), lambda account: account.admin.service_stop()),
-    "read with a session": (("attempts", "person"), Account.read_with_session),
+    "read with a session": (("attempts", "people", "person"), Account.read_with_session),
 }
 """Action: the accounts that may, and its request."""
 
@@ -187,7 +195,9 @@ def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     for bucket in BUCKETS:
         for key in keys:
             root.client().put_object(Bucket=bucket, Key=f"rights/{key}", Body=b"weights")
+    found["attempts"].admin.add_service_account(access_key=CHANGED, secret_key=uuid.uuid4().hex)
     yield found
+    found["attempts"].admin.delete_service_account(CHANGED)
     for bucket in BUCKETS:
         for key in (*keys, "new", "copy"):
             root.client().delete_object(Bucket=bucket, Key=f"rights/{key}")

@@ -8,13 +8,17 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import certifi
 import httpx
 import pytest
-from ray_head import TOKEN
-from started_gateway import StartedGateway
+from botocore.session import Session
+from ray_head import TOKEN, served
+from stand_in_minio import ACCOUNT, SECRET, StandInMinio
+from started_gateway import S3_PORT, StartedGateway
 
 from mlplatform.credentials import read_mlflow_account
 
@@ -28,9 +32,10 @@ class Machine:
     address: str
     home: Path
     token_file: Path | None = None
+    variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200"}
+        env = {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200", **self.variables}
         if self.token_file:
             env["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
         command = [sys.executable, "-m", "mlplatform", *words]
@@ -59,10 +64,24 @@ class Machine:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+def minio(request: pytest.FixtureRequest) -> StandInMinio | None:
+    """MinIO for tests `with_minio`; None for a platform that stores objects elsewhere."""
+    return StandInMinio() if getattr(request, "param", False) else None
+
+
+@pytest.fixture
+def gateway(
+    tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, minio: StandInMinio | None
+) -> Iterator[httpx.Client]:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
-    with StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}").running() as client:
-        yield client
+    started = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}")
+    with ExitStack() as stack:
+        if minio is not None:
+            started.s3 = (stack.enter_context(served(minio.app)), ACCOUNT, SECRET)
+        yield stack.enter_context(started.running())
+
+
+with_minio = pytest.mark.parametrize("minio", [True], indirect=True)
 
 
 @pytest.fixture
@@ -91,6 +110,7 @@ def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Ma
     other.write_text("mine")
     printed = laptop.prints("login", code_of(host, "alice", "--team", "vision"))
     assert "Logged in as alice until" in printed
+    assert "S3" not in printed
     assert f"RAY_AUTH_TOKEN_PATH={laptop.token}" in printed
     assert stat.S_IMODE(laptop.token.stat().st_mode) == 0o600
     assert laptop.token.read_text().startswith("mlp_")
@@ -208,3 +228,62 @@ def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
 )
 def test_invalid_value_of_team_is_named(host: Machine, words: tuple[str, ...], named: str) -> None:
     assert named in host.refuses("teams", "add", "vision", *words)
+
+
+@with_minio
+def test_s3_clients_use_the_log_in_until_log_out(
+    host: Machine, laptop: Machine, minio: StandInMinio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = laptop.prints("login", code_of(host, "ada", "--admin"))
+    assert "S3 clients read it from ~/.aws/credentials.\n" in printed
+    monkeypatch.setenv("HOME", str(laptop.home))
+    for first in (True, False):
+        session = Session()
+        credentials = session.get_credentials()
+        assert laptop.token.read_text() == f"mlp_{credentials.access_key}_{credentials.secret_key}\n"
+        assert session.create_client("s3").meta.endpoint_url == f"http://127.0.0.1:{S3_PORT}"
+        assert set(minio.keys) == {credentials.access_key}
+        if first:
+            laptop.prints("login", code_of(host, "ada"))
+    laptop.prints("logout")
+    assert minio.keys == {}
+    assert list((laptop.home / ".aws").iterdir()) == []
+
+
+@with_minio
+def test_log_in_beside_another_default_names_the_profile(host: Machine, laptop: Machine, minio: StandInMinio) -> None:
+    mine = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = mine\n"
+    credentials = laptop.home / ".aws" / "credentials"
+    credentials.parent.mkdir(parents=True)
+    credentials.write_text(mine)
+    assert "with: export AWS_PROFILE=mlplatform\n" in laptop.prints("login", code_of(host, "ada", "--admin"))
+    assert credentials.read_text().startswith(mine)
+    laptop.prints("logout")
+    assert credentials.read_text() == mine
+
+
+@with_minio
+def test_log_in_without_minio_says_what_to_do(host: Machine, laptop: Machine, minio: StandInMinio) -> None:
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    minio.status = 503
+    printed = laptop.prints("login", code_of(host, "ada"))
+    (sentence,) = [line for line in printed.splitlines() if "S3" in line]
+    assert sentence.startswith("You have no account for S3: MinIO at ")
+    assert sentence.endswith("Then log in again, with another code.")
+    assert not (laptop.home / ".aws" / "credentials").exists(), "it has an account that has ended"
+
+
+@with_minio
+def test_address_and_certificates_of_the_machine_take_precedence(
+    host: Machine, laptop: Machine, minio: StandInMinio, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text(Path(certifi.where()).read_text())
+    laptop.variables = {"AWS_ENDPOINT_URL": "https://minio:9000", "SSL_CERT_FILE": str(bundle)}
+    laptop.prints("login", code_of(host, "ada", "--admin"))
+    config = (laptop.home / ".aws" / "config").read_text().splitlines()
+    assert config == ["[default]", "endpoint_url = https://minio:9000", "region = us-east-1", f"ca_bundle = {bundle}"]
+    laptop.variables = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "other")}
+    printed = laptop.prints("login", code_of(host, "ada"))
+    assert f"AWS_SHARED_CREDENTIALS_FILE={tmp_path / 'other'} names another file" in printed
+    assert not (tmp_path / "other").exists()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -147,6 +148,34 @@ def test_file_changed_during_upload_is_rejected(images: Path, root: Path) -> Non
     with pytest.raises(StorageError, match=r"labels\.csv changed during the upload"):
         datasets._send(datasets._store(), "pets/abc", files, {"labels.csv": before})
     assert not (root / "pets" / "abc" / "labels.csv").exists()
+
+
+def test_account_that_only_adds_empties_a_changed_file(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[[Callable[[str, str], tuple[int, str]]], str],
+) -> None:
+    sent: list[tuple[str, str]] = []
+    answers = {"GET": (200, "<ListBucketResult/>"), "DELETE": (403, "<Error><Code>AccessDenied</Code></Error>")}
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        sent.append((method, path))
+        return answers.get(method, (200, ""))
+
+    account = tmp_path / "account"
+    account.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(account))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(answer))
+    monkeypatch.setenv("MLPLATFORM_DATASETS", "s3://datasets")
+    before = datasets._state(images / "labels.csv")
+    os.utime(images / "labels.csv", ns=(0, 0))
+    with pytest.raises(StorageError, match=r"labels\.csv changed during the upload"):
+        datasets._send(datasets._store(), "pets/abc", {"labels.csv": images / "labels.csv"}, {"labels.csv": before})
+    assert [method for method, path in sent if path.startswith("/datasets/pets/abc/labels.csv")] == [
+        *("PUT", "DELETE", "PUT")
+    ]
 
 
 def test_second_download_transfers_nothing(images: Path, tmp_path: Path) -> None:

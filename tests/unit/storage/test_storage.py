@@ -110,6 +110,15 @@ def test_server_rejection_gives_one_sentence_error(
     assert (status == 507) == ("the disk of the storage" in str(error.value))
 
 
+@pytest.mark.usefixtures("s3_key")
+def test_server_of_the_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"[default]\nendpoint_url = http://127.0.0.1:{closed_port}\nregion = us-east-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with pytest.raises(UnreachableError, match=rf"http://127.0.0.1:{closed_port} does not answer"):
+        objects.check_writable("s3://ray/x")
+
+
 def test_missing_credentials_differ_from_wrong_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: int
 ) -> None:

@@ -14,7 +14,8 @@ def login(
     """Log in with the one-time code that `mlplatform people add` has printed, and store the token.
 
     Ray's clients read it from the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token, MLflow's from
-    ~/.mlflow/credentials, which is left alone if it has another account.
+    ~/.mlflow/credentials, which is left alone if it has another account, and S3 clients from ~/.aws: from the default
+    profile, or from the profile mlplatform if there is another default.
     """
     from mlplatform.cli.output import span
     from mlplatform.client.people import check_replaceable, log_in
@@ -28,11 +29,17 @@ def login(
         print(f"MLflow's clients read it from {done.mlflow_file}.")
     else:
         print("MLflow's clients do not use it: ~/.mlflow/credentials has another account, or cannot be written.")
+    if done.s3_profile == "default":
+        print("S3 clients read it from ~/.aws/credentials.")
+    elif done.s3_profile:
+        print(f"S3 clients read it from ~/.aws/credentials with: export AWS_PROFILE={done.s3_profile}")
+    elif done.s3_problem:
+        print(done.s3_problem)
     print(f"Ray's own clients send it with: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={done.file}")
 
 
 def logout() -> None:
-    """Revoke the token of `mlplatform login` and remove its file."""
+    """Revoke the token of `mlplatform login` and remove it from the files of Ray, MLflow and S3 clients."""
     from mlplatform.client.people import log_out
     from mlplatform.settings.job import settings
 

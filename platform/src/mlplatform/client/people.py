@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mlplatform.client import s3_profile
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.credentials import mlflow_token, read_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, SettingsError, UnreachableError
 from mlplatform.files import atomic
-from mlplatform.settings.job import Settings, default_token_file, mlflow_credentials_file
+from mlplatform.settings.job import Settings, aws_credentials_file, default_token_file, mlflow_credentials_file
 
 GUARANTEES = """\
 Between people on one Ray cluster, the platform guarantees:
@@ -46,12 +47,16 @@ class LoggedIn:
         expires: end of the token.
         file: file with the token.
         mlflow_file: file with the token as MLflow's clients read it; None if there was one with another account.
+        s3_profile: profile in `~/.aws` with the account at the object store; None if none was written.
+        s3_problem: sentence why there is none; None also if the object store has no accounts of people.
     """
 
     person: str
     expires: datetime
     file: Path
     mlflow_file: Path | None
+    s3_profile: str | None = None
+    s3_problem: str | None = None
 
 
 @contextmanager
@@ -180,9 +185,9 @@ def check_replaceable(settings: Settings) -> None:
 
 
 def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
-    """Exchange a log-in code for a token, and write it to the files that Ray's and MLflow's clients read, mode 0600.
+    """Exchange a log-in code for a token, and write it to the files that Ray, MLflow and S3 clients read, mode 0600.
 
-    MLflow's file is left alone if it has an account that is not a person's token.
+    MLflow's file is left alone if it has an account that is not a person's token, and so are other profiles of S3.
 
     A token of the same person in the file is replaced and revoked.
 
@@ -199,11 +204,12 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
     file = token_path(settings)
     if not force:
         check_replaceable(settings)
-    body = {"code": code, **({"instead_of": old} if not force and (old := _id_in(file)) else {})}
+    old = None if force else _id_in(file)
+    body = {"code": code, **({"instead_of": old} if old else {})}
     link = Connection(settings, authenticates=False)
     try:
         # Written first: a code is used up by the answer.
-        with _private_file(file) as draft:
+        with atomic.private_file(file) as draft:
             answer = link.call("POST", "/platform/tokens", json=body).json()
             draft.write_text(f"{answer['token']}\n")
     except OSError as error:
@@ -213,7 +219,8 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
     finally:
         link.close()
     written = _write_mlflow_file(answer["person"], answer["token"])
-    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file, written)
+    profile, problem = _write_s3_profile(settings, answer, old)
+    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file, written, profile, problem)
 
 
 def log_out(settings: Settings) -> Path:
@@ -236,6 +243,8 @@ def log_out(settings: Settings) -> Path:
     file.unlink()
     if _has_token(mlflow_credentials_file()):
         mlflow_credentials_file().unlink()
+    with suppress(SettingsError):  # what it has is not valid any more
+        s3_profile.remove(token_id)
     return file
 
 
@@ -253,20 +262,38 @@ def _write_mlflow_file(person: str, token: str) -> Path | None:
     if file.exists() and not _has_token(file):
         return None
     try:
-        with _private_file(file) as draft:
+        with atomic.private_file(file) as draft:
             mlflow_token(person, token, draft)
     except (PlatformError, OSError):
         return None
     return file
 
 
-@contextmanager
-def _private_file(file: Path) -> Iterator[Path]:
-    """Yield an empty file with mode 0600 that replaces another at the end."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with atomic.new_file(file) as draft:
-        draft.touch(mode=0o600)
-        yield draft
+def _write_s3_profile(settings: Settings, answer: Mapping[str, Any], old: str | None) -> tuple[str | None, str | None]:
+    """Write the account at the object store, if there is one; return its profile, or why none was written."""
+    # A gateway of an earlier version answers neither.
+    place, problem = answer.get("s3"), answer.get("s3_problem")
+    if problem:
+        problem = f"You have no account for S3: {problem} Then log in again, with another code."
+    known = settings.s3_credentials
+    try:
+        if place and known is not None and known.expanduser().resolve() != aws_credentials_file().resolve():
+            problem = f"S3 clients do not use it: AWS_SHARED_CREDENTIALS_FILE={known} names another file."
+        elif place:
+            return s3_profile.write(_s3_account(settings, answer["token"], place)), None
+        if old is not None:
+            s3_profile.remove(old)  # it has ended
+    except SettingsError as error:
+        problem = f"S3 clients do not use it: {error}"
+    return None, problem
+
+
+def _s3_account(settings: Settings, token: str, place: Mapping[str, str]) -> s3_profile.Account:
+    _, key, secret = token.split("_")
+    # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
+    endpoint = settings.s3_endpoint or place["endpoint_url"]
+    bundle = settings.ca_bundle if endpoint.startswith("https://") else None
+    return s3_profile.Account(key, secret, endpoint, place["region"], bundle and bundle.absolute())
 
 
 def _content(file: Path) -> str:

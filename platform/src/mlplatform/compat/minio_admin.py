@@ -67,6 +67,27 @@ def add_key(admin: Any, key: str, secret: str, policy: dict[str, object], descri
             raise
 
 
+def change_key(admin: Any, key: str, policy: dict[str, object], description: str) -> None:
+    """Change policy and description of an access key; MinIO would remove a policy that is not sent.
+
+    Args:
+        admin: client of an account that may change keys.
+        key: name of the key.
+        policy: as in `add_key`.
+        description: as in `add_key`.
+
+    Raises:
+        minio.error.MinioAdminException: MinIO rejects the request, or the key does not exist.
+        urllib3.exceptions.HTTPError: MinIO does not answer.
+    """
+    from minio.minioadmin import _COMMAND
+
+    body = {"newPolicy": policy, "newDescription": description}
+    encrypted = _encrypted(json.dumps(body).encode(), admin._provider.retrieve().secret_key)
+    place = {"accessKey": key}
+    admin._url_open(method="POST", command=_COMMAND.SERVICE_ACCOUNT_UPDATE, query_params=place, body=encrypted)
+
+
 def status_of(error: Any) -> int:
     """Return the HTTP status of a MinioAdminException."""
     return int(error._code)

@@ -34,6 +34,19 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def private_file(path: Path) -> Iterator[Path]:
+    """Yield an empty file with mode 0600 that replaces another as `new_file` does; its folder is created with 0700.
+
+    Raises:
+        OSError: the file cannot be written or renamed; `path` is as it was.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with new_file(path) as draft:
+        draft.touch(mode=0o600)
+        yield draft
+
+
+@contextmanager
 def new_folder(destination: Path, is_replaceable: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
     """Yield a folder to fill beside `destination`; it replaces that at the end, and is removed after an error.
 

@@ -21,6 +21,7 @@ from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
 from mlplatform.gateway.control.outages import Outages
+from mlplatform.gateway.control.person_keys import PersonKeys
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
 from mlplatform.gateway.http import audit as http_audit
@@ -100,7 +101,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
-    keys = _access_keys(config)
+    keys = _access_keys(config, config.attempts_account)
     reconciler = Reconciler(
         *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
         rules=Rules(config.grace_seconds, config.overdue_seconds),
@@ -123,6 +124,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine, tokens.forget)
+    person_keys = PersonKeys(store.engine, _access_keys(config, config.people_account))
     services = _services(config)
     secrets = Secrets(store.engine, _key(config.secrets_key_path))
     check = TokenCheck(token.read, audit, tokens, services)
@@ -143,7 +145,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await upgrade.upgrade(store.engine)
         packages.tidy()
-        tasks = [asyncio.create_task(work) for work in (reconciler.run(), logs.run(), retention.run(), messenger.run())]
+        works = (reconciler.run(), logs.run(), retention.run(), messenger.run(), person_keys.run())
+        tasks = [asyncio.create_task(work) for work in works]
         for task in tasks:
             task.add_done_callback(_exit_with)
         try:
@@ -175,7 +178,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_logs.routes(logs),
             *http_starts.routes(starts, metrics),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check).routes(),
+            *PeopleRoutes(people, tokens, check, person_keys, config.s3_port).routes(),
             *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
             *http_utilisation.routes(overview, reconciler, utilisation),
@@ -216,11 +219,11 @@ def _kinds(
     return kinds
 
 
-def _access_keys(config: GatewaySettings) -> AccessKeys | None:
-    """Return the access keys of attempts, if the stack has a MinIO of its own."""
-    if config.attempts_account is None or config.s3_endpoint is None or config.s3_external:
+def _access_keys(config: GatewaySettings, account: Path | None) -> AccessKeys | None:
+    """Return the access keys below an account, if the stack has a MinIO of its own."""
+    if account is None or config.s3_endpoint is None or config.s3_external:
         return None
-    return AccessKeys(config.s3_endpoint, read_s3_account(config.attempts_account))
+    return AccessKeys(config.s3_endpoint, read_s3_account(account))
 
 
 def _mail_server(config: GatewaySettings) -> MailServer | None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlplatform.errors import StorageError
+from mlplatform.errors import AccessError, StorageError
 from mlplatform.files import atomic, checksums, progress
 from mlplatform.files.checksums import Sums
 from mlplatform.files.progress import Counter
@@ -186,7 +186,7 @@ def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Ma
         key = f"{prefix}/{path}"
         store.upload(file, key, moved.add)
         if _state(file) != before[path]:
-            store.delete(key)
+            _discard(store, key)
             raise StorageError(f"{file} changed during the upload; upload it again when nothing writes to it.")
 
     missing = {path: file for path, file in files.items() if there.get(f"{prefix}/{path}") != before[path][0]}
@@ -194,6 +194,17 @@ def _send(store: ObjectStore, prefix: str, files: Mapping[str, Path], before: Ma
         return
     total = sum(before[path][0] for path in missing)
     progress.run("Uploading", total, [partial(send, path, file) for path, file in missing.items()])
+
+
+def _discard(store: ObjectStore, key: str) -> None:
+    """Delete a file whose contents do not have its checksum.
+
+    With an account that may only add files, it is emptied, so that the next upload replaces it.
+    """
+    try:
+        store.delete(key)
+    except AccessError:
+        store.write(key, "")
 
 
 def _state(file: Path) -> tuple[int, int]:

@@ -16,6 +16,10 @@ _JOBS = re.compile("job(-[0-9a-f]{8})?")
 ATTEMPTS = "attempts"
 """Account below which the gateway makes a key for each attempt of a person's job, and removes it after the attempt."""
 
+PEOPLE = "people"
+"""Account below which the gateway makes a key for each token of a person. Not `attempts`: a key can remove all keys of
+its account, and a job must not end the access of people."""
+
 # MinIO lets every account do this for itself, whatever its policy allows, unless a policy denies it: make keys that
 # never expire and outlive a rotation, and change its own password, which locks out everybody who shares the account.
 _FOR_ITSELF = [
@@ -25,10 +29,15 @@ _FOR_ITSELF = [
 NO_NEW_KEYS: list[dict[str, object]] = [{"Effect": "Deny", "Action": _FOR_ITSELF}]
 """Statements that keep an account from making access keys of its own."""
 
-NO_OTHER_KEYS: list[dict[str, object]] = [
-    {"Effect": "Deny", "Action": ["admin:UpdateServiceAccount", "admin:CreateUser"]}
-]
-"""Statements that let an account make and remove access keys of its own, and change neither those nor itself."""
+OWN_KEYS: dict[str, list[dict[str, object]]] = {
+    ATTEMPTS: [{"Effect": "Deny", "Action": ["admin:UpdateServiceAccount", "admin:CreateUser"]}],
+    # For the policy of a key whose owner changes teams. MinIO has no narrower right (`cmd/admin-handlers-users.go`).
+    PEOPLE: [
+        {"Effect": "Allow", "Action": ["admin:UpdateServiceAccount"]},
+        {"Effect": "Deny", "Action": ["admin:CreateUser"]},
+    ],
+}
+"""Statements for each account that makes and removes access keys of its own; it cannot change its own password."""
 
 # No action of a policy covers STS' AssumeRole: each account may open sessions of up to a year, which outlive a rotation
 # too. In a session, and with a key that an account has made for itself, requests have the principal AssumedRole.
@@ -75,7 +84,7 @@ class Key:
 def found_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Iterator[Key]:
     """Yield users that are not among `accounts`, and access keys that a user has made.
 
-    Those of attempts are left out: the gateway removes each with its attempt, also one that it has not made.
+    Those of attempts and people are left out: the gateway removes each that has ended, also one that it has not made.
 
     Args:
         admin: client of the root account.
@@ -84,7 +93,7 @@ def found_keys(admin: MinioAdmin, accounts: Collection[str], root: str) -> Itera
     """
     users = sorted(json.loads(admin.user_list()))
     yield from (Key(user) for user in users if user not in accounts)
-    for owner in (*(user for user in users if user != ATTEMPTS), root):
+    for owner in (*(user for user in users if user not in OWN_KEYS), root):
         made = json.loads(admin.list_service_account(owner)).get("accounts") or []
         yield from (Key(key["accessKey"], owner) for key in made)
 

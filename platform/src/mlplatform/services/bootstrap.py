@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mlplatform.compat import mlflow_audit, mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
 from mlplatform.errors import SettingsError
-from mlplatform.services.access_keys import ATTEMPTS, NO_NEW_KEYS, NO_OTHER_KEYS, NO_SESSIONS, found_keys
+from mlplatform.services.access_keys import ATTEMPTS, NO_NEW_KEYS, NO_SESSIONS, OWN_KEYS, PEOPLE, found_keys
 from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
 from mlplatform.services.object_store import make_external_buckets
 from mlplatform.services.secret_files import SECRETS as SECRETS
@@ -57,6 +57,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "job": {"ray": _WRITE, "datasets": _READ},
     # The sum of what the keys of attempts may do, each of which has a policy of its own (`gateway/control/`).
     ATTEMPTS: {"ray": _WRITE, "datasets": _READ, TEAMS_BUCKET: _ADD},
+    # The sum of what the keys of people may do, which have policies of their own as well.
+    PEOPLE: {"ray": _READ, "datasets": _ADD, TEAMS_BUCKET: _WRITE},
     "person": {"ray": _WRITE, "datasets": _WRITE, TEAMS_BUCKET: _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
     "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
 }
@@ -162,9 +164,9 @@ def make_buckets() -> None:
     for account, rights in RIGHTS.items():
         allowed = [statement for bucket in rights for statement in _statements(bucket, rights[bucket])]
         # The console opens a session for each person who logs in; requests with a key of an account count as one.
-        if account not in ("person", ATTEMPTS):
+        if account not in ("person", *OWN_KEYS):
             allowed += NO_SESSIONS
-        _grant(admin, account, [*allowed, *(NO_OTHER_KEYS if account == ATTEMPTS else NO_NEW_KEYS)])
+        _grant(admin, account, [*allowed, *OWN_KEYS.get(account, NO_NEW_KEYS)])
     _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}, *NO_NEW_KEYS])
     print("MinIO: buckets, accounts and policies are as declared.")
 

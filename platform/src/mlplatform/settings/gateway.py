@@ -91,6 +91,12 @@ class GatewaySettings(EnvironmentSettings):
     """File with the account at MinIO below which each attempt of a person's job gets an access key; None: all jobs use
     the account that is mounted into the nodes."""
 
+    people_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_ACCOUNT")
+    """File with the account at MinIO below which each token of a person gets an access key; None: people have none."""
+
+    s3_port: int = Field(9000, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_S3_PORT")
+    """Port on the host where people reach MinIO."""
+
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
     tracking_account: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_ACCOUNT")

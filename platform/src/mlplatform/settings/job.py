@@ -21,7 +21,7 @@ from mlplatform.settings.load import EnvironmentSettings, label_selector
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
 _OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
-_OF_ONE_PROCESS |= {"mlflow_tokens_uri"}
+_OF_ONE_PROCESS |= {"mlflow_tokens_uri", "ca_bundle"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -59,6 +59,9 @@ class Settings(EnvironmentSettings):
 
     s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
     """File with the account for the S3 server; boto3 and pyarrow read it by themselves."""
+
+    ca_bundle: Path | None = Field(None, validation_alias="SSL_CERT_FILE")
+    """File with certificates that HTTPS clients of this process trust; None for the usual ones."""
 
     job_id: str | None = Field(None, validation_alias="MLPLATFORM_JOB_ID")
     """Submission id of the job that this process belongs to; None outside of jobs."""
@@ -182,6 +185,16 @@ class Settings(EnvironmentSettings):
 def default_token_file() -> Path:
     """Return the file that Ray's clients read without a setting (`ray/_private/authentication` of Ray 2.60)."""
     return Path.home() / ".ray" / "auth_token"
+
+
+def aws_credentials_file() -> Path:
+    """Return the file with accounts that AWS clients read without a setting."""
+    return Path.home() / ".aws" / "credentials"
+
+
+def aws_config_file() -> Path:
+    """Return the file beside it with addresses and regions."""
+    return Path.home() / ".aws" / "config"
 
 
 def mlflow_credentials_file() -> Path:

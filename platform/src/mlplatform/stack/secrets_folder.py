@@ -58,6 +58,7 @@ FILES: dict[str, _Write] = {
     "minio_mlflow": lambda path: s3_account("mlflow", path),
     "minio_gateway": lambda path: s3_account("gateway", path),
     "minio_attempts": lambda path: s3_account("attempts", path),
+    "minio_people": lambda path: s3_account("people", path),
     "minio_job": lambda path: s3_account("job", path),
     "minio_person": lambda path: s3_account("person", path),
     "minio_backup": lambda path: s3_account("backup", path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,19 +100,31 @@ def s3_errors(uri: str) -> Iterator[None]:
     """Translate botocore's errors into the platform's own; the message names `uri`."""
     from botocore import exceptions
 
-    server = settings().s3_endpoint or "Amazon S3"
     try:
         yield
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         raise AccessError(
-            f"There are no credentials for {uri}; set AWS_SHARED_CREDENTIALS_FILE to a file with a key for {server}."
+            f"There are no credentials for {uri}; set AWS_SHARED_CREDENTIALS_FILE to a file with a key for {_server()}."
         ) from error
     except exceptions.ClientError as error:
-        raise _rejection(uri, server, error.response) from error
+        raise _rejection(uri, _server(), error.response) from error
     except exceptions.BotoCoreError as error:
         raise UnreachableError(
-            f"The storage at {server} does not answer ({error}); start it or correct AWS_ENDPOINT_URL."
+            f"The storage at {_server()} does not answer ({error}); start it or correct AWS_ENDPOINT_URL."
         ) from error
+
+
+def _server() -> str:
+    """Return the S3 server's address: that of the settings, or of the AWS profile that `mlplatform login` writes."""
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import Session
+
+    if address := settings().s3_endpoint:
+        return address
+    profile: dict[str, str] = {}
+    with suppress(BotoCoreError):  # the error that is reported may be one of the profile
+        profile = Session().get_scoped_config()
+    return profile.get("endpoint_url", "Amazon S3")
 
 
 def _rejection(uri: str, server: str, response: Any) -> Exception:

@@ -30,12 +30,15 @@ class StandInMinio:
 
     code: str = "SlowDownWrite"
     users: dict[str, list[str]] = field(default_factory=dict)
+    may_change: bool = True
+    """False: the account may not change keys."""
 
     @property
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route(f"{ADMIN}/add-service-account", self._add, methods=["PUT"]),
+                Route(f"{ADMIN}/update-service-account", self._update, methods=["POST"]),
                 Route(f"{ADMIN}/delete-service-account", self._delete, methods=["DELETE"]),
                 Route(f"{ADMIN}/list-service-accounts", self._list),
                 Route(f"{ADMIN}/list-users", self._users),
@@ -51,6 +54,18 @@ class StandInMinio:
         self.keys[body["accessKey"]] = body
         return self._encrypted({"credentials": {"accessKey": body["accessKey"], "secretKey": body["secretKey"]}})
 
+    async def _update(self, request: Request) -> Response:
+        body = json.loads(decrypted(await request.body()))
+        if refusal := self._refusal(request):
+            return refusal
+        if not self.may_change:
+            return _error(403, "AccessDenied")
+        if request.query_params["accessKey"] not in self.keys:
+            return _error(404, "XMinioInvalidIAMCredentials")
+        changed = {"policy": body["newPolicy"], "description": body["newDescription"]}
+        self.keys[request.query_params["accessKey"]] |= changed
+        return Response(status_code=204)
+
     async def _delete(self, request: Request) -> Response:
         if refusal := self._refusal(request):
             return refusal
@@ -62,8 +77,9 @@ class StandInMinio:
         if refusal := self._refusal(request):
             return refusal
         user = request.query_params["user"]
-        names = list(self.keys) if user == ACCOUNT else self.users.get(user, [])
-        return self._encrypted({"accounts": [{"accessKey": name} for name in names] or None})
+        keys = self.keys if user == ACCOUNT else {name: {} for name in self.users.get(user, [])}
+        listed = [{"accessKey": name, "description": key.get("description", "")} for name, key in keys.items()]
+        return self._encrypted({"accounts": listed or None})
 
     async def _users(self, request: Request) -> Response:
         return self._refusal(request) or self._encrypted({name: {} for name in (ACCOUNT, *self.users)})

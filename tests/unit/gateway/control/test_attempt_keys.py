@@ -15,8 +15,8 @@ from test_attempt_tokens import PASSWORD, started
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import housekeeping
-from mlplatform.gateway.control.attempt_rights import policy
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
+from mlplatform.gateway.control.key_rights import attempt_policy
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.upstream.access_keys import AccessKeys
@@ -60,7 +60,7 @@ def test_attempt_gets_key_with_rights_of_its_job(gateway: Gateway, minio: StandI
     (made,) = minio.keys.values()
     assert (variables[KEY], variables[KEY_SECRET]) == (made["accessKey"], made["secretKey"])
     assert variables[PASSWORD] == f"mlp_{made['accessKey']}_{made['secretKey']}"
-    assert made["policy"] == policy("mine", "vision")
+    assert made["policy"] == attempt_policy("mine", "vision")
     assert made["description"] == "job mine, attempt 1"
 
 

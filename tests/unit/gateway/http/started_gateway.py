@@ -23,6 +23,8 @@ from mlplatform.settings.gateway import GatewaySettings
 LOG = "starts-0123456789abcdef.jsonl"
 METRICS_TOKEN = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
+S3_PORT = 9900
+"""Port at which people reach the object store."""
 
 
 def line(cold: str | None = None, role: str = "worker", attempt: object = "1", job: object = "mine") -> bytes:
@@ -44,6 +46,10 @@ class StartedGateway:
     prometheus: bool = False
     secrets_key: str | None = None
     wheels: Path | None = None
+    s3: tuple[str, str, str] | None = None
+    """Address of MinIO, and name and secret of the account below which people get keys."""
+
+    s3_external: str | None = None
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -67,6 +73,10 @@ class StartedGateway:
             shipper_token_path=self.folder / "shipper_token" if self.shipper_token else None,
             wheels=self.wheels,
             secrets_key_path=self._secrets_key_path(),
+            s3_endpoint=self.s3[0] if self.s3 else None,
+            s3_external=self.s3_external,
+            s3_port=S3_PORT,
+            people_account=self._people_account(),
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
         )
@@ -76,6 +86,13 @@ class StartedGateway:
             return None
         path = self.folder / "secrets_key"
         path.write_text(self.secrets_key)
+        return path
+
+    def _people_account(self) -> Path | None:
+        if self.s3 is None:
+            return None
+        path = self.folder / "minio_people"
+        path.write_text("[default]\naws_access_key_id = {1}\naws_secret_access_key = {2}\n".format(*self.s3))
         return path
 
     @contextmanager

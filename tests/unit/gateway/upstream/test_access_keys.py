@@ -29,12 +29,29 @@ def test_key_is_added_listed_and_removed_repeatedly(minio: StandInMinio, address
         keys = AccessKeys(address, (ACCOUNT, SECRET))
         for _ in range(2):
             await keys.add("key", "secret", {"Version": "2012-10-17", "Statement": []}, "job mine, attempt 1")
-        assert await keys.all() == {"key"}
+        assert await keys.all() == {"key": "job mine, attempt 1"}
         for _ in range(2):
             await keys.remove("key")
-        assert await keys.all() == set()
+        assert await keys.all() == {}
 
     asyncio.run(scenario())
+
+
+def test_rights_of_key_are_changed(minio: StandInMinio, address: str) -> None:
+    former: dict[str, object] = {"Version": "2012-10-17", "Statement": []}
+    present: dict[str, object] = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": ["admin:*"]}]}
+
+    async def scenario() -> None:
+        keys = AccessKeys(address, (ACCOUNT, SECRET))
+        await keys.add("key", "secret", former, "person alice")
+        await keys.change("key", present, "person alice, changed")
+        with pytest.raises(StorageError, match="XMinioInvalidIAMCredentials"):
+            await keys.change("other", present, "")
+
+    asyncio.run(scenario())
+    assert minio.keys["key"]["policy"] == present
+    assert minio.keys["key"]["description"] == "person alice, changed"
+    assert minio.keys["key"]["secretKey"] == "secret"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.control.attempt_rights import policy
+from mlplatform.gateway.control.key_rights import attempt_policy
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.schema import TokenRow
-from mlplatform.gateway.people.tokens import issue
+from mlplatform.gateway.people.tokens import issue, parts
 from mlplatform.gateway.upstream.access_keys import AccessKeys
 
 _OWN_ACCOUNT = {
@@ -58,8 +58,8 @@ class AttemptTokens:
         account = {"MLFLOW_TRACKING_USERNAME": job.person, "MLFLOW_TRACKING_PASSWORD": token}
         if self._keys is None or _OWN_ACCOUNT & (job.runtime_env.get("env_vars") or {}).keys():
             return account
-        key, secret = _parts(token)
-        await self._keys.add(key, secret, policy(job.id, job.team), f"job {job.id}, attempt {attempt.number}")
+        key, secret = parts(token)
+        await self._keys.add(key, secret, attempt_policy(job.id, job.team), f"job {job.id}, attempt {attempt.number}")
         return {**account, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
 
     @transaction
@@ -73,14 +73,14 @@ class AttemptTokens:
         if self._keys is not None:
             await self._remove_keys(self._keys, ended)
         await self._delete(ended)
-        self._issued = {name: token for name, token in self._issued.items() if _parts(token)[0] not in ended}
+        self._issued = {name: token for name, token in self._issued.items() if parts(token)[0] not in ended}
 
     async def _remove_keys(self, keys: AccessKeys, ended: Collection[str]) -> None:
         """Remove keys of ended attempts and, once per process, those without a token, as after a restore."""
         unknown: set[str] = set()
         if not self._compared:
             # Read in this order: a token is stored before its key is made.
-            unknown = await keys.all() - set(await self._all())
+            unknown = (await keys.all()).keys() - set(await self._all())
         for key in (*ended, *unknown):
             await keys.remove(key)
         self._compared = True
@@ -103,9 +103,3 @@ class AttemptTokens:
     @transaction
     def _delete(self, session: Session, token_ids: Collection[str]) -> None:
         session.execute(delete(TokenRow).where(TokenRow.id.in_(token_ids)))
-
-
-def _parts(token: str) -> tuple[str, str]:
-    """Return id and secret of a token."""
-    _, token_id, secret = token.split("_")
-    return token_id, secret

@@ -208,7 +208,7 @@ class Tokens:
             old.revoked = now
         issued = issue(session, "person", row.person, now)
         after = {"expires": issued.expires.isoformat(timespec="seconds")}
-        record(session, Actor(row.person, "code", address), "log-in", f"token {_id_of(issued)}", after=after)
+        record(session, Actor(row.person, "code", address), "log-in", f"token {parts(issued.token)[0]}", after=after)
         return issued
 
     @transaction
@@ -261,8 +261,10 @@ def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -
     return NewToken(f"{PREFIX}{token_id}_{secret}", owner, expires)
 
 
-def _id_of(issued: NewToken) -> str:
-    return issued.token.split("_")[1]
+def parts(token: str) -> tuple[str, str]:
+    """Return id and secret of a token."""
+    _, token_id, secret = token.split("_")
+    return token_id, secret
 
 
 def _random(letters: str, length: int) -> str:

@@ -1,4 +1,4 @@
-"""Access keys of attempts at MinIO, below an account that only the gateway holds."""
+"""Access keys at MinIO, below an account that only the gateway holds."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ class AccessKeys:
         """
         await self._request(lambda: minio_admin.add_key(self._admin, key, secret, policy, description))
 
+    async def change(self, key: str, policy: dict[str, object], description: str) -> None:
+        """Change what a key may do, with the arguments of `add`; StorageError if it does not exist."""
+        await self._request(lambda: minio_admin.change_key(self._admin, key, policy, description))
+
     async def remove(self, key: str) -> None:
         """Delete a key; do nothing if it does not exist."""
 
@@ -55,10 +59,10 @@ class AccessKeys:
 
         await self._request(request)
 
-    async def all(self) -> set[str]:
-        """Return the names of all keys; takes 0.2 s of CPU time."""
+    async def all(self) -> dict[str, str]:
+        """Return the descriptions of all keys by name; takes 0.2 s of CPU time."""
         listed = await self._request(lambda: self._admin.list_service_account(self._account))
-        return {found["accessKey"] for found in json.loads(listed).get("accounts") or []}
+        return {found["accessKey"]: found.get("description", "") for found in json.loads(listed).get("accounts") or []}
 
     async def _request(self, request: Callable[[], _T]) -> _T:
         return await to_thread.run_sync(self._translated, request)
@@ -84,4 +88,4 @@ class AccessKeys:
                     f"MinIO at {self._endpoint} rejects the account {self._account} ({code}); `make up` sets its "
                     "password and rights again."
                 ) from error
-            raise StorageError(f"MinIO at {self._endpoint} rejects a key of an attempt ({status}, {code}).") from error
+            raise StorageError(f"MinIO at {self._endpoint} rejects an access key ({status}, {code}).") from error
