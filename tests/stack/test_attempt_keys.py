@@ -13,13 +13,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from host import CHECKOUT, Stack, wait_for
-from minio.credentials import StaticProvider
-from minio.error import MinioAdminException
-from minio.minioadmin import MinioAdmin
+from minio_keys import administers_nothing
 from persons import Person, submit
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.credentials import read_s3_account
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 
@@ -78,20 +75,7 @@ def test_key_administers_nothing_and_ends_with_its_attempt(stack: Stack, people:
         key, secret = wait_for(lambda: account_in(jobs.logs(job)), "the account in the log")
         s3 = client(stack, key, secret)
         s3.list_objects_v2(Bucket="ray")
-        admin = MinioAdmin(
-            endpoint=f"127.0.0.1:{stack.settings.minio_port}", credentials=StaticProvider(key, secret), secure=False
-        )
-        parent, _ = read_s3_account(stack.root / "secrets/minio_attempts")
-        for request in (
-            lambda: admin.add_service_account(),
-            lambda: admin.add_service_account(access_key="tries-key", secret_key=secrets.token_hex(16)),
-            lambda: admin.update_service_account(access_key=key, secret_key=secrets.token_hex(16)),
-            lambda: admin.user_add(parent, secrets.token_hex(16)),
-            lambda: admin.policy_set("person", user=parent),
-            lambda: admin.user_list(),
-        ):
-            with pytest.raises(MinioAdminException, match="Status: 403"):
-                request()
+        administers_nothing(stack, key, secret, "attempts")
     finally:
         jobs.stop(job)
     jobs.wait(job, timeout_s=60)

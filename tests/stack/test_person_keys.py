@@ -15,12 +15,8 @@ import boto3
 import pytest
 from figures import count
 from host import CHECKOUT, Stack, wait_for
-from minio.credentials import StaticProvider
-from minio.error import MinioAdminException
-from minio.minioadmin import MinioAdmin
+from minio_keys import administers_nothing
 from persons import Person, administer, log_in
-
-from mlplatform.credentials import read_s3_account
 
 pytestmark = pytest.mark.costly(
     "gateway/control/person_keys.py", "gateway/control/key_rights.py", "client/s3_profile.py", "services/bootstrap.py"
@@ -134,20 +130,7 @@ def test_key_administers_nothing_and_ends_with_its_token(stack: Stack, alice: Pe
     key, secret = key_of(alice)
     assert alice.token_file.read_text().strip() == f"mlp_{key}_{secret}"
     assert not refused(alice)
-    admin = MinioAdmin(
-        endpoint=f"127.0.0.1:{stack.settings.minio_port}", credentials=StaticProvider(key, secret), secure=False
-    )
-    parent, _ = read_s3_account(stack.root / "secrets/minio_people")
-    for request in (
-        lambda: admin.add_service_account(),
-        lambda: admin.add_service_account(access_key="tries-key", secret_key=secrets.token_hex(16)),
-        lambda: admin.update_service_account(access_key=key, secret_key=secrets.token_hex(16)),
-        lambda: admin.user_add(parent, secrets.token_hex(16)),
-        lambda: admin.policy_set("person", user=parent),
-        lambda: admin.user_list(),
-    ):
-        with pytest.raises(MinioAdminException, match="Status: 403"):
-            request()
+    administers_nothing(stack, key, secret, "people")
     administer(stack, "tokens", "revoke", key)
     began = time.monotonic()
     wait_for(lambda: refused(alice), "the key to be refused", ENDS_SECONDS)
