@@ -141,10 +141,11 @@ test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
 
-soak: .venv/light/ready .venv/dev  ## Run the long repetitions that CI leaves out
-	$(LIGHT)/pytest -n 4 -m soak tests/unit
-	.venv/bin/pytest --record -m "soak or costly or lesson" tests/embedded
-	tests/stack/run.sh --record -m "soak or costly or lesson" tests/stack
+soak: OPTIONS = --record $(if $(AGAIN),,--unpassed) -m "soak or costly or lesson" $(PYTEST)
+soak: .venv/light/ready .venv/dev  ## Run the tests that CI leaves out and that have not passed in their present state (AGAIN=1: all)
+	$(LIGHT)/pytest -n 4 $(OPTIONS) tests/unit
+	.venv/bin/pytest $(OPTIONS) tests/embedded
+	tests/stack/run.sh $(OPTIONS) tests/stack
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))

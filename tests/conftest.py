@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,25 @@ from mlplatform.storage import fence
 Answer = tuple[int, str]
 Become = Callable[[int], None]
 
-RECORD = pytest.StashKey[costly.Record]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="record in passed.txt which costly tests pass")
+    parser.addoption("--unpassed", action="store_true", help="leave out what has passed in its present state")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Not in the processes of pytest-xdist, whose reports the main process gets.
+    if config.getoption("record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(costly.Record())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave costly tests to `make soak`, but for those that changed and a few, if whole tiers are run."""
+    if config.getoption("unpassed"):
+        passed = [item for item in items if costly.has_passed(item)]
+        config.hook.pytest_deselected(items=passed)
+        items[:] = [item for item in items if item not in passed]
     if not all(Path(argument).is_dir() for argument in config.args):
         return
     chosen = costly.choose(items, costly.state() + " ".join(config.args))
@@ -38,11 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("unpassed") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
-    if item.config.getoption("record") and (report.when == "call" or report.failed):
-        item.config.stash.setdefault(RECORD, costly.Record()).note(item, report.passed)
+    if item.config.getoption("record") and (entry := costly.entry(item)):
+        report.entry = asdict(entry)
     return report
 
 

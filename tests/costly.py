@@ -5,15 +5,20 @@ Such a test names the files and folders that it covers, relative to the package 
     @pytest.mark.costly("stack/backup.py", "compose")
 
 `passed.txt` has the digest of these, and of the test's own file, in the state in which the test last passed. Whoever
-names a file, or one test, runs it in any case, and `make soak` runs all. With `long=True`, a test of five minutes or
-more is never drawn.
+names a file, or one test, runs it in any case. With `long=True`, a test of five minutes or more is never drawn.
+
+`@pytest.mark.soak("compose")` marks a repetition that only `make soak` runs. It names its files too, if no mark
+`costly` does, and is recorded on a line of its own. `make soak` leaves out what has passed in its present state, so a
+run that was interrupted continues with the next.
 """
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +54,7 @@ def choose(items: Iterable[pytest.Item], seed: str) -> selection.Selection:
     """
     costly: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if digest(item) and not item.get_closest_marker("soak"):
+        if digest(item) and not is_repetition(item):
             costly.setdefault(name(item), []).append(item)
     chosen = selection.select(
         {each: digest(cases[0]) for each, cases in costly.items()},
@@ -62,32 +67,88 @@ def choose(items: Iterable[pytest.Item], seed: str) -> selection.Selection:
     )
     for left in costly.keys() - {*chosen.changed, *chosen.drawn}:
         for item in costly[left]:
-            item.add_marker(pytest.mark.soak)
+            item.add_marker(pytest.mark.soak(left=True))
     return chosen
 
 
+def has_passed(item: pytest.Item) -> bool:
+    """Return whether a costly test, a repetition or a lesson has passed in its present state."""
+    value = digest(item)
+    return item.get_closest_marker("passed") is not None or (
+        bool(value) and selection.read(PASSED).get(name(item)) == value
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A test's line in `passed.txt`; the reports of its cases carry it, from other processes too.
+
+    Attributes:
+        name: path and function of the test.
+        digest: of its present state.
+        cases: number of its cases in this run.
+    """
+
+    name: str
+    digest: str
+    cases: int
+
+
+def entry(item: pytest.Item) -> Entry | None:
+    """Entry of a costly test or repetition; None of another test."""
+    value = digest(item)
+    return Entry(name(item), value, cases(item.session)[name(item)]) if value else None
+
+
+def cases(session: pytest.Session) -> Counter[str]:
+    """Number of cases of each costly test in this run, by name."""
+    if CASES not in session.stash:
+        session.stash[CASES] = Counter(name(item) for item in session.items if digest(item))
+    return session.stash[CASES]
+
+
+CASES = pytest.StashKey[Counter[str]]()
+
+
 class Record:
-    """Record of the costly tests that pass in this run; it counts against a test if one of its cases fails."""
+    """Plugin that records the costly tests that pass in this run: at least one case passes, and none fails."""
 
     def __init__(self) -> None:
+        self._ended: Counter[str] = Counter()
+        self._passed: set[str] = set()
         self._failed: set[str] = set()
 
-    def note(self, item: pytest.Item, passed: bool) -> None:
-        """Write whether a test has passed in its current state, if it is a costly one."""
-        value, test = digest(item), name(item)
-        if not passed:
-            self._failed.add(test)
-        if value:
-            known = selection.read(PASSED)
-            selection.record(test, "failed" if test in self._failed else value, known, PASSED)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write that a test has failed, or that the last of its cases has passed."""
+        if not (found := getattr(report, "entry", None)):
+            return
+        entry = Entry(**found)
+        if report.failed:
+            self._failed.add(entry.name)
+            self._write(entry.name, "failed")
+        elif report.when == "call" and report.passed:
+            self._passed.add(entry.name)
+        elif report.when == "teardown":
+            self._ended[entry.name] += 1
+            if self._ended[entry.name] == entry.cases and entry.name in self._passed - self._failed:
+                self._write(entry.name, entry.digest)
+
+    def _write(self, name: str, value: str) -> None:
+        selection.record(name, value, selection.read(PASSED), PASSED)
 
 
 def name(item: pytest.Item) -> str:
-    """Path and function of a test, without its parameters; only the path if the whole file is marked."""
+    """Path and function of a test, without its parameters; only the path if the whole file is marked `costly`."""
     path = item.path.relative_to(TESTS).as_posix()
     marked = [node for node, _ in item.iter_markers_with_node("costly")]
     whole = any(isinstance(node, pytest.Module) for node in marked)
-    return path if whole else f"{path}::{item.name.partition('[')[0]}"
+    test = path if whole else f"{path}::{item.name.partition('[')[0]}"
+    return f"{test} (soak)" if is_repetition(item) else test
+
+
+def is_repetition(item: pytest.Item) -> bool:
+    """Return whether a test itself is marked `soak`, instead of being left out of this run by `choose`."""
+    return any("left" not in marker.kwargs for marker in item.iter_markers("soak"))
 
 
 def is_long(item: pytest.Item) -> bool:
@@ -96,8 +157,9 @@ def is_long(item: pytest.Item) -> bool:
 
 
 def digest(item: pytest.Item) -> str:
-    """Digest of a test's file and of the code that it covers; empty if the test is not costly."""
-    paths = [str(path) for marker in item.iter_markers("costly") for path in marker.args]
+    """Digest of a test's file and of the code that it covers; empty if the test names no code."""
+    marks = (*item.iter_markers("costly"), *item.iter_markers("soak"))
+    paths = [str(path) for marker in marks for path in marker.args]
     return digest_of((item.path.relative_to(CHECKOUT).as_posix(), *paths)) if paths else ""
 
 

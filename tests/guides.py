@@ -135,8 +135,8 @@ def parsed(path: Path) -> ast.Module:
 
 
 def is_marked(nodes: list[ast.expr]) -> bool:
-    """Return whether one of the decorators or marks is the mark `soak`."""
-    return any(ast.unparse(node) == "pytest.mark.soak" for node in nodes)
+    """Return whether one of the decorators or marks is the mark `soak`, with the files that it covers or without."""
+    return any(ast.unparse(getattr(node, "func", node)) == "pytest.mark.soak" for node in nodes)
 
 
 def is_costly(nodes: list[ast.expr]) -> bool:

@@ -46,7 +46,7 @@ def state() -> str:
 
 
 def each(share: int, place: str, can_run: Callable[[Lesson], bool], own: Callable[[Lesson], bool]) -> Any:
-    """Parametrize a test with lessons; those that this commit does not select are marked `soak`.
+    """Parametrize a test with lessons; those that this commit does not select are marked `soak`, as in `costly`.
 
     Args:
         share: number of lessons to draw, besides those that changed.
@@ -55,23 +55,30 @@ def each(share: int, place: str, can_run: Callable[[Lesson], bool], own: Callabl
         own: whether the tier runs a lesson when it changes.
     """
     lessons = {lesson.name: lesson for lesson in LESSONS if can_run(lesson)}
+    digests, passed = {name: digest(lesson) for name, lesson in lessons.items()}, selection.read()
     selected = selection.select(
-        {name: digest(lesson) for name, lesson in lessons.items()},
+        digests,
         own=[name for name, lesson in lessons.items() if own(lesson)],
         long=[name for name, lesson in lessons.items() if lesson.long],
-        passed=selection.read(),
+        passed=passed,
         share=share,
         seed=state() + place,
     )
     if selected.left:
         warnings.warn(f"Changed lessons that are left to `make soak`: {', '.join(selected.left)}", stacklevel=2)
-    run = {*selected.changed, *selected.drawn}
-    cases = [pytest.param(lessons[name], id=name, marks=[] if name in run else [pytest.mark.soak]) for name in lessons]
-    return pytest.mark.parametrize("lesson", cases)
+    left = lessons.keys() - {*selected.changed, *selected.drawn}
+    marks = {
+        name: ([pytest.mark.soak(left=True)] if name in left else [])
+        + ([pytest.mark.passed] if passed.get(name) == digests[name] else [])
+        for name in lessons
+    }
+    return pytest.mark.parametrize(
+        "lesson", [pytest.param(lesson, id=name, marks=marks[name]) for name, lesson in lessons.items()]
+    )
 
 
 def record(lesson: Lesson, config: pytest.Config) -> None:
-    """Record that a lesson has passed in its current state, if this is `make soak`, which runs all of them."""
+    """Record that a lesson has passed in its current state, if this is `make soak`."""
     if "lesson" in config.option.markexpr:
         selection.record(lesson.name, digest(lesson), known=[each.name for each in LESSONS])
 

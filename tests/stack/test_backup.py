@@ -32,6 +32,15 @@ MOVED = {
 }
 """Another host, as far as the stack can tell: other names, addresses, volumes, secrets and ports."""
 
+COVERED = (
+    "compose/backup.yaml",
+    "gateway/migrations",
+    "services/backup",
+    "stack/backup.py",
+    "stack/backup_timer.py",
+    "stack/unfinished.py",
+)
+
 STEPS = 240
 """The training outlasts a backup on a slow machine; it hurries afterwards."""
 
@@ -99,15 +108,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
     }
 
 
-@pytest.mark.costly(
-    "compose/backup.yaml",
-    "gateway/migrations",
-    "services/backup",
-    "stack/backup.py",
-    "stack/backup_timer.py",
-    "stack/unfinished.py",
-    long=True,
-)
+@pytest.mark.costly(*COVERED, long=True)
 def test_restored_stack_has_everything_and_resumes_jobs(
     stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, tmp_path: Path
 ) -> None:
@@ -172,7 +173,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     assert not [problem for problem in problems if "backup" in problem or "could not run" in problem], problems
 
 
-@pytest.mark.soak
+@pytest.mark.soak(*COVERED)
 def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Trained, tmp_path: Path) -> None:
     target = tmp_path / "backups"
     before = evidence(stack, trained.id)
@@ -190,7 +191,7 @@ def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Tra
     assert not stack.objects("ray", f"{later}/")
 
 
-@pytest.mark.soak
+@pytest.mark.soak(*COVERED)
 @pytest.mark.parametrize("round_", range(20))
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int

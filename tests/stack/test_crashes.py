@@ -68,7 +68,7 @@ def test_training_survives_crash_of_each_container(stack: Stack, jobs: Jobs, dra
     whole_again(stack)
 
 
-@pytest.mark.soak
+@pytest.mark.soak("compose", "gateway/control")
 def test_idle_containers_are_healthy_again_after_crash(stack: Stack) -> None:
     for service in long_running(stack):
         crash_until_healthy(stack, service)

@@ -163,7 +163,7 @@ def put_error(stack: Stack) -> str:
     return ""
 
 
-@pytest.mark.soak
+@pytest.mark.soak("gateway/control/disks.py", "gateway/http/disks.py", "stack/checks/disks.py")
 def test_jobs_are_rejected_for_lack_of_space_and_accepted_again(stack: Stack) -> None:
     def submit() -> httpx.Response:
         with stack.ray as gateway:

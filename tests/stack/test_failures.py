@@ -130,7 +130,7 @@ def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -
     assert {node["raylet"]["nodeId"] for node in stack.alive_nodes()} == nodes, "a node was killed"
 
 
-@pytest.mark.soak
+@pytest.mark.soak("gateway/control", "services/ray_node.py", "training")
 @pytest.mark.parametrize("service", ["mlflow", "postgres", "minio"])
 def test_one_minute_service_outage_loses_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
     steps = 40

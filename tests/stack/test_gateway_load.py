@@ -114,7 +114,7 @@ def long_list(stack: Stack) -> Iterator[None]:
 
 # The measured bound would fail on a busy CI machine, so only soak runs use it.
 @pytest.mark.usefixtures("long_list")
-@pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.soak("gateway/http", "gateway/jobs"))])
 def test_listing_many_jobs_is_fast(stack: Stack, bound: float) -> None:
     seconds = []
     with stack.ray as client:

@@ -25,6 +25,18 @@ from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
 # Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
+COVERED = (
+    "compose/hosts.yaml",
+    "compose/joined",
+    "images/link",
+    "services/hub.py",
+    "services/link.py",
+    "services/wireguard.py",
+    "stack/hosts.py",
+    "stack/invitation.py",
+    "stack/joining.py",
+)
+
 LOOK = """
 import json, pathlib, socket, boto3, mlflow, ray
 
@@ -100,17 +112,7 @@ def files(stack: Stack) -> Iterator[None]:
     stack.execute("ray-worker-0", "rm", "-f", "/shared/cache/second-host")
 
 
-@pytest.mark.costly(
-    "compose/hosts.yaml",
-    "compose/joined",
-    "images/link",
-    "services/hub.py",
-    "services/link.py",
-    "services/wireguard.py",
-    "stack/hosts.py",
-    "stack/invitation.py",
-    "stack/joining.py",
-)
+@pytest.mark.costly(*COVERED)
 def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, jobs: Jobs, tmp_path: Path) -> None:
     before = starts(hub)
     with second_host(hub, "platform", "link", "ray") as host:
@@ -146,7 +148,7 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         assert "second" not in hub.make("hosts").stdout
 
 
-@pytest.mark.soak
+@pytest.mark.costly(*COVERED, long=True)
 def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, jobs: Jobs) -> None:
     steps = 200
     # With one node here and one there, two ranks on different nodes are on both hosts.
@@ -178,7 +180,7 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
         host.make("leave")
 
 
-@pytest.mark.soak
+@pytest.mark.costly(*COVERED)
 def test_removed_host_is_cut_off(hub: Stack) -> None:
     with second_host(hub, "platform", "link", "ray") as host:
         joined(host)

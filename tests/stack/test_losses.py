@@ -168,7 +168,7 @@ def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
         assert "exit code" in tags["mlplatform.end_reason"]
 
 
-@pytest.mark.soak
+@pytest.mark.soak("gateway/control", "training")
 def test_recovery_time_is_bounded(stack: Stack, jobs: Jobs) -> None:
     """Medians of five on two cores: 45 s if a node is left, 90 s if Ray has to restart."""
     for what, bound in (("driver", 45), ("ray", 90)):

@@ -122,7 +122,7 @@ def test_cyclonedx_file_lists_packages_of_debian_and_python(checkout: Stack) -> 
     assert {name for name in debian if f"deb/debian/{name}" not in parts} == set()
 
 
-@pytest.mark.soak
+@pytest.mark.soak("images", "stack/sbom.py")
 @pytest.mark.parametrize(
     ("name", "part"),
     [

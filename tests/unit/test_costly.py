@@ -34,6 +34,13 @@ WHOLE = (
     "@pytest.mark.soak\ndef test_long(): pass\n"
 )
 
+LONG = (
+    'import pytest\nfrom pathlib import Path\npytestmark = pytest.mark.soak("code/a.py")\n'
+    "def test_early(): pass\n"
+    "@pytest.mark.parametrize('case', range(2))\n"
+    "def test_long(case):\n    if case and not Path('interrupted.no').exists(): pytest.exit('interrupted')\n"
+)
+
 
 class Checkout:
     """A checkout with six costly tests, each of which covers a file, and one that is not costly."""
@@ -113,7 +120,7 @@ def test_file_that_is_marked_counts_as_one_test(checkout: Checkout) -> None:
     assert "long" not in ran
     checkout.run("--record", "-m", "soak or costly", "tests/stack")
     recorded = (checkout.root / "tests/passed.txt").read_text()
-    assert re.findall(r"^\w{16}  (.*whole.*)$", recorded, re.M) == ["stack/test_whole.py"]
+    assert re.findall(r"^\w{16}  (.*whole.*)$", recorded, re.M) == ["stack/test_whole.py", "stack/test_whole.py (soak)"]
 
 
 def test_changed_test_itself_runs(checkout: Checkout) -> None:
@@ -128,6 +135,18 @@ def test_named_file_runs_completely(checkout: Checkout) -> None:
 def test_soak_runs_all(checkout: Checkout) -> None:
     checkout.write("code/a.py", "second")
     assert checkout.run("-m", "soak or costly", "tests/stack") == set("abcdef")
+
+
+def test_interrupted_soak_continues_with_the_rest(checkout: Checkout) -> None:
+    soak = ("--record", "--unpassed", "-m", "soak or costly", "tests/stack")
+    checkout.write("tests/stack/test_long.py", LONG)
+    with pytest.raises(AssertionError, match="interrupted"):
+        checkout.run(*soak)
+    checkout.write("interrupted.no", "")
+    assert checkout.run(*soak) == {"long"}
+    assert checkout.run(*soak) == set()
+    checkout.write("code/a.py", "second")
+    assert checkout.run(*soak) == {"a", "early", "long"}
 
 
 def test_failed_test_is_not_recorded_as_passed(checkout: Checkout) -> None:

@@ -9,7 +9,8 @@ from workload import generated
 
 from mlplatform.scheduling.queue import Rules, Start
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 8))]
+LONG = pytest.mark.soak("scheduling", "tests/bench/simulator")
+SEEDS = [1, *(pytest.param(seed, marks=LONG) for seed in range(2, 8))]
 
 
 def simulated(seed: int, rules: Rules) -> Result:

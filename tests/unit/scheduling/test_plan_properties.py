@@ -396,7 +396,7 @@ def test_invariants_hold_over_ten_thousand_steps() -> None:
     _run(200, 50)
 
 
-@pytest.mark.soak
+@pytest.mark.soak("scheduling")
 @pytest.mark.timeout(0)
 def test_invariants_hold_over_a_million_steps() -> None:
     _run(20_000, 50)
