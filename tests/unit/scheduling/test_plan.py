@@ -350,15 +350,15 @@ def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
 # --- explanations ---
 
 
-def test_every_waiting_job_has_a_place() -> None:
+def test_waiting_jobs_are_explained_in_their_order() -> None:
     waiting = [job(f"j{n}") for n in range(5)]
     says = queue(view([node("n0", 1)], waiting, [runs("r")]))
-    assert [(say.job, say.place) for say in says] == [(f"j{n}", n + 1) for n in range(5)]
+    assert [say.job for say in says] == [f"j{n}" for n in range(5)]
 
 
-def test_jobs_have_places_after_the_clock_was_set_back() -> None:
+def test_overdue_job_is_first_after_the_clock_was_set_back() -> None:
     says = queue(view([node("n0", 1)], [job("new"), job("old", since=OVERDUE), job("last")], [runs("r")]))
-    assert [(say.job, say.place) for say in says] == [("old", 1), ("new", 2), ("last", 3)]
+    assert [say.job for say in says] == ["old", "new", "last"]
 
 
 def test_forecast_runs_forward_by_the_limits() -> None:

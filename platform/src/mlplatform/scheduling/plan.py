@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Hashable, Iterable, Iterator
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.books import Books
@@ -40,8 +39,6 @@ from mlplatform.scheduling.reserve import Reservation, reserve
 from mlplatform.scheduling.room import asked
 from mlplatform.scheduling.state import State
 
-_NO_STARTS: Mapping[str, float | None] = MappingProxyType({})
-
 _AFTER_SHARES: Rank = (0.5,)
 """Rank between jobs within their shares and all others."""
 
@@ -52,43 +49,38 @@ _MOST_PASSES = 50
 that no other plan agrees with."""
 
 
-def plan(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> list[Action]:
+def plan(view: View) -> list[Action]:
     """Return what to do now, in the order in which to do it.
 
     Args:
         view: everything that is known.
-        latest_starts: latest starts by job id, as `forecast()` returns them, for the explanations.
 
     Returns:
         Starts, requests to leave and claims, and then an explanation for the first of each line of equal jobs; those
         behind it wait for the same reasons, and `queue()` has them all.
     """
     actions, last = _settle(view)
-    return [*actions, *last.explanations(latest_starts)]
+    return [*actions, *last.explanations()]
 
 
 def first_pass(view: View) -> list[Action]:
     """Return the actions of the first pass only, with its explanations: what to do should the passes not settle."""
     step = _Pass(State(view))
     step.run()
-    return [*step.actions, *step.explanations(_NO_STARTS)]
+    return [*step.actions, *step.explanations()]
 
 
-def queue(view: View, latest_starts: Mapping[str, float | None] = _NO_STARTS) -> list[Say]:
+def queue(view: View) -> list[Say]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered.
 
     If the plan does not settle, it is that of its first pass, which alone is executed.
-
-    Args:
-        view: everything that is known.
-        latest_starts: latest starts by job id.
     """
     try:
         _, last = _settle(view)
     except RuntimeError:
         last = _Pass(State(view))
         last.run()
-    return sorted(last.explanations(latest_starts, all_jobs=True), key=lambda say: say.place)
+    return sorted(last.explanations(all_jobs=True), key=lambda say: last.position(say.job))
 
 
 def _settle(view: View) -> tuple[list[Action], _Pass]:
@@ -326,15 +318,20 @@ class _Pass:
 
     # --- explanations ---
 
-    def explanations(self, latest_starts: Mapping[str, float | None], all_jobs: bool = False) -> Iterator[Say]:
+    def position(self, name: str) -> Rank:
+        """Return what orders the jobs that keep waiting: those with a claim are first, then the rank decides."""
+        job = self._state.waiting[name]
+        return (-1.0, job.sequence) if name in self._books.claims else self._ranking.rank(job)
+
+    def explanations(self, all_jobs: bool = False) -> Iterator[Say]:
         """Yield an explanation for the first job of each line and those with a claim, or for all jobs."""
-        state, places = self._state, self._ranking.places()
+        state = self._state
         kept = self._reservation
         latest = {kept.job.id: max(state.now, kept.time)} if kept and kept.time < math.inf else {}
         for name, claim in self._books.claims.items():
             latest[name] = claim.deadline + state.rules.hold_back_s
         for job, why in self._explained(all_jobs):
-            yield Say(job.id, why, places.of(job), latest_starts.get(job.id, latest.get(job.id)))
+            yield Say(job.id, why, latest.get(job.id))
 
     def _explained(self, all_jobs: bool) -> Iterator[tuple[WaitingJob, tuple[Reason, ...]]]:
         waiting, running = self._state.waiting, self._state.running

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
+from weakref import WeakValueDictionary
 
 from mlplatform.errors import SettingsError
 from mlplatform.scheduling.resources import Node, Request
@@ -120,13 +121,21 @@ class WaitingJob:
 
     @cached_property
     def line(self) -> Hashable:
-        """Equal for jobs that differ in nothing that the planner looks at but their arrival.
+        """Same object for jobs that differ in nothing that the planner looks at but their arrival.
 
-        It is computed once per object, so planning is faster if the same objects are in the next view.
+        It is computed once per job's object, so planning is faster if the same objects are in the next view.
         """
-        # The class by its value, since the hash of a member is computed in Python, for each job of each plan.
         parts = self.team, self.person, self.job_class.value, self.array, self.at_most, _bucket(self.limit_s)
-        return *parts, self.request.shape
+        return _LINES.setdefault((*parts, self.request.shape), _Line())
+
+
+class _Line:
+    """Name of a line. Each plan looks up the line of each job, and objects have faster hashes than tuples of tuples."""
+
+    __slots__ = ("__weakref__",)
+
+
+_LINES: WeakValueDictionary[Hashable, _Line] = WeakValueDictionary()
 
 
 @lru_cache(1024)
@@ -317,13 +326,11 @@ class Say:
 
     Attributes:
         reasons: the rules that keep it waiting.
-        place: its place among the waiting jobs, from 1.
         latest_start: time at which it starts if all jobs run up to their limits; None if unknown.
     """
 
     job: str
     reasons: tuple[Reason, ...]
-    place: int
     latest_start: float | None = None
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Callable
 
 from mlplatform.scheduling.books import Books
 from mlplatform.scheduling.decay import rate
@@ -19,8 +17,6 @@ from mlplatform.scheduling.state import State
 
 Rank = tuple[float, ...]
 """Position in the order, smaller is earlier; the last number is the job's own in the order of arrival."""
-
-_CLAIMED: Rank = (-1.0,)
 
 
 class Ranking:
@@ -40,6 +36,7 @@ class Ranking:
         """
         self._state = state
         self._books = books
+        self._now, self._overdue_s = state.now, state.rules.overdue_s
         self._used: dict[str, float] = {}
         self._first: dict[str, float] = defaultdict(lambda: math.inf)
         for group in state.groups:
@@ -48,7 +45,7 @@ class Ranking:
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for too long."""
-        return job.since + self._state.rules.overdue_s <= self._state.now
+        return job.since + self._overdue_s <= self._now
 
     def rank(self, job: WaitingJob) -> Rank:
         """Return a job's rank. While jobs start, ranks only become larger."""
@@ -74,24 +71,6 @@ class Ranking:
         if used is None:
             used = self._used[job.person] = self._state.view.usage.persons.get(job.person, 0.0)
         return 1.0, class_order(job.job_class), used, rate(held.gpus, held.cpus), job.sequence
-
-    def places(self) -> Places:
-        """Return the places of all jobs that wait, as of now."""
-        claims, waiting = self._books.claims, self._state.waiting
-        places = Places(self, claims)
-        for line in (line for group in self._state.groups for line in group.lines):
-            taken, rest = line.jobs[: line.position], line.jobs[line.position :]
-            rest = [job for job in taken if job.id in waiting and job.id not in claims] + rest
-            if self._state.view.claims:
-                rest = [job for job in rest if job.id not in claims]
-            # Not only the first ones may be overdue: if the clock was set back, a job is older than those before it.
-            if rest and self.is_overdue(min(rest, key=attrgetter("since"))):
-                places.add([job for job in rest if self.is_overdue(job)])
-                rest = [job for job in rest if not self.is_overdue(job)]
-            if rest:
-                places.add(rest)
-        places.count(waiting[job].sequence for job in claims)
-        return places
 
 
 class Order:
@@ -141,53 +120,3 @@ class Order:
     def drop(self) -> None:
         """Leave the line of the head out."""
         heapq.heappop(self._heap)
-
-
-class Places:
-    """Places of waiting jobs in the order of their ranks, from 1."""
-
-    def __init__(self, ranking: Ranking, claims: Container[str]) -> None:
-        """Begin without jobs.
-
-        Args:
-            ranking: the ranks, which do not change any more.
-            claims: ids of jobs with a claim, which are first.
-        """
-        self._ranking = ranking
-        self._claims = claims
-        self._teams: dict[tuple[str, Amount, bool], Rank] = {}
-        self._prefixes: dict[tuple[Hashable, bool], Rank] = {}
-        self._sequences: dict[Rank, list[int]] = defaultdict(list)
-        self._before: dict[Rank, int] = {}
-
-    def add(self, jobs: Sequence[WaitingJob]) -> None:
-        """Add jobs of one line that are all overdue, or all not."""
-        self._sequences[self._prefix(jobs[0])].extend(map(attrgetter("sequence"), jobs))
-
-    def count(self, claimed: Iterable[int]) -> None:
-        """Count the jobs before each rank, once all have been added.
-
-        Args:
-            claimed: sequence numbers of the jobs with a claim.
-        """
-        self._sequences[_CLAIMED] = sorted(claimed)
-        before = 0
-        for prefix in sorted(self._sequences):
-            self._sequences[prefix].sort()
-            self._before[prefix] = before
-            before += len(self._sequences[prefix])
-
-    def of(self, job: WaitingJob) -> int:
-        """Return the place of a job."""
-        prefix = _CLAIMED if job.id in self._claims else self._prefix(job)
-        return self._before[prefix] + bisect_left(self._sequences[prefix], job.sequence) + 1
-
-    def _prefix(self, job: WaitingJob) -> Rank:
-        """Return a job's rank without its number, which is equal for all such jobs of a line."""
-        line = job.line, self._ranking.is_overdue(job)
-        if line not in self._prefixes:
-            key = job.team, asked(job.request), line[1]
-            if key not in self._teams:
-                self._teams[key] = self._ranking.rank_of_team(*key)
-            self._prefixes[line] = *self._teams[key], *self._ranking.rank_in_team(job)[:-1]
-        return self._prefixes[line]

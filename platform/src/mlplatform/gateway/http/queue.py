@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import anyio.to_thread
@@ -89,11 +90,12 @@ def routes(explanations: Explanations) -> list[Route]:
         """Respond with the jobs that wait for resources; `job` selects one of them."""
         found = await explanations.read()
         wanted = request.query_params.get("job")
-        says = [say for say in found.says if wanted is None or say.job == wanted]
+        says = {place: say for place, say in enumerate(found.says, 1) if wanted is None or say.job == wanted}
         if wanted in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
             latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
-            says = [replace(say, latest_start=latest.get(say.job)) for say in says]
-        entries = [_entry(found.jobs[say.job], say) for say in says[:QUEUE_ENTRIES]]
+            says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
+        shown = islice(says.items(), QUEUE_ENTRIES)
+        entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
         at = _time(found.view.now) if found.view else None
         return JSONResponse({"at": at, "waiting": len(found.says), "entries": entries})
 
@@ -114,13 +116,13 @@ def requests(job: WaitingJob) -> str:
     return describe(amounts) or "nothing"
 
 
-def _entry(job: WaitingJob, say: Say) -> dict[str, Any]:
+def _entry(job: WaitingJob, place: int, say: Say) -> dict[str, Any]:
     return {
         "job": job.id,
         "person": job.person,
         "team": job.team,
         "array": job.array,
-        "place": say.place,
+        "place": place,
         "requests": requests(job),
         "since": _time(job.since),
         "latest_start": None if say.latest_start is None else _time(say.latest_start),

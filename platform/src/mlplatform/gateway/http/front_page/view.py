@@ -237,12 +237,12 @@ def _queued(found: Explained, shown: Collection[str]) -> dict[str, QueuedView]:
     has_teams = found.view is not None and any(name != DEFAULT_TEAM for name in found.view.teams)
     arrays = Counter(job.array for job in found.jobs.values())
     queued = {}
-    for say in found.says:
+    for place, say in enumerate(found.says, 1):
         if say.job in shown:
             job = found.jobs[say.job]
             reasons = [reason.text for reason in say.reasons]
             team, more = job.team if has_teams else "", arrays[job.array] - 1 if job.array else 0
-            queued[say.job] = QueuedView(say.place, team, requests(job), reasons, _next_minute(say.latest_start), more)
+            queued[say.job] = QueuedView(place, team, requests(job), reasons, _next_minute(say.latest_start), more)
     return queued
 
 
