@@ -328,6 +328,17 @@ def test_idle_job_is_reclaimed_even_within_its_share() -> None:
     assert asked(plan(view([node("n0")], [job("j", "b", 2)], running, [A, B]))) == ["lazy"]
 
 
+def test_borrower_leaves_though_its_team_has_an_idle_job_elsewhere() -> None:
+    """Without the idle job, the team would be within its share; but that job helps nobody, so it stays."""
+    running = [
+        runs("lazy", "b", {"n0": 1}, idle=True),
+        runs("more", "b", {"n1": 2}, started=NOW - HOUR),
+        runs("other", "c", {"n2": 1}),
+    ]
+    nodes, teams = [node("n0", 1), node("n1", 2), node("n2", 1)], [Team("a", 2, 32), Team("b", 2, 32), Team("c", 0, 0)]
+    assert asked(plan(view(nodes, [job("mine", "a", 2)], running, teams))) == ["more"]
+
+
 def test_room_of_idle_job_is_claimed_for_a_borrower() -> None:
     """Else the idle job, which is within its share, would start again before the job for which it has left."""
     running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]

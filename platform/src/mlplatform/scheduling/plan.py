@@ -238,6 +238,8 @@ class _Pass:
         """
         if within:
             victims, placement = self._victims(job, job.team, self._reclaim.for_share(job.team))
+            if placement is None:
+                victims, placement = self._victims(job, f"{job.team} alone", self._reclaim.from_borrowers(job.team))
         else:
             victims, placement = self._victims(job, "overdue", self._reclaim.for_overdue(job))
         if placement is None:
@@ -270,8 +272,7 @@ class _Pass:
         victims, placement = fewest(order, self._state.leaving(), job, self._books.later)
         if not victims:
             self._failed.add(key)
-            return [], None
-        return victims, placement
+        return victims, placement if victims else None
 
     def _ask(self, victims: list[RunningJob], job: WaitingJob, within: bool) -> None:
         deadline = self._state.now + self._state.rules.grace_s
@@ -325,8 +326,7 @@ class _Pass:
 
     def explanations(self, all_jobs: bool = False) -> Iterator[Say]:
         """Yield an explanation for the first job of each line and those with a claim, or for all jobs."""
-        state = self._state
-        kept = self._reservation
+        state, kept = self._state, self._reservation
         latest = {kept.job.id: max(state.now, kept.time)} if kept and kept.time < math.inf else {}
         for name, claim in self._books.claims.items():
             latest[name] = claim.deadline + state.rules.hold_back_s

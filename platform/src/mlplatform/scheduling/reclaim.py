@@ -29,20 +29,27 @@ class Reclaim:
             now: seconds since 1970.
         """
         self._shares = shares
-        held = [job for job in running if job.notice is None and any(shares.amount(job))]
-        overtime = [job for job in held if is_overtime(job, now) and not job.stays]
-        idle = [job for job in held if job.idle and not is_overtime(job, now) and not job.stays]
+        self._held = [job for job in running if job.notice is None and any(shares.amount(job))]
+        able = [job for job in self._held if not job.stays]
+        overtime = [job for job in able if is_overtime(job, now)]
+        idle = [job for job in able if job.idle and not is_overtime(job, now)]
         self._anybody = sorted(overtime, key=_youngest_first) + sorted(idle, key=_youngest_first)
-        self._lenders: dict[str, _Lender] = {}
-        if not shares.alone:
-            taken = {job.id for job in self._anybody}
-            teams: dict[str, list[RunningJob]] = defaultdict(list)
-            for job in held:
-                if job.id not in taken:
-                    teams[job.team].append(job)
-            for team, jobs in teams.items():
-                able = sorted((job for job in jobs if not job.stays), key=_youngest_first)
-                self._lenders[team] = _Lender(team, shares, jobs, able)
+        self._lenders = self._lenders_of(idle_stay=False)
+
+    def _lenders_of(self, idle_stay: bool) -> dict[str, _Lender]:
+        """Return each team with its jobs; jobs that leave for anybody count only if they stay, and are never asked."""
+        if self._shares.alone:
+            return {}
+        leave = {job.id for job in self._anybody}
+        teams: dict[str, list[RunningJob]] = defaultdict(list)
+        for job in self._held:
+            if idle_stay or job.id not in leave:
+                teams[job.team].append(job)
+        lenders = {}
+        for team, jobs in teams.items():
+            able = sorted((job for job in jobs if not job.stays and job.id not in leave), key=_youngest_first)
+            lenders[team] = _Lender(team, self._shares, jobs, able)
+        return lenders
 
     def for_anybody(self) -> Iterator[RunningJob]:
         """Yield the jobs that leave for any job: those at their limit, and idle ones."""
@@ -61,6 +68,14 @@ class Reclaim:
         yield from self._anybody
         yield from _borrowers({name: lender for name, lender in self._lenders.items() if name != team})
 
+    def from_borrowers(self, team: str) -> Iterator[RunningJob]:
+        """Yield only the borrowers of other teams, if the jobs that leave for anybody stay because they do not help.
+
+        A team that is beyond its share only with these has to return what it borrows, too.
+        """
+        lenders = self._lenders_of(idle_stay=True)
+        yield from _borrowers({name: lender for name, lender in lenders.items() if name != team})
+
     def for_overdue(self, job: WaitingJob) -> Iterator[RunningJob]:
         """Yield the jobs that may be asked to leave for an overdue job beyond its share, in this order.
 
@@ -77,6 +92,7 @@ class Reclaim:
         """Take jobs out of the index that are asked to leave."""
         names = {victim.id for victim in victims}
         self._anybody = [job for job in self._anybody if job.id not in names]
+        self._held = [job for job in self._held if job.id not in names]
         for victim in victims:
             if victim.team in self._lenders:
                 self._lenders[victim.team].leave(victim)
