@@ -361,6 +361,12 @@ def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
 # --- explanations ---
 
 
+def test_first_waiting_job_breaks_ties_between_teams() -> None:
+    """The jobs that wait when it is their turn count: a plan that was killed after its first start decides alike."""
+    waiting, teams = [job("a0", "a"), job("b0", "b"), job("a1", "a")], [Team("a", 1, 32), Team("b", 0, 0)]
+    assert started(plan(view([node("n0", 2)], waiting, teams=teams))) == ["a0", "b0"]
+
+
 def test_waiting_jobs_are_explained_in_their_order() -> None:
     waiting = [job(f"j{n}") for n in range(5)]
     says = queue(view([node("n0", 1)], waiting, [runs("r")]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 
 from mlplatform.scheduling.queue import JobClass, Reason, WaitingJob
 
@@ -51,9 +50,13 @@ class Group:
 
 
 def groups_of(waiting: Iterable[WaitingJob]) -> list[Group]:
-    """Sort waiting jobs into lines, and these into groups."""
+    """Sort waiting jobs into lines, and these into groups.
+
+    Args:
+        waiting: in the order of arrival.
+    """
     lines: dict[Hashable, list[WaitingJob]] = defaultdict(list)
-    for job in sorted(waiting, key=attrgetter("sequence")):
+    for job in waiting:
         lines[job.line].append(job)
     groups: dict[tuple[str, Hashable], Group] = {}
     for jobs in lines.values():

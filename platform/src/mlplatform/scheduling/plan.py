@@ -116,7 +116,7 @@ class _Pass:
             for line in group.lines:
                 line.position, line.obstacle = 0, None
                 line.advance(self._is_served)
-        self._ranking = Ranking(state, self._books)
+        self._ranking = Ranking(state, self._books, self._is_served)
 
     # --- the pass ---
 

@@ -24,24 +24,23 @@ class Ranking:
 
     Between teams, the one that uses less of its share is first; beyond the shares, the one that has borrowed less.
     Within a team, overdue jobs are first, then the class decides, then the person's use, then the arrival. Ties between
-    teams are broken by their first jobs, never by names.
+    teams are broken by the first jobs that still wait, never by names.
     """
 
-    def __init__(self, state: State, books: Books) -> None:
+    def __init__(self, state: State, books: Books, is_served: Callable[[WaitingJob], bool]) -> None:
         """Rank by what is held in the books, which change.
 
         Args:
             state: what is known.
             books: accounts of the pass.
+            is_served: whether a job has been started, or waits for others to leave.
         """
         self._state = state
         self._books = books
         self._now, self._overdue_s = state.now, state.rules.overdue_s
         self._used: dict[str, float] = {}
-        self._first: dict[str, float] = defaultdict(lambda: math.inf)
-        for group in state.groups:
-            firsts = [head.sequence for line in group.lines if (head := line.head)]
-            self._first[group.team] = min(self._first[group.team], *firsts, math.inf)
+        self._is_served = is_served
+        self._served: dict[str, int] = defaultdict(int)
 
     def is_overdue(self, job: WaitingJob) -> bool:
         """Return whether a job has waited for too long."""
@@ -53,7 +52,7 @@ class Ranking:
 
     def rank_of_team(self, team: str, amount: Amount, overdue: bool) -> Rank:
         """Return the first part of a rank, which orders the jobs of different teams."""
-        shares, first = self._books.shares, self._first[team]
+        shares, first = self._books.shares, self._first(team)
         if shares.includes(team, amount):
             return 0.0, shares.ratio(team), 0.0, first
         if overdue:
@@ -61,6 +60,14 @@ class Ranking:
         weight = self._state.view.teams[team].weight
         past = per_weight(self._state.view.usage.borrowed.get(team, 0.0), weight)
         return 2.0, past, per_weight(shares.beyond(team), weight), first
+
+    def _first(self, team: str) -> float:
+        """Return the number of a team's first job that still waits."""
+        jobs, served = self._state.arrivals[team], self._served[team]
+        while served < len(jobs) and self._is_served(jobs[served]):
+            served += 1
+        self._served[team] = served
+        return jobs[served].sequence if served < len(jobs) else math.inf
 
     def rank_in_team(self, job: WaitingJob) -> Rank:
         """Return the second part of a rank, which orders the jobs of a team; it begins with 0 if the job is overdue."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from mlplatform.scheduling.lines import groups_of
 from mlplatform.scheduling.queue import (
@@ -24,7 +26,11 @@ from mlplatform.scheduling.room import Room
 
 
 class State:
-    """A view that changes with each action."""
+    """A view that changes with each action.
+
+    Attributes:
+        arrivals: each team's waiting jobs in the order of arrival, also those that have been started since.
+    """
 
     def __init__(self, view: View) -> None:
         """Index a view, which is not changed.
@@ -35,7 +41,11 @@ class State:
         self.view = view
         self.now = view.now
         self.rules = view.rules
-        self.groups = groups_of(view.waiting)
+        arrived = sorted(view.waiting, key=attrgetter("sequence"))
+        self.groups = groups_of(arrived)
+        self.arrivals: dict[str, list[WaitingJob]] = defaultdict(list)
+        for job in arrived:
+            self.arrivals[job.team].append(job)
         self.waiting = {job.id: job for job in view.waiting}
         self.running = {job.id: job for job in view.running}
         self.claims = {claim.job: claim for claim in view.claims}
