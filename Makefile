@@ -138,8 +138,8 @@ test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debia
 test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK=folder: also the stack that `make up` started there)
 	.venv/bin/pytest -rfE $(if $(STACK),--running="$(STACK)") tests/gpu
 
-bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, QUICK=1 does not judge)
-	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS))
+bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, TEAM=name: as a person of it, QUICK=1 does not judge)
+	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TEAM),--team $(TEAM))
 
 soak: OPTIONS = --record $(if $(AGAIN),,--unpassed) -m "soak or costly or lesson" $(PYTEST)
 soak: .venv/light/ready .venv/dev  ## Run the tests that CI leaves out and that have not passed in their present state (AGAIN=1: all)

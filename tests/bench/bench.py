@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx
 from harness import Row, table, write
-from host import CHECKOUT
+from host import CHECKOUT, Stack
+from persons import administer, log_in
 from rich.console import Console
 from rows_gateway import burst, gateway, list_jobs
 from rows_operation import make_up, memory, recovery
@@ -25,6 +28,7 @@ from workbench import Bench, NotMeasuredError
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError, PlatformError
+from mlplatform.settings.job import Settings
 from mlplatform.stack import compose, env
 
 RESULTS = CHECKOUT / ".bench" / "results.json"
@@ -89,12 +93,28 @@ def measure(bench: Bench, names: Sequence[str], console: Console) -> bool:
     return measured_all and (bench.quick or all(row.result.holds for row in rows))
 
 
+@contextmanager
+def submitter(root: Path, team: str) -> Iterator[Settings]:
+    """Settings for submitting jobs with the shared token, or as a new person of a team, who is removed afterwards."""
+    shared = env.client_settings(root)
+    if not team:
+        yield shared
+        return
+    with tempfile.TemporaryDirectory() as home:
+        person = log_in(Stack(root), Path(home), "bench", team)
+        try:
+            yield shared.model_copy(update={"ray_auth_token_path": person.token_file})
+        finally:
+            administer(Stack(root), "people", "remove", person.name)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="checkout whose stack is running")
     parser.add_argument("--quick", action="store_true", help="one short pair per measurement, without judging")
     parser.add_argument("--rows", nargs="+", default=list(MEASUREMENTS), choices=MEASUREMENTS, metavar="NAME")
     parser.add_argument("--pairs", type=int, default=_PAIRS, help="pairs per row except the long ones; at least 2")
+    parser.add_argument("--team", default="", help="submit jobs as a new person of this team")
     args = parser.parse_args()
     if args.pairs < 2:
         parser.error(f"--pairs is {args.pairs}: an interval needs 2 or more.")
@@ -102,8 +122,10 @@ def main() -> int:
         missing = NEEDED - compose.running(args.root)
         if missing:
             raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
-        with Jobs(env.client_settings(args.root)) as jobs:
-            holds = measure(Bench(args.root, jobs, args.quick, args.pairs), args.rows, Console(width=170))
+        with submitter(args.root, args.team) as settings, Jobs(settings) as jobs:
+            token = settings.token_file if args.team else None
+            bench = Bench(args.root, jobs, args.quick, args.pairs, token)
+            holds = measure(bench, args.rows, Console(width=170))
     except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code

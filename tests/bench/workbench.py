@@ -34,12 +34,22 @@ class NotMeasuredError(Exception):
 class Bench:
     """The running stack, and helpers shared by the measurements."""
 
-    def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int) -> None:
+    def __init__(self, root: Path, jobs: Jobs, quick: bool, pairs: int, token: Path | None = None) -> None:
+        """Prepare to measure.
+
+        Args:
+            root: checkout whose stack runs.
+            jobs: client of the gateway, with the shared token or a person's.
+            quick: measure one short pair only.
+            pairs: number of pairs otherwise.
+            token: file with the token of the person who submits; None with the shared token.
+        """
         self.stack = Stack(root)
         self.quick = quick
         self.pairs = 1 if quick else pairs
         self.long_pairs = 1 if quick else LONG_PAIRS
         self.jobs = jobs
+        self._token = token
 
     # --- Jobs ---
 
@@ -148,6 +158,9 @@ class Bench:
         return folder
 
     def prepare(self) -> None:
+        """Copy to the containers what measures there."""
+        if self._token:
+            self.stack.write("notebook", f"{FOLDER}/token", self._token.read_text())
         for service in ("notebook", WORKERS[0]):
             self._copy(service, "scripts/stopwatch.py")
         self._copy(WORKERS[0], "scripts/trivial_torchrun.py")
