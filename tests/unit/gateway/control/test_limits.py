@@ -18,7 +18,6 @@ from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.plan import queue
 from mlplatform.scheduling.queue import Ask, Rules
 
 GRACE_S = 30.0
@@ -164,9 +163,8 @@ def test_limits_of_running_jobs_promise_a_latest_start(teams: int, gateway: Gate
             await settled(gateway, {"limited"})
             view = gateway.reconciler.starter.view
             assert view
-            (say,) = queue(view, forecast(view))
             (waiting,) = view.waiting
-            return say.latest_start, began, waiting.limit_s
+            return forecast(view)[waiting.id], began, waiting.limit_s
 
     latest, began, limit_s = asyncio.run(scenario())
     assert latest == pytest.approx(began + LIMIT_S + GRACE_S + 60, abs=1)
