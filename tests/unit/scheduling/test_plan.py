@@ -188,6 +188,12 @@ def test_second_claim_uses_what_the_first_leaves_over() -> None:
     assert [claim.job for claim in claims(actions)] == ["one", "two"]
 
 
+def test_plan_killed_between_request_and_claim_continues() -> None:
+    before = view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B])
+    ask, hold = effects(plan(before))
+    assert effects(plan(execute(before, [ask]))) == [hold]
+
+
 def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
     nodes = [node("n0", 4), node("n1", 4, alive=False)]
     running = [runs("a0", "a", {"n0": 2}), runs("b0", "b", {"n0": 2})]

@@ -248,13 +248,13 @@ class _Pass:
         return True
 
     def _hold(self, job: WaitingJob, victims: list[RunningJob], placement: Placement, within: bool) -> None:
-        """Let jobs leave, and claim for a waiting job what they leave."""
+        """Let jobs leave, and then claim what they leave for a waiting job: a claim on jobs that stay is void."""
         deadline = self._state.now + self._state.rules.grace_s
         latest = max(victim.notice.deadline if victim.notice else deadline for victim in victims)
         claim = Claim(job.id, frozenset(victim.id for victim in victims), latest, placement)
-        self._do(Hold(claim))
         self._books.claim(claim, job)
         self._ask(victims, job, within)
+        self._do(Hold(claim))
 
     def _victims(
         self, job: WaitingJob, name: str, order: Iterable[RunningJob]
