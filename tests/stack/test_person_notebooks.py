@@ -166,8 +166,9 @@ def test_idle_notebook_ends_and_starts_with_next_visit(stack: Stack, labs: dict[
         container = stack.container(bob.service)
         spin = f"import time\nend = time.time() + {2 * IDLE_S}\nwhile time.time() < end: pass\nopen('/tmp/done', 'w')"
         run("docker", "exec", "--detach", container, "python", "-c", spin)
-        wait_for(lambda: "while time" in run("docker", "top", container).stdout, "the start of the program", 60)
-        wait_for(lambda: "while time" not in run("docker", "top", container).stdout, "the end of the program", 60)
+        # `ps` may cut lines off after 80 columns.
+        wait_for(lambda: "python -c" in run("docker", "top", container).stdout, "the start of the program", 60)
+        wait_for(lambda: "python -c" not in run("docker", "top", container).stdout, "the end of the program", 60)
         assert run("docker", "exec", container, "ls", "/tmp/done").stdout
     finally:
         stack.set_env(NOTEBOOK_IDLE="2h")
