@@ -30,6 +30,11 @@ _IDLE = "Its GPUs have done nothing since "
 _EXCESS_ADVICE = "Request a larger part of a GPU, or let the program use less."
 
 
+def is_reported_idle(job: JobRow) -> bool:
+    """Return whether it was reported that a job's GPUs do nothing; only then may another job have them."""
+    return job.message.startswith(_IDLE)
+
+
 class GpuWatch:
     """Measurement of the GPUs of running jobs, with what follows from it.
 
@@ -107,7 +112,7 @@ class GpuWatch:
         """Let a job's message and log have since when its GPUs do nothing, once its team's time is over."""
         since = idle.idle_since if idle else None
         if not since or not idle_s or (now() - since).total_seconds() < idle_s:
-            if job.message.startswith(_IDLE):
+            if is_reported_idle(job):
                 await self._store.set_message(job.id, RUNNING_MESSAGE, State.RUNNING)
             return
         message = f"{_IDLE}{since:%H:%M} UTC, so another job may have them."

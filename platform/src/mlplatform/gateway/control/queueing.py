@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from mlplatform.gateway.audit.log import SHARED_TOKEN
 from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.jobs.notices import claim_of, notice_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
@@ -136,9 +137,9 @@ class Queue:
         return left, running
 
     def _is_idle(self, row: JobRow, attempt: AttemptRow) -> bool:
-        """Return whether a job's GPUs have done nothing for as long as its team allows."""
-        idle_s = self._idle_s.get(row.team or "")
-        return bool(idle_s and attempt.idle_since and (now() - attempt.idle_since).total_seconds() >= idle_s)
+        """Return whether a job's GPUs have done nothing for as long as its team allows, as was reported."""
+        idle_s, since = self._idle_s.get(row.team or ""), attempt.idle_since
+        return bool(idle_s and since and (now() - since).total_seconds() >= idle_s and is_reported_idle(row))
 
     def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:
         """Return the notice of an attempt; a job that is being stopped leaves too, and need not be asked."""
