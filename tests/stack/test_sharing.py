@@ -168,7 +168,7 @@ def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
     alice, bob = people["alice"], people["bob"]
     audio = json.loads(bob.asks("GET", "/platform/people").text)["people"]
     (teams_of_bob,) = [person["teams"] for person in audio if person["name"] == bob.name]
-    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "15s")
+    administer(stack, "teams", "set", *teams_of_bob, "--idle-after", "45s")
     with holding_gpu(jobs, 2) as holders:
         wait_for(lambda: all(jobs.get(job_id).status == "RUNNING" for job_id in holders), "both GPUs to be in use")
         (other,) = [job for job in holders if jobs.attempts(job)[0].node != "ray-worker-1"]
@@ -177,11 +177,12 @@ def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
         started.append(idle)
         wait_for(lambda: jobs.get(idle).status == "RUNNING", "bob's job")
         measured_gpu(0, GIB)
-        wait_for(lambda: "Its GPUs have done nothing since" in jobs.logs(idle), "the notification", 90)
+        wait_for(lambda: "Its GPUs have done nothing since" in jobs.logs(idle), "the notification", 120)
         borrower = submit(alice, "sleep", "1000", gpus=1)
         started.append(borrower)
         wait_for(lambda: jobs.get(borrower).status == "RUNNING", "the job that takes the idle GPU", GRACE_S + 60)
         assert "The job's GPUs are idle" in (jobs.attempts(idle)[0].leave_why or "")
+        wait_for(lambda: "no other job leaves for it until" in jobs.get(idle).message, "the idle job's reason", 60)
         jobs.stop(idle)
         jobs.stop(borrower)
         greedy = submit(alice, "sleep", "1000", gpus=0.5)

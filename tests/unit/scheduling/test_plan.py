@@ -358,6 +358,24 @@ def test_room_of_idle_job_is_claimed_for_a_borrower() -> None:
     assert next(action.within_share for action in first if isinstance(action, Start)) is False
 
 
+def test_job_with_idle_gpus_takes_nothing_back_for_a_while() -> None:
+    before = view([node("n0")], [job("lazy", "a", 4, yields_until=NOW + 1)], [runs("r", "b", {"n0": 8})], [A, B])
+    assert effects(plan(before)) == []
+    assert rules(plan(before), "lazy") == {"yields"}
+    assert asked(plan(replace(before, now=NOW + 1))) == ["r"]
+
+
+def test_job_with_idle_gpus_starts_where_they_are_free() -> None:
+    waiting = [job("lazy", "a", 4, yields_until=NOW + 1)]
+    assert started(plan(view([node("n0")], waiting, [runs("r", "b", {"n0": 4})], [A, B]))) == ["lazy"]
+
+
+def test_job_with_idle_gpus_delays_no_other_of_its_team() -> None:
+    waiting = [job("lazy", "a", 4, yields_until=NOW + 1), job("mine", "a", 4)]
+    actions = plan(view([node("n0")], waiting, [runs("r", "b", {"n0": 8})], [A, B]))
+    assert [claim.job for claim in claims(actions)] == ["mine"]
+
+
 def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
     running = [runs(f"over{n}", ends_by=NOW - 1) for n in range(3)]
     actions = plan(view([node("n0", 3)], [job("j0"), job("j1")], running))

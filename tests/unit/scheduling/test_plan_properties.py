@@ -49,6 +49,7 @@ Job = TypeVar("Job", WaitingJob, RunningJob)
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
 NAMES = ("a", "b", "c")
 MOST_KILLS = 300
+IDLE_S = 400.0
 
 REQUESTS = st.one_of(
     st.builds(lambda gpus, cpus: Request(Resources(cpus, gpus)), st.sampled_from([0, 0.5, 1, 2, 4]), st.integers(0, 4)),
@@ -80,6 +81,7 @@ class Queue(RuleBasedStateMachine):
         self.asked_at: dict[str, float] = {}
         self.asks: dict[str, int] = {}
         self.runtime: dict[str, float] = {}
+        self.idlers: set[str] = set()
 
     @initialize(gpus=st.lists(st.integers(0, 4), min_size=1, max_size=4), teams=TEAMS)
     def build(self, gpus: list[int], teams: list[tuple[int, float, Caps, Caps]]) -> None:
@@ -223,6 +225,8 @@ class Queue(RuleBasedStateMachine):
                 self._check_start(action)
             elif isinstance(action, Ask):
                 self._check_ask(action)
+                if next(job.idle for job in before.running if job.id == action.job):
+                    self.idlers.add(action.job)
             self.view = execute(before, [action])
 
     def _check_start(self, start: Start) -> None:
@@ -237,6 +241,7 @@ class Queue(RuleBasedStateMachine):
         victim = next(job for job in view.running if job.id == ask.job)
         assert victim.notice is None, "nobody is asked twice"
         assert ask.deadline >= view.now + RULES.grace_s
+        assert not any(job.id == ask.claimant and job.yields_until > view.now for job in view.waiting)
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
         if not overtime and not victim.idle:
             assert is_beyond_share(view, victim), "within its share nothing is taken back"
@@ -288,7 +293,8 @@ class Queue(RuleBasedStateMachine):
         if not shares.alone:
             for job in after.waiting:
                 claimed = job.id in {claim.job for claim in after.claims}
-                if not claimed and _is_uncapped(after, job) and _is_within(after, job):
+                yields = job.yields_until > after.now
+                if not (claimed or yields) and _is_uncapped(after, job) and _is_within(after, job):
                     assert not _could_take_back(after, shares, job), job
 
     def _leave(self, job: RunningJob, again: bool) -> None:
@@ -296,8 +302,10 @@ class Queue(RuleBasedStateMachine):
         if again:
             limit = None if job.ends_by is None else job.ends_by - job.started
             shape = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, self.view.now, limit)
-            back = WaitingJob(*shape, array=job.array, at_most=2 if job.array else None)
+            yields_until = self.view.now + IDLE_S if job.id in self.idlers else 0
+            back = WaitingJob(*shape, job.array, 2 if job.array else None, yields_until)
             self.view = replace(self.view, waiting=(*self.view.waiting, back))
+        self.idlers.discard(job.id)
 
 
 def _is_uncapped(view: View, job: WaitingJob) -> bool:

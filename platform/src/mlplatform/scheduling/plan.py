@@ -183,21 +183,21 @@ class _Pass:
     def _consider(self, order: Order, job: WaitingJob, within: bool) -> bool:
         """Start the first job of a group, or make room for it; return whether others of the group may start.
 
-        A line that only a cap or a reservation keeps waiting is left out. Room only shrinks during a pass, so once a
-        job does not fit, the others of its group do not either.
+        A line is left out that a cap or a reservation keeps waiting, or for which nobody leaves yet. Room only shrinks
+        during a pass, so once a job does not fit, the others of its group do not either.
         """
         if obstacle := self._books.capped.obstacle(job, asked(job.request)):
-            order.line.obstacle = obstacle
-            order.drop()
+            order.drop(obstacle)
             return True
         kept = self._kept_from(job, within)
-        placement = self._fitting.place(job, kept)
-        if placement is not None:
+        if (placement := self._fitting.place(job, kept)) is not None:
             self._start(job, placement, within)
             return True
         if kept and self._fitting.place(job) is not None:
-            order.line.obstacle = reasons.reserved(kept)
-            order.drop()
+            order.drop(reasons.reserved(kept))
+            return True
+        if job.yields_until > self._state.now:
+            order.drop(reasons.yields(job))
             return True
         return self._make_room(job, within)
 

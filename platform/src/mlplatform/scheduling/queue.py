@@ -106,6 +106,7 @@ class WaitingJob:
         limit_s: longest duration of an attempt; None if unlimited.
         array: id of the array that it belongs to; empty if none.
         at_most: jobs of its array that may run at the same time; None if unlimited.
+        yields_until: time until which nobody leaves for it, because its own GPUs were idle when it left; 0 if never.
     """
 
     id: str
@@ -118,6 +119,7 @@ class WaitingJob:
     limit_s: float | None = None
     array: str = ""
     at_most: int | None = None
+    yields_until: float = 0.0
 
     @cached_property
     def line(self) -> Hashable:
@@ -126,7 +128,7 @@ class WaitingJob:
         It is computed once per job's object, so planning is faster if the same objects are in the next view.
         """
         parts = self.team, self.person, self.job_class.value, self.array, self.at_most, _bucket(self.limit_s)
-        return _LINES.setdefault((*parts, self.request.shape), _Line())
+        return _LINES.setdefault((*parts, self.yields_until, self.request.shape), _Line())
 
 
 class _Line:
@@ -262,6 +264,9 @@ class Rule(StrEnum):
 
     RESERVED = "reserved"
     """Room is kept for a job that precedes it."""
+
+    YIELDS = "yields"
+    """Its GPUs were idle when it left, so for a while it only gets what is free."""
 
     CAP_PERSON = "cap-person"
     CAP_TEAM = "cap-team"

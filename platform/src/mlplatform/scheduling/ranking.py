@@ -10,7 +10,7 @@ from collections.abc import Callable
 from mlplatform.scheduling.books import Books
 from mlplatform.scheduling.decay import rate
 from mlplatform.scheduling.lines import Group, Line, class_order
-from mlplatform.scheduling.queue import WaitingJob
+from mlplatform.scheduling.queue import Reason, WaitingJob
 from mlplatform.scheduling.room import asked
 from mlplatform.scheduling.shares import Amount, per_weight
 from mlplatform.scheduling.state import State
@@ -124,6 +124,6 @@ class Order:
             heapq.heapreplace(self._heap, (current, number, line))
         return None
 
-    def drop(self) -> None:
-        """Leave the line of the head out."""
-        heapq.heappop(self._heap)
+    def drop(self, obstacle: Reason) -> None:
+        """Leave the line of the head out, which this obstacle keeps waiting."""
+        heapq.heappop(self._heap)[2].obstacle = obstacle

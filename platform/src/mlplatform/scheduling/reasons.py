@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from mlplatform.errors import CapacityError
 from mlplatform.scheduling import capacity
@@ -13,6 +14,9 @@ from mlplatform.scheduling.reserve import Reservation
 from mlplatform.scheduling.resources import Node, describe
 from mlplatform.scheduling.room import Room, asked
 from mlplatform.scheduling.shares import Amount, Shares
+
+IDLE = "The job's GPUs are idle"
+"""Beginning of the sentence for the owner of a job that leaves for this reason."""
 
 
 def lacks_room(job: WaitingJob, nodes: Sequence[Node], room: Room) -> Reason:
@@ -50,6 +54,16 @@ def reserved(reservation: Reservation) -> Reason:
     return Reason(Rule.RESERVED, f"Room is kept for {whose}, which precedes the job.")
 
 
+def yields(job: WaitingJob) -> Reason:
+    """Return until when nobody leaves for a job."""
+    until = datetime.fromtimestamp(job.yields_until, UTC)
+    return Reason(
+        Rule.YIELDS,
+        "The job waits until enough is free. It has left because its GPUs were idle, so no other job leaves for it "
+        f"until {until:%H:%M} UTC.",
+    )
+
+
 def waits_for(victims: Sequence[RunningJob], rule: Rule) -> Reason:
     """Return which jobs leave."""
     names = ", ".join(f"{job.id} ({job.person})" for job in victims)
@@ -76,7 +90,7 @@ def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
     if is_overtime(victim, now):
         return f"The job has reached its limit, and {whose} waits."
     if victim.idle:
-        return f"The job's GPUs are idle, and {whose} waits."
+        return f"{IDLE}, and {whose} waits."
     if shares is None:
         hours = (now - claimant.since) / 3600
         return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."

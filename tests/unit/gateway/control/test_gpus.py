@@ -111,6 +111,11 @@ def test_idle_job_is_notified_and_leaves_for_another_team(gateway: Gateway, use:
             await gateway.until(left)
             gateway.head.node = FREE
             await settled(gateway, {"next"})
+            gateway.head.node = IN_USE
+            # It is within its team's share, and would otherwise drive the other out at once.
+            await until_message(gateway, "no other job leaves for it until")
+            rows = await settled(gateway, {"next"})
+            assert rows["next"].attempts[0].leave_by is None
             return await mine(gateway), await gateway.logs.text("mine")
 
     job, log = asyncio.run(scenario())

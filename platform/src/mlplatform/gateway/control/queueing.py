@@ -14,7 +14,7 @@ from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
-from mlplatform.gateway.jobs.notices import claim_of, notice_of
+from mlplatform.gateway.jobs.notices import claim_of, left_idle, notice_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
@@ -108,9 +108,18 @@ class Queue:
                         since=since,
                         limit_s=row.limit_s,
                         at_most=row.at_most,
+                        yields_until=self._yields_until(row),
                     )
                 self._waiting[row.sequence] = job
         return list(self._waiting.values())
+
+    def _yields_until(self, row: JobRow) -> float:
+        """Return until when nobody leaves for a job whose GPUs were idle: as long as they were allowed to be.
+
+        Otherwise it would at once take back its team's share from the job that it has left for.
+        """
+        ends = [attempt.ended.timestamp() for attempt in row.attempts[-1:] if attempt.ended and left_idle(attempt)]
+        return ends[0] + self._idle_s.get(row.team or "", 0) if ends else 0.0
 
     def _running_jobs(
         self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]

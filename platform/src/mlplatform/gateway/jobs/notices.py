@@ -13,6 +13,7 @@ from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Leaving, State
 from mlplatform.scheduling.queue import Ask, Claim, Notice
+from mlplatform.scheduling.reasons import IDLE
 
 
 class Notices:
@@ -83,6 +84,11 @@ def notice_of(attempt: AttemptRow) -> Notice | None:
     if attempt.leave_by is None:
         return None
     return Notice(attempt.leave_by.timestamp(), attempt.claimant or "")
+
+
+def left_idle(attempt: AttemptRow) -> bool:
+    """Return whether an attempt was asked to leave because its GPUs were idle."""
+    return (attempt.leave_why or "").startswith(IDLE)
 
 
 def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:
