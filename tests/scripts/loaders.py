@@ -43,7 +43,9 @@ def train() -> None:
     rank = ray.train.get_context().get_world_rank()
     for number in range(start, STEPS):
         if number == STEPS // 2 and not start and rank == 1:
-            for _ in DataLoader(Batches(keep=True), num_workers=4):
+            # Lists, because a tensor is fetched from the process that made it: one that the kernel ends in between is a
+            # reset connection to its parent, and not an ended process.
+            for _ in DataLoader(Batches(keep=True), num_workers=4, collate_fn=list):
                 pass
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "state.json").write_text(json.dumps({"next": number + 1}))
