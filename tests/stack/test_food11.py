@@ -33,8 +33,8 @@ def lessons(stack: Stack, tmp_path: Path) -> Path:
     return folder
 
 
-def submit(jobs: Jobs, folder: Path, *arguments: str) -> str:
-    return jobs.submit(["python", "ray_food.py", *SMALL, *arguments], folder, name="food11")
+def submit(jobs: Jobs, folder: Path, *arguments: str, script: str = "ray_food.py") -> str:
+    return jobs.submit(["python", script, *SMALL, *arguments], folder, name="food11")
 
 
 def ended(jobs: Jobs, job_ids: Sequence[str]) -> list[Job]:
@@ -62,9 +62,14 @@ def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("food11")
 def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons: Path) -> None:
-    shape = ("--epochs=8", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
-    together = ended(jobs, [submit(jobs, lessons, *shape) for _ in range(3)])
-    one_by_one = [job for _ in range(3) for job in ended(jobs, [submit(jobs, lessons, *shape)])]
+    shutil.copy(CHECKOUT / "tests/scripts/slow_food.py", lessons)
+
+    def start() -> str:
+        shape = ("--epochs=8", "--gpus-per-worker=0.5", "--cpus-per-worker=1")
+        return submit(jobs, lessons, *shape, script="slow_food.py")
+
+    together = ended(jobs, [start() for _ in range(3)])
+    one_by_one = [job for _ in range(3) for job in ended(jobs, [start()])]
 
     for job in (*together, *one_by_one):
         assert [worker["GPU"] for worker in given(jobs, job.id)] == [0.5]
