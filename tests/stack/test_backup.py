@@ -201,6 +201,8 @@ def test_backup_while_twenty_jobs_write_restores_completely(
     target = tmp_path / "backups"
     stack.make("backup", f"TO={target}")
     states = {job_id: jobs.get(job_id).status for job_id in ids}
+    for job_id in ids:
+        jobs.stop(job_id)  # They would run beside those of the next round.
     stack.make("down")
     share_password(stack, moved)
     moved.make("restore", f"FROM={target}")

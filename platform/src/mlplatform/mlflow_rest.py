@@ -97,16 +97,23 @@ class MlflowRest:
         RejectedError: MLflow rejected the request itself.
     """
 
-    def __init__(self, tracking_uri: str, account: Account | None = None, timeout_s: float = _SECONDS) -> None:
+    def __init__(
+        self,
+        tracking_uri: str,
+        account: Account | None = None,
+        timeout_s: float = _SECONDS,
+        connect_s: float | None = None,
+    ) -> None:
         """Set up the client; it connects with the first request.
 
         Args:
             tracking_uri: address of MLflow, `http://` or `https://`.
             account: None means `own_account`.
             timeout_s: seconds without a byte after which MLflow counts as unavailable.
+            connect_s: seconds without a connection after which it does; None means `timeout_s`.
         """
         self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
-        self._http = httpx.Client(**self._server.options(timeout_s))
+        self._http = httpx.Client(**self._server.options(timeout_s, connect_s))
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +183,7 @@ class _Options(TypedDict, total=False):
     base_url: str
     auth: tuple[str, str] | None
     headers: dict[str, str]
-    timeout: float
+    timeout: httpx.Timeout
     verify: ssl.SSLContext | bool
 
 
@@ -187,14 +194,14 @@ class _Server:
     tracking_uri: str
     account: Account
 
-    def options(self, timeout_s: float) -> _Options:
+    def options(self, timeout_s: float, connect_s: float | None = None) -> _Options:
         variables = TrackingAccount.load()
         token = self.account.token
         return {
             "base_url": f"{self.tracking_uri.rstrip('/')}{_API}",
             "auth": self.account.login,
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
-            "timeout": timeout_s,
+            "timeout": httpx.Timeout(timeout_s, connect=timeout_s if connect_s is None else connect_s),
             "verify": _verification(self.tracking_uri, variables),
         }
 

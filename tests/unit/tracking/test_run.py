@@ -1,5 +1,6 @@
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -48,6 +49,22 @@ def test_unreachable_server_is_named_at_once(closed_port: int) -> None:
     address = f"http://127.0.0.1:{closed_port}"
     with pytest.raises(UnreachableError, match=f"MLflow at {address} .* does not answer"):
         server.check(address)
+
+
+def test_late_answer_is_awaited_for_its_own_time(serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = threading.Event()
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        hanging.wait(0.3)
+        return 200, "{}"
+
+    address = serve(answer)
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.1)
+    server.check(address)
+    monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.1)
+    with pytest.raises(UnreachableError, match=f"MLflow at {address} .* does not answer"):
+        server.check(address)
+    hanging.set()
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, AccessError), (404, UnreachableError)])

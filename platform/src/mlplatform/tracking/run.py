@@ -66,7 +66,7 @@ def job_run(
         MLflow's own `ActiveRun`, or None if nothing is tracked (reported in one sentence on stderr).
 
     Raises:
-        UnreachableError: MLflow does not answer within 5 s.
+        UnreachableError: MLflow accepts no connection within 5 s, or does not answer within 60 s.
         AccessError: MLflow rejected the account.
         FencedError: a later attempt of this job was started, and the run is now that attempt's.
     """

@@ -22,7 +22,10 @@ NOT_TRACKED = (
     "(`make up` without ONLY=ray) or set it to your MLflow server."
 )
 
-_PROBE_SECONDS = 5
+_CONNECT_SECONDS = 5.0
+
+_ANSWER_SECONDS = 60.0
+"""A server that accepts a connection is there: beside twenty jobs that started on two cores, it took over 5 s."""
 
 
 def uri() -> str | None:
@@ -93,14 +96,14 @@ def check(tracking_uri: str) -> None:
     """Send MLflow one request, without the minutes of retries that its client makes.
 
     Raises:
-        UnreachableError: nothing answers within 5 s, or the server is not MLflow.
+        UnreachableError: nothing accepts a connection within 5 s or answers within 60 s, or it is not MLflow.
         AccessError: MLflow rejected the account, or this node has none for Databricks.
     """
     if tracking_uri.partition(":")[0] == "databricks":
         _check_databricks(tracking_uri)
     if not tracking_uri.startswith(("http://", "https://")):
         return
-    with MlflowRest(tracking_uri, timeout_s=_PROBE_SECONDS) as mlflow:
+    with MlflowRest(tracking_uri, timeout_s=_ANSWER_SECONDS, connect_s=_CONNECT_SECONDS) as mlflow:
         try:
             mlflow.call("GET", "experiments/search", {"max_results": 1})
         except RejectedError as error:
