@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from failure_training import after_a_checkpoint, nothing_is_lost, starts, step, submit
+from failure_training import SCRIPTS, after_a_checkpoint, hurried, nothing_is_lost, starts, step, submit
 from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -191,22 +191,54 @@ def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Tra
     assert not stack.objects("ray", f"{later}/")
 
 
+def written(jobs: Jobs, job_id: str) -> int:
+    """Number of steps that a job of `writes.py` has logged."""
+    return len(re.findall(r"^wrote step \d+$", jobs.logs(job_id), re.M))
+
+
+def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
+    """Assert that a job of `writes.py` succeeds, with each step's metric exactly once and each step's artifact."""
+    with hurried(stack, job_id):
+        job = jobs.wait(job_id, timeout_s=300)
+    assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
+    (found,) = stack.runs_of(job_id)
+    assert found["info"]["status"] == "FINISHED"
+    query = {"run_id": found["info"]["run_id"], "metric_key": "step", "max_results": 1000}
+    points = stack.mlflow.get("/metrics/get-history", params=query).json()["metrics"]
+    assert sorted(int(point["value"]) for point in points) == list(range(steps))
+    folder = found["info"]["artifact_uri"].removeprefix("mlflow-artifacts:/")
+    for number in range(steps):
+        artifact = stack.s3.get_object(Bucket="mlflow-artifacts", Key=f"{folder}/steps/{number}.txt")
+        assert set(artifact["Body"].read().decode().splitlines()) == {f"{job_id} {number:06}"}
+
+
 @pytest.mark.soak(*COVERED)
 @pytest.mark.parametrize("round_", range(20))
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
 ) -> None:
-    ids = [submit(jobs, 20, 0.2) for _ in range(20)]
-    wait_for(lambda: sum(step(jobs, job_id) >= round_ % 5 for job_id in ids) >= 2, "two jobs that write", 300)
+    steps = 120  # of a second each, so that all jobs outlast the backup
+    trainings = [submit(jobs, steps, 1) for _ in range(2)]
+    command = ["python", "writes.py", f"--steps={steps}", "--pause=1"]
+    writers = [jobs.submit(command, SCRIPTS, name="writes") for _ in range(18)]
+    wait_for(
+        lambda: (
+            all(step(jobs, job_id) >= round_ % 5 for job_id in trainings)
+            and all(written(jobs, job_id) > round_ % 5 for job_id in writers)
+        ),
+        "twenty jobs that write",
+        300,
+    )
     target = tmp_path / "backups"
     stack.make("backup", f"TO={target}")
-    states = {job_id: jobs.get(job_id).status for job_id in ids}
-    for job_id in ids:
+    assert {jobs.get(job_id).status for job_id in trainings + writers} == {"RUNNING"}, "a job did not write all along"
+    for job_id in trainings + writers:
         jobs.stop(job_id)  # They would run beside those of the next round.
     stack.make("down")
     share_password(stack, moved)
     moved.make("restore", f"FROM={target}")
     with Jobs(client_settings(moved.root)) as restored:
-        for job_id in ids:
-            nothing_is_lost(moved, restored, job_id, 20)
-    print(f"round {round_}: states at the backup {states}")
+        for job_id in trainings:
+            nothing_is_lost(moved, restored, job_id, steps)
+        for job_id in writers:
+            all_steps_are_kept(moved, restored, job_id, steps)
