@@ -217,9 +217,10 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
 ) -> None:
-    steps = 30  # of four seconds each, so that all jobs outlast the backup
-    trainings = [submit(jobs, steps, 4) for _ in range(2)]
-    command = ["python", "writes.py", f"--steps={steps}", "--pause=4"]
+    # Four minutes in all: the backup of the thirteenth round once took longer than two.
+    steps = 40
+    trainings = [submit(jobs, steps, 6) for _ in range(2)]
+    command = ["python", "writes.py", f"--steps={steps}", "--pause=6"]
     writers = [jobs.submit(command, SCRIPTS, name="writes") for _ in range(18)]
     wait_for(
         lambda: (
