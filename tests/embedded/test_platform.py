@@ -15,7 +15,7 @@ import pytest
 from embedded import JOBS, command, processes, wait_for
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.errors import AccessError, JobError
+from mlplatform.errors import AccessError, HostError, JobError
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.local.processes import LOOPBACK, is_running
@@ -126,6 +126,15 @@ def test_submit_exits_nonzero_and_shows_job_error(reached: Settings, tmp_path: P
     assert "the data is missing" in done.stdout
     assert "ended FAILED" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_silent_program_is_named_with_end_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setattr("mlplatform.local.platform._START_SECONDS", 0)
+    with pytest.raises(HostError, match=r"^mlflow does not answer after 0 s; its log is .*mlflow\.log and ends with: "):
+        LocalPlatform(home).up()
+    left = [line for process in psutil.process_iter() if str(home) in (line := command(process))]
+    assert not left, "MLflow still runs"
 
 
 @pytest.fixture

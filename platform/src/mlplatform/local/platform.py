@@ -100,15 +100,15 @@ class LocalPlatform:
 
     def _wait_until_up(self, instance: Instance) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not self._programs_answer(instance):
+        while True:
             for process in instance.processes:
                 if not is_alive(process):
-                    log = self.home / "logs" / f"{process.name}.log"
-                    raise HostError(f"{process.name} did not start; its log is {log} and ends with: {_last_line(log)}")
+                    raise HostError(f"{process.name} did not start; {self._end_of_log(process.name)}")
+            silent = self._silent(instance)
+            if silent is None:
+                return
             if time.monotonic() > deadline:
-                raise HostError(
-                    f"The platform does not answer after {_START_SECONDS:.0f} s; its logs are in {self.home / 'logs'}."
-                )
+                raise HostError(f"{silent} does not answer after {_START_SECONDS:.0f} s; {self._end_of_log(silent)}")
             time.sleep(0.2)
 
     def _recovers(self, instance: Instance) -> bool:
@@ -127,14 +127,22 @@ class LocalPlatform:
         return {*programs.PROGRAMS, supervisor.NAME} <= names and self._programs_answer(instance)
 
     def _programs_answer(self, instance: Instance) -> bool:
-        if not all(map(is_alive, instance.processes)):
-            return False
-        if not all(map(_is_healthy, (f"{instance.tracking_uri}/health", f"{instance.ray_address}/platform/health"))):
-            return False
+        return all(map(is_alive, instance.processes)) and self._silent(instance) is None
+
+    def _silent(self, instance: Instance) -> str | None:
+        """Return the name of a program that does not answer, or None if all do."""
+        if not _is_healthy(f"{instance.tracking_uri}/health"):
+            return "mlflow"
+        if not _is_healthy(f"{instance.ray_address}/platform/health"):
+            return "gateway"
         # Asked directly: the gateway answers while Ray is down.
         behind = self._files.settings(instance).model_copy(update={"ray_address": instance.dashboard_address})
         with Jobs(behind) as jobs:
-            return jobs.is_up()
+            return None if jobs.is_up() else "ray"
+
+    def _end_of_log(self, program: str) -> str:
+        log = self.home / "logs" / f"{program}.log"
+        return f"its log is {log} and ends with: {_last_line(log)}"
 
     def _stop(self, instance: Instance | None) -> None:
         if instance is None:
