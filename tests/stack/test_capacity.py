@@ -124,7 +124,7 @@ def test_job_of_another_person_waits_its_turn(stack: Stack, jobs: Jobs) -> None:
 def test_infeasible_ray_request_appears_in_message_and_log(stack: Stack, jobs: Jobs, way: str) -> None:
     job_id = jobs.submit(["python", "hungry.py", way], SCRIPTS, name="hungry")
     expected = "One worker asks for 1000 CPUs; no node has more than 8 CPUs"
-    wait_for(lambda: expected in jobs.get(job_id).message, "the request in the job's message", 90)
+    wait_for(lambda: expected in jobs.get(job_id).message, "the request in the job's message", 240)
     wait_for(lambda: f"To end the job: mlplatform stop {job_id}" in jobs.logs(job_id), "the same in its log", 30)
     assert jobs.stop(job_id)
     assert jobs.wait(job_id, timeout_s=60).status == "STOPPED"
