@@ -52,6 +52,16 @@ def test_invalid_submission_is_rejected(words: tuple[str, ...], named: str, tmp_
     assert code == 1
 
 
+@pytest.mark.parametrize(
+    ("ending", "named"),
+    [("\n", "RAY_ADDRESS) does not answer"), ("\n/x", "use an address without control characters")],
+)
+def test_newline_in_address_causes_no_traceback(ending: str, named: str, closed_port: int) -> None:
+    error, code = refusal("jobs", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}{ending}")
+    assert named in error
+    assert code
+
+
 def test_unknown_option_after_script_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     done = mlplatform("submit", str(tmp_path / "train.py"), "--epochs", "8")

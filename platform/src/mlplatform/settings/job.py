@@ -117,6 +117,15 @@ class Settings(EnvironmentSettings):
     )
     """SQLAlchemy URI of the gateway's database, whose view `valid_tokens` has the tokens that MLflow accepts."""
 
+    @field_validator("ray_address")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        """Drop the newline of an address that a shell read from a file; httpx rejects it with a traceback."""
+        value = value.strip()
+        if not value.isprintable():
+            raise ValueError("use an address without control characters")
+        return value
+
     @field_validator("home")
     @classmethod
     def _expand(cls, value: Path) -> Path:
