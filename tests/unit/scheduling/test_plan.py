@@ -153,6 +153,14 @@ def test_freed_room_belongs_to_its_claimant() -> None:
     assert started(after) == ["mine"]
 
 
+def test_wait_for_ray_after_jobs_have_left_is_explained() -> None:
+    claim = Claim("mine", frozenset({"gone"}), NOW + 60, {"n0": {"GPU": 8}})
+    known = view([node("n0")], [job("mine", "a", 8)], [], [A, B], claims=[claim])
+    lagging = replace(known, nodes=[replace(known.nodes[0], free={"CPU": 64, "GPU": 0})])
+    (reason,) = explained(plan(lagging), "mine").reasons
+    assert reason.text.endswith("have left; Ray does not list them as gone yet.")
+
+
 def test_stuck_victim_is_replaced_by_others() -> None:
     running = [
         runs("stuck", "b", {"n0": 4}, notice=Notice(NOW - 61, "mine")),

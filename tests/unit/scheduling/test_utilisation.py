@@ -51,6 +51,17 @@ def test_processes_are_added_up_per_job(recorded: dict[str, Any]) -> None:
     ]
 
 
+def test_resources_held_by_processes_are_added_up_per_job(recorded: dict[str, Any]) -> None:
+    """Also those of the actor that runs an entry point; in a placement group, Ray lists each amount twice."""
+    found = read(recorded)
+    assert found.complete
+    assert found.held == {
+        "group": {"ray-worker-0": {"GPU": 1.0, "CPU": 1.0}},
+        "plain": {"ray-worker-0": {"GPU": 0.5}},
+        "task": {"ray-worker-0": {"GPU": 0.5, "CPU": 1.0}},
+    }
+
+
 def test_declared_gpus_without_measurement_are_listed(recorded: dict[str, Any]) -> None:
     recorded["details"][0]["gpus"] = []
     first, second = read(recorded).gpus
@@ -64,6 +75,7 @@ def test_node_whose_agent_has_not_reported_is_listed(recorded: dict[str, Any]) -
     assert found.nodes == [NodeUse("ray-worker-0", 4.0, 2.0)]
     assert [gpu.holders for gpu in found.gpus] == [{}, {}]
     assert found.jobs == []
+    assert not found.complete
 
 
 def test_lost_nodes_and_head_are_left_out(recorded: dict[str, Any]) -> None:

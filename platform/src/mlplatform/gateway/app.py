@@ -103,9 +103,9 @@ def create_app(config: GatewaySettings) -> Starlette:
     utilisation = UtilisationSource(head)
     keys = _access_keys(config, config.attempts_account)
     reconciler = Reconciler(
-        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, config.start_seconds),
+        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation),
+        start_seconds=config.start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
-        use=utilisation,
         keys=keys,
     )
     proxy = ReverseProxy(config.head)

@@ -65,7 +65,11 @@ def yields(job: WaitingJob) -> Reason:
 
 
 def waits_for(victims: Sequence[RunningJob], rule: Rule) -> Reason:
-    """Return which jobs leave."""
+    """Return which jobs leave; none if they have left, but Ray still counts their resources as used."""
+    if not victims:
+        return Reason(
+            rule, "The jobs that were asked to leave for the job have left; Ray does not list them as gone yet."
+        )
     names = ", ".join(f"{job.id} ({job.person})" for job in victims)
     return Reason(rule, f"The job waits for {names} to leave.")
 

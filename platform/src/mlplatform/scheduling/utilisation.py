@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlplatform.scheduling.listings import job_ids, supervised_job
+from mlplatform.scheduling.queue import Placement
 from mlplatform.scheduling.resources import Node
 
 _MIB = 1 << 20
 """Ray's unit of GPU memory."""
 
 # Ray writes `GPU_group_0_<id>` of a placement group in camel case, and lists each amount twice: for bundle and group.
-_GPU = re.compile(r"GPU(Group\d*[0-9A-Fa-f]{36})?")
+_NAMES = {resource: re.compile(rf"{resource}(Group\d*[0-9A-Fa-f]{{36}})?") for resource in ("GPU", "CPU")}
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,21 @@ class JobUse:
 
 @dataclass(frozen=True)
 class Utilisation:
-    """Everything that the nodes' agents report."""
+    """Everything that the nodes' agents report.
+
+    Attributes:
+        nodes: nodes that run jobs.
+        gpus: their GPUs.
+        jobs: jobs that have processes.
+        held: GPUs and CPUs that Ray has granted to the processes of each job, by job id.
+        complete: whether the agents of all these nodes have reported.
+    """
 
     nodes: Sequence[NodeUse]
     gpus: Sequence[GpuUse]
     jobs: Sequence[JobUse]
+    held: Mapping[str, Placement] = field(default_factory=dict)
+    complete: bool = True
 
 
 def utilisation_in(
@@ -113,7 +124,23 @@ def utilisation_in(
         [_node_use(node, measured.get(node.name, {})) for node in shown],
         [gpu for node in shown for gpu in _gpus(node, measured.get(node.name, {}), submitted)],
         [JobUse(job_id, round(cpus, 3), int(memory)) for job_id, (cpus, memory) in sorted(used.items())],
+        _held(shown, measured, submitted),
+        all(node.name in measured for node in shown),
     )
+
+
+def _held(
+    nodes: Sequence[Node], measured: Mapping[str, Mapping[str, Any]], submitted: Mapping[str, str]
+) -> dict[str, Placement]:
+    held: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    for node in nodes:
+        detail = measured.get(node.name, {})
+        for worker in detail.get("workers") or []:
+            if job_id := _owner(worker, detail.get("actors") or {}, submitted):
+                for resource in _NAMES:
+                    if slots := _slots(worker, resource):
+                        held[job_id][node.name][resource] += sum(slots.values())
+    return {job_id: {name: dict(amounts) for name, amounts in there.items()} for job_id, there in held.items()}
 
 
 def _node_use(node: Node, detail: Mapping[str, Any]) -> NodeUse:
@@ -131,7 +158,7 @@ def _gpus(node: Node, detail: Mapping[str, Any], submitted: Mapping[str, str]) -
     for worker in detail.get("workers") or []:
         if job_id := _owner(worker, detail.get("actors") or {}, submitted):
             processes[worker.get("pid", 0)] = job_id
-            for index, amount in _slots(worker).items():
+            for index, amount in _slots(worker, "GPU").items():
                 holders[index][job_id] += amount
     measured = detail.get("gpus") or []
     for index in range(max(len(measured), math.ceil(node.total.get("GPU", 0)))):
@@ -168,12 +195,12 @@ def _owner(worker: Mapping[str, Any], actors: Mapping[str, Any], submitted: Mapp
     return supervised_job(actor.get("name") or "") or submitted.get(worker.get("jobId", ""))
 
 
-def _slots(worker: Mapping[str, Any]) -> dict[int, float]:
-    """Return the amounts of the GPUs that a process holds, by index."""
+def _slots(worker: Mapping[str, Any], resource: str) -> dict[int, float]:
+    """Return the amounts of a resource that a process holds, by index: of the GPU, or 0 for CPUs."""
     amounts: dict[int, float] = {}
     stats = (worker.get("coreWorkerStats") or [{}])[0]
     for name, used in (stats.get("usedResources") or {}).items():
-        if _GPU.fullmatch(name):
+        if _NAMES[resource].fullmatch(name):
             for slot in used["resourceSlots"]:
                 index = int(slot.get("slot", 0))
                 amounts[index] = max(amounts.get(index, 0), slot["allocation"])

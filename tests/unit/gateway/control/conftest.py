@@ -16,6 +16,7 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.scheduling.queue import Rules
 from mlplatform.settings import job as settings_job
 from mlplatform.storage.objects import open_store
@@ -55,5 +56,6 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: 
     logs = JobLogs(open_store(str(tmp_path / "files"), "FILES"), store.job_of)
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, rules=rules, use=use, keys=keys)
+    use = use or UtilisationSource(made_up)
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, rules=rules, keys=keys)
     return Gateway(head, store, logs, reconciler)

@@ -49,10 +49,42 @@ def test_job_holds_its_entry_point_after_its_workers() -> None:
     assert placement == {"a": {"CPU": 1}}
 
 
-def test_what_no_job_requests_is_in_no_placement() -> None:
+def test_what_no_job_requests_or_holds_is_in_no_placement() -> None:
     left, (placement,) = place([node("a", 2, 0)], [Footprint.of(SCRIPT, runs=True, young=False)])
     assert placement == {"a": {"CPU": 1, "GPU": 1}}
     assert free(left) == {"a": (2, 0)}
+
+
+def test_held_resources_are_placed_without_request() -> None:
+    held = {"a": {"CPU": 1, "GPU": 1}, "b": {"CPU": 2, "GPU": 1}}
+    nodes = [node("a", 7, 1), node("b", 6, 1)]
+    left, (placement,) = place(nodes, [Footprint.of(Request(Resources()), runs=True, young=False, held=held)])
+    assert placement == held
+    assert free(left) == free(nodes)
+
+
+@pytest.mark.parametrize("young", [True, False])
+def test_requested_resources_are_not_placed_again(young: bool) -> None:
+    held = {"a": {"CPU": 3, "GPU": 2}}
+    _, (placement,) = place([node("a", 5, 0)], [Footprint.of(TRAINING, runs=True, young=young, held=held)])
+    assert placement == held
+
+
+def test_fewer_workers_than_requested_are_placed() -> None:
+    held = {"a": {"CPU": 2, "GPU": 1}}
+    _, (placement,) = place([node("a", 6, 1)], [Footprint.of(TRAINING, runs=True, young=False, held=held)])
+    assert placement == held
+
+
+def test_former_holder_does_not_get_what_another_requests() -> None:
+    """A measurement is older than Ray's listing: the first job's GPUs may be the second's by now."""
+    held = {"a": {"GPU": 2}}
+    footprints = [
+        Footprint.of(Request(Resources()), runs=True, young=False, held=held),
+        Footprint.of(SCRIPT, runs=True, young=False),
+    ]
+    _, placements = place([node("a", 7, 1)], footprints)
+    assert placements == [{}, {"a": {"CPU": 1, "GPU": 1}}]
 
 
 def test_job_on_lost_node_holds_nothing() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mlplatform.scheduling.queue import Placement
 from mlplatform.scheduling.resources import Node, Request, Resources, subtract
 from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.shares import EPSILON
 
 
 @dataclass(frozen=True)
@@ -18,20 +19,23 @@ class Footprint:
         counted: part that Ray counts as used.
         coming: part that the job has not taken yet.
         young: whether the job has started so lately that Ray may not count the first part either.
+        held: what its processes hold, as last measured.
     """
 
     counted: Request
     coming: Request
     young: bool = False
+    held: Placement = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request, runs: bool, young: bool) -> Footprint:
+    def of(cls, request: Request, runs: bool, young: bool, held: Placement | None = None) -> Footprint:
         """Split a request.
 
         Args:
             request: everything that the job requests.
             runs: whether its entry point runs, and thus holds its resources.
             young: whether its entry point may not have requested the workers yet.
+            held: what its processes hold, by node; None if that was not measured.
         """
         counted, coming = request, Request(Resources(), None, request.labels)
         if young and request.workers:
@@ -39,14 +43,14 @@ class Footprint:
         if young and not runs:
             counted = replace(counted, entrypoint=Resources())
             coming = replace(coming, entrypoint=request.entrypoint)
-        return cls(counted, coming, young)
+        return cls(counted, coming, young, held or {})
 
 
 def place(nodes: Sequence[Node], footprints: Sequence[Footprint]) -> tuple[list[Node], list[Placement]]:
     """Place running jobs on the nodes so that the sums are those of Ray.
 
-    Which of two equal jobs is on which node may be wrong. What Ray counts and no job requests is in no placement, and
-    neither is what a job requests and Ray does not count, unless the job is young.
+    Which of two equal jobs is on which node may be wrong. What Ray counts is in no placement if no job requests it and
+    no job's processes hold it, and neither is what a job requests and Ray does not count, unless the job is young.
 
     Args:
         nodes: as Ray lists them.
@@ -71,7 +75,30 @@ def place(nodes: Sequence[Node], footprints: Sequence[Footprint]) -> tuple[list[
             free.take(taken)
             placement = _together(placement, taken)
         placements.append(placement)
+    # Last, so that nobody is taken for the holder of what another job requests.
+    for position, footprint in enumerate(footprints):
+        surplus = _surplus(footprint.held, placements[position], used)
+        used.take(surplus)
+        placements[position] = _together(placements[position], surplus)
     return [replace(node, free=free.free[node.name]) if node.alive else node for node in nodes], placements
+
+
+def _surplus(held: Placement, placement: Placement, used: Room) -> Placement:
+    """Return what a job's processes hold beyond its placement, as far as Ray counts it and no other job has it."""
+    found: dict[str, dict[str, float]] = {}
+    for resource in ("GPU", "CPU"):
+        left = _sum(held, resource) - _sum(placement, resource)
+        for name, amounts in held.items():
+            here = amounts.get(resource, 0) - placement.get(name, {}).get(resource, 0)
+            more = min(left, here, used.free.get(name, {}).get(resource, 0))
+            if more > EPSILON:
+                found.setdefault(name, {})[resource] = more
+                left -= more
+    return found
+
+
+def _sum(placement: Placement, resource: str) -> float:
+    return sum(amounts.get(resource, 0) for amounts in placement.values())
 
 
 def _together(one: Placement, other: Placement) -> Placement:

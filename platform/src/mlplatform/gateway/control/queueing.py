@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Engine
@@ -16,14 +18,27 @@ from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.jobs.notices import claim_of, left_idle, notice_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
 from mlplatform.gateway.people.schema import TeamRow
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.usage.history import UsageHistory
 from mlplatform.scheduling.free_capacity import YOUNG_SECONDS
-from mlplatform.scheduling.queue import Caps, JobClass, Notice, Rules, RunningJob, Team, Usage, View, WaitingJob
-from mlplatform.scheduling.resources import Node, Request
+from mlplatform.scheduling.queue import (
+    Caps,
+    JobClass,
+    Notice,
+    Placement,
+    Rules,
+    RunningJob,
+    Team,
+    Usage,
+    View,
+    WaitingJob,
+)
+from mlplatform.scheduling.resources import Node, Request, WorkerGroup
+from mlplatform.scheduling.shares import EPSILON
 
 DEFAULT_TEAM = "default"
 """Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
@@ -33,7 +48,11 @@ _TEAMS_SECONDS, _USAGE_SECONDS = 5.0, 60.0
 
 
 class Queue:
-    """View of the queue; keeps the waiting jobs' objects between two views, which makes plans faster."""
+    """View of the queue; keeps the waiting jobs' objects between two views, which makes plans faster.
+
+    Attributes:
+        held: what the processes of attempts hold in Ray, as last measured, by Ray's submission id.
+    """
 
     def __init__(self, driver_labels: Mapping[str, str], engine: Engine, errors: JobErrors, rules: Rules) -> None:
         self._driver_labels = driver_labels
@@ -45,6 +64,8 @@ class Queue:
         self._teams: dict[str, Team] = {}
         self._idle_s: dict[str, int] = {}
         self._usage = Usage()
+        self.held: Mapping[str, Placement] = {}
+        self._held_before: dict[tuple[int, int], tuple[float, float]] = {}
         self._teams_read = self._usage_read = float("-inf")
 
     async def view(
@@ -61,20 +82,33 @@ class Queue:
             UnreachableError: the database is unavailable.
         """
         await self.refresh()
+        await self._read_returning([*waiting, *(row for row, _ in active)])
         jobs = self._waiting_jobs(waiting)
         left, running = self._running_jobs(active, nodes)
-        names = {job.team for job in jobs} | {job.team for job in running}
-        teams = {name: self._teams.get(name) or Team(name, 0, 0) for name in names}
         return View(
             now=now().timestamp(),
             nodes=left,
-            teams={**self._teams, **teams},
+            teams=self._teams_with(jobs, running),
             waiting=jobs,
             running=running,
             claims=[claim for row in waiting if (claim := claim_of(row))],
             usage=self._usage,
             rules=self._rules,
         )
+
+    async def running(
+        self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
+    ) -> tuple[Mapping[str, Team], list[RunningJob]]:
+        """Return the teams, and the jobs that hold resources; arguments and errors as of `view`."""
+        await self.refresh()
+        await self._read_returning([row for row, _ in active])
+        _, running = self._running_jobs(active, nodes)
+        return self._teams_with(running), running
+
+    def _teams_with(self, *jobs: Sequence[WaitingJob | RunningJob]) -> Mapping[str, Team]:
+        """Return all teams, also those of jobs that no administrator has added."""
+        names = {job.team for job in chain(*jobs)}
+        return {**self._teams, **{name: self._teams.get(name) or Team(name, 0, 0) for name in names}}
 
     @property
     def teams(self) -> int:
@@ -95,6 +129,13 @@ class Queue:
         if time.monotonic() - self._usage_read > _USAGE_SECONDS:
             self._usage = await self._history.read(now())
             self._usage_read = time.monotonic()
+
+    async def _read_returning(self, rows: Sequence[JobRow]) -> None:
+        """Read what jobs that were asked to leave had held, once for each of their attempts."""
+        left = {(row.sequence, attempt.number) for row in rows if (attempt := _preempted(row))}
+        self._held_before = {
+            key: self._held_before.get(key) or await self._history.most_held(*key) for key in sorted(left)
+        }
 
     def _waiting_jobs(self, rows: Sequence[JobRow]) -> list[WaitingJob]:
         known, self._waiting = self._waiting, {}
@@ -128,7 +169,9 @@ class Queue:
         for row, attempt in sorted(active, key=lambda one: one[1].created):
             with self._errors.contained(row.id):
                 request = self._request(row)
-                jobs.append((row, attempt, request, Footprint.of(request, attempt.running, _is_young(attempt.created))))
+                held = self.held.get(attempt.ray_submission_id)
+                footprint = Footprint.of(request, attempt.running, _is_young(attempt.created), held)
+                jobs.append((row, attempt, request, footprint))
         left, places = placements.place(nodes, [footprint for *_, footprint in jobs])
         running = [
             RunningJob(
@@ -157,8 +200,31 @@ class Queue:
         return notice_of(attempt)
 
     def _request(self, row: JobRow) -> Request:
+        """Return what a job requests; after it was asked to leave, also what it held beyond that.
+
+        Otherwise it would return at once, and compete in Ray with the job that it has left for.
+        """
         request = request_of(row)
-        return Request(request.entrypoint, request.workers, {**request.labels, **self._driver_labels})
+        request = Request(request.entrypoint, request.workers, {**request.labels, **self._driver_labels})
+        attempt = _preempted(row)
+        if attempt is None or request.workers is not None:
+            return request
+        return with_workers(request, self._held_before.get((row.sequence, attempt.number), (0.0, 0.0)))
+
+
+def with_workers(request: Request, held: tuple[float, float]) -> Request:
+    """Return a request with workers that hold what remains of an amount of GPUs and CPUs."""
+    gpus, cpus = (max(0.0, most - asked) for most, asked in zip(held, request.sums, strict=True))
+    if max(gpus, cpus) <= EPSILON:
+        return request
+    count = max(1, int(gpus) or int(cpus))
+    return replace(request, workers=WorkerGroup(count, cpus / count, gpus / count))
+
+
+def _preempted(row: JobRow) -> AttemptRow | None:
+    """Return the last attempt of a job that has ended, if it was asked to leave."""
+    ended = [attempt for attempt in row.attempts if attempt.ended is not None]
+    return ended[-1] if ended and ended[-1].outcome == Outcome.PREEMPTED else None
 
 
 def _common(row: JobRow) -> dict[str, Any]:

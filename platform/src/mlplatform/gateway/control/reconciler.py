@@ -17,6 +17,7 @@ from typing import Any
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.bursts import Bursts
+from mlplatform.gateway.control.charging import Charging
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
 from mlplatform.gateway.control.gpus import GpuWatch
@@ -71,9 +72,9 @@ class Reconciler:
         starts: jobs that may start at the same time.
         driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
+        use: source of what the nodes' agents measure.
         start_seconds: time in which Ray must start an attempt.
         rules: durations of the queue.
-        use: source of what the nodes' agents measure.
         keys: access keys at MinIO; None if all jobs use the account that is mounted into the nodes.
     """
 
@@ -87,9 +88,9 @@ class Reconciler:
         packages: Packages,
         outages: Outages,
         tracking: AsyncMlflowRest | None,
+        use: UtilisationSource,
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
-        use: UtilisationSource | None = None,
         keys: AccessKeys | None = None,
     ) -> None:
         self._driver_labels = driver_labels
@@ -103,7 +104,8 @@ class Reconciler:
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
-        self._gpus = GpuWatch(store, logs, use or UtilisationSource(head), self._errors, rules.grace_s)
+        self._gpus = GpuWatch(store, logs, use, self._errors, rules.grace_s)
+        self._charging = Charging(store, logs, self.starter.queue, use, self._errors)
         self.bursts = Bursts()
         self._wake, self._some_open = asyncio.Event(), asyncio.Event()
         self._cluster: ClusterSnapshot | None = None
@@ -123,10 +125,10 @@ class Reconciler:
     async def run(self) -> None:
         """Run all loops forever."""
         async with asyncio.TaskGroup() as group:
-            steps: list[Callable[[], Awaitable[object]]] = [self._step_and_wait, *self._housekeeping.passes]
-            steps += (partial(look, self._some_open, self.look) for look in (self._infeasible.look, self._gpus.look))
-            for step in steps:
+            for step in (self._step_and_wait, *self._housekeeping.passes):
                 group.create_task(self._forever(step))
+            for look in (self._infeasible.look, self._gpus.look, self._charging.look):
+                group.create_task(self._forever(partial(look, self._some_open, self.look)))
             group.create_task(self._outages.watch(self._some_open))
 
     async def look(self) -> ClusterSnapshot:
@@ -141,9 +143,8 @@ class Reconciler:
 
     def needs_check(self, job: JobRow) -> bool:
         """Return whether a job requests anything specific; if not, Ray need not list its nodes, which takes 50 ms."""
-        request = job.entrypoint_request
-        labels = request.get("entrypoint_label_selector") or {}
-        return bool(job.workers or resources_of(request).amounts() or labels.items() - self._driver_labels.items())
+        labels = (job.entrypoint_request.get("entrypoint_label_selector") or {}).items() - self._driver_labels.items()
+        return bool(job.workers or resources_of(job.entrypoint_request).amounts() or labels)
 
     async def free_capacity(self) -> FreeCapacity | None:
         """Return the nodes' free capacity, from the stored nodes while Ray is down; None if no node is known.

@@ -39,6 +39,7 @@ class Starter:
 
     Attributes:
         view: what the planner was last given; None if no job waits for resources.
+        queue: source of the view.
         departures: jobs that were asked to leave.
 
     Args:
@@ -69,7 +70,7 @@ class Starter:
         self._packages = packages
         self._outages = outages
         self._errors = errors
-        self._queue = Queue(driver_labels, store.engine, errors, rules)
+        self.queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
         self._tokens = tokens
         self._secrets = AttemptSecrets(store.engine)
@@ -109,7 +110,7 @@ class Starter:
             return
         self.departures.forget_all_but(attempt for _, attempt in active)
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
-        self.view = view = await self._queue.view(list(rows.values()), holding, cluster.nodes)
+        self.view = view = await self.queue.view(list(rows.values()), holding, cluster.nodes)
         if places <= 0:
             return
         actions = self._plan(view)
@@ -130,7 +131,7 @@ class Starter:
     async def _attempt(self, start: Start, job: JobRow) -> AttemptRow | None:
         """Store the attempt of a start; None if that fails, or the job no longer waits."""
         # Where no team lends, only a job that has reached its limit is asked to leave.
-        may_be_asked = self._queue.teams or job.limit_s is not None
+        may_be_asked = self.queue.teams or job.limit_s is not None
         grace_s = self._rules.grace_s if may_be_asked else None
         with self._errors.contained(job.id):
             return await self._store.begin_attempt(job.id, borrowed=not start.within_share, grace_s=grace_s)

@@ -52,3 +52,10 @@ class UsageHistory:
             if kind == Kind.BORROWED and team is not None:
                 borrowed[team] += used
         return Usage(dict(persons), dict(borrowed))
+
+    @transaction
+    def most_held(self, session: Session, job: int, attempt: int) -> tuple[float, float]:
+        """Return the GPUs and CPUs that an attempt was charged for when these were most, GPUs before CPUs."""
+        rows = select(UsageRow.gpus, UsageRow.cpus).where(UsageRow.job == job, UsageRow.attempt == attempt)
+        gpus, cpus = max(map(tuple, session.execute(rows)), default=(0, 0))
+        return gpus / PARTS, cpus / PARTS
