@@ -45,7 +45,7 @@ def test_undeclared_gpus_are_charged_and_return_to_their_team(
         assert first.outcome == "PREEMPTED"
         assert owed in (first.reason or "")
         # One GPU is free, but not the two that it held.
-        wait_for(lambda: "waits for 2" in alice.types("mlplatform", "why", greedy), "what it waits for", 60)
+        wait_for(lambda: "1 of its 2 workers" in alice.types("mlplatform", "why", greedy), "what it waits for", 60)
         jobs.stop(owed)
         wait_for(lambda: jobs.logs(greedy).count("took GPU") == 4, "both GPUs to be taken again", 120)
     finally:
