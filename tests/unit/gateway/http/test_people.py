@@ -245,14 +245,23 @@ def test_reason_of_rejected_job_is_for_the_team(started: StartedGateway, people:
         }, path
 
 
-def test_values_of_variables_are_for_owner_and_administrators(
-    client: httpx.Client, people: dict[str, httpx.Client]
-) -> None:
+def test_values_of_variables_are_for_owner_only(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
     submit(people["alice"], "hers")
+    submit(people["ada"], "of-ada")
+    submit(client, "shared")
     values = {name: job(seen)["runtime_env"]["env_vars"]["KEY"] for name, seen in people.items() if name != "otto"}
     hidden = "<redacted>"
-    assert values == {"alice": "value-of-key", "bob": hidden, "lena": hidden, "ada": "value-of-key"}
-    assert job(client)["runtime_env"]["env_vars"]["KEY"] == "value-of-key"
+    assert values == {"alice": "value-of-key", "bob": hidden, "lena": hidden, "ada": hidden}
+    for name, administrator, visible in (
+        ("ada", people["ada"], {"of-ada", "shared"}),
+        ("shared token", client, {"shared"}),
+    ):
+        for job_id in ("hers", "of-ada", "shared"):
+            found = administrator.get(f"/api/jobs/{job_id}").json()["runtime_env"]["env_vars"]["KEY"]
+            assert found == ("value-of-key" if job_id in visible else hidden), (name, job_id)
+        listed = {entry["submission_id"]: entry for entry in administrator.get("/api/jobs/").json()}
+        seen = {job_id for job_id in listed if "value-of-key" in str(listed[job_id])}
+        assert (seen, listed.keys()) == (visible, {"mine", "hers", "of-ada", "shared"}), name
     for name, value in values.items():
         listed = {entry["submission_id"]: entry for entry in people[name].get("/api/jobs/").json()}
         assert listed["hers"]["runtime_env"]["env_vars"]["KEY"] == value

@@ -15,7 +15,7 @@ other           x
 team-mate       x    x     x         x                                        x
 lead            x    x     x         x                  x     x       x       x       x
 owner           x    x     x         x          x       x     x       x       x       x
-administrator   x    x     x         x          x       x     x       x       x       x
+administrator   x    x     x         x                  x     x       x       x       x
 """
 
 
@@ -49,7 +49,9 @@ def test_table_is_complete() -> None:
         (ALICE, "bob", None, Relation.OTHER),
         (ALICE, None, None, Relation.OTHER),
         (SHARED, "alice", "vision", Relation.ADMINISTRATOR),
+        (SHARED, None, None, Relation.OWNER),
         (Principal("ada", administrator=True), "alice", "vision", Relation.ADMINISTRATOR),
+        (Principal("ada", administrator=True), "ada", "vision", Relation.OWNER),
         # Neither is the owner of a job without one.
         (Principal(), None, None, Relation.OTHER),
         (Principal(), "", None, Relation.OTHER),

@@ -51,7 +51,7 @@ class JobLists:
         principal = principal_of(request.scope)
         owned = self._redacted if is_browser(request.headers) else self._full
         if principal.administrator:
-            return await owned.encoded()
+            return await self._for_administrator(principal, owned)
         public, of_team, own = await asyncio.gather(self._public.entries(), self._redacted.entries(), owned.entries())
         texts = []
         for sequence, entry in public.items():
@@ -60,6 +60,22 @@ class JobLists:
                 allowed = own if may(principal, Verb.VALUES, entry.person, entry.team) else of_team
             texts.append(allowed.get(sequence, entry).text)
         return texts
+
+    async def _for_administrator(self, principal: Principal, owned: JobList) -> list[bytes]:
+        """Return the JSON of each job, as an administrator may see it; one list is read unless people have jobs."""
+        entries = await owned.entries()
+        hidden = [
+            sequence for sequence, entry in entries.items() if not may(principal, Verb.VALUES, entry.person, entry.team)
+        ]
+        if hidden:
+            redacted = await self._redacted.entries()
+            for sequence in hidden:
+                # A job that was deleted meanwhile is left out.
+                if (entry := redacted.get(sequence)) is None:
+                    del entries[sequence]
+                else:
+                    entries[sequence] = entry
+        return [entry.text for entry in entries.values()]
 
 
 def of_ray_for(principal: Principal, details: Mapping[str, Any]) -> dict[str, Any]:

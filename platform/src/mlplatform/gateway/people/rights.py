@@ -52,22 +52,25 @@ _RIGHTS: dict[Relation, set[Verb]] = {
     Relation.TEAM_MATE: _OF_A_TEAM,
     Relation.LEAD: {*_OF_A_TEAM, *_CONTROL, Verb.URGENT},
     Relation.OWNER: set(Verb),
-    Relation.ADMINISTRATOR: set(Verb),
+    # The values may be secrets of the owner.
+    Relation.ADMINISTRATOR: set(Verb) - {Verb.VALUES},
 }
 
 
 def relation(principal: Principal, person: str | None, team: str | None) -> Relation:
     """Return the relation of somebody to a job.
 
+    A job of the shared token belongs to everybody who may use that: to administrators.
+
     Args:
         principal: the one who asks.
         person: owner of the job; None if the shared token submitted it.
         team: team of the job; None if it has none.
     """
-    if principal.administrator:
-        return Relation.ADMINISTRATOR
     if principal.person and principal.person == person:
         return Relation.OWNER
+    if principal.administrator:
+        return Relation.OWNER if person is None else Relation.ADMINISTRATOR
     role = principal.teams.get(team) if team else None
     if role is None:
         return Relation.OTHER
