@@ -95,19 +95,23 @@ def stored(gateway: Gateway) -> list[MessageRow]:
         return list(session.scalars(select(MessageRow)))
 
 
-def test_owner_hears_of_end_and_loss_of_a_job(gateway: Gateway, receiver: Receiver) -> None:
+def test_owner_hears_when_job_is_lost_leaves_and_ends(gateway: Gateway, receiver: Receiver) -> None:
     async def scenario() -> None:
         await subscribe(gateway, receiver.address)
         await add(gateway)
         await end(gateway, Outcome.LOST)
-        await end(gateway, Outcome.SUCCEEDED, number=2)
+        await end(gateway, Outcome.PREEMPTED, number=2)
+        await end(gateway, Outcome.SUCCEEDED, number=3)
         async with messenger(gateway) as work:
             await work.deliver()
 
     asyncio.run(scenario())
-    lost, ended = receiver.bodies
+    lost, left, ended = receiver.bodies
     assert (lost["event"], lost["status"], lost["job"], lost["person"]) == ("lost", "PENDING", "mine", "alice")
     assert lost["text"].startswith("Job mine was lost. Attempt 2 starts from the beginning; attempt 1 was lost: It")
+    assert (left["event"], left["status"], left["job"], left["person"]) == ("left", "PENDING", "mine", "alice")
+    assert left["text"].startswith("Job mine has left. Attempt 3 "), left["text"]
+    assert left["text"].endswith(" It ended."), left["text"]
     assert (ended["event"], ended["status"], ended["text"]) == (
         "ended",
         "SUCCEEDED",
