@@ -1,0 +1,42 @@
+"""Variables that the gateway adds to an attempt of a person's job, and the warm start of its programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gateway_parts import Gateway
+from ray_head import served
+from stand_in_minio import ACCOUNT, SECRET, StandInMinio
+from test_attempt_secrets import started
+from warm import running_template
+
+from mlplatform.gateway.upstream.access_keys import AccessKeys
+from mlplatform.secret_folder import FOLDER
+from mlplatform.warm.variables import AFTER_FORK, OF_DRIVERS
+
+
+@pytest.fixture
+def keys() -> Iterator[AccessKeys]:
+    with served(StandInMinio().app) as address:
+        yield AccessKeys(address, (ACCOUNT, SECRET))
+
+
+def test_account_secrets_and_grace_allow_warm_start(gateway: Gateway, tmp_path: Path) -> None:
+    given = asyncio.run(started(gateway))["runtime_env"]["env_vars"]
+    parts = {"MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}
+    assert parts <= given.keys(), "it is not the request of a person with account, secrets and grace"
+    # The nodes' templates import Ray and MLflow, which this environment may lack; nothing but the list speaks for them.
+    undecided = given.keys() - AFTER_FORK.keys() - OF_DRIVERS.keys()
+    assert [name for name in sorted(undecided) if not name.startswith("MLPLATFORM_")] == []
+    program = f"import json, os; print(json.dumps({{name: os.environ.get(name) for name in {sorted(given)}}}))"
+    (tmp_path / "program.py").write_text(program)
+    with running_template(tmp_path / "warm") as warm:
+        command, environment = warm.command([str(tmp_path / "program.py")]), warm.environment(given)
+        printed = subprocess.check_output(command, env=environment, cwd=tmp_path, timeout=60)
+        assert warm.reasons() == [None]
+    assert json.loads(printed) == given
