@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
-from peopled import as_person, populate, submit
+from peopled import as_person, invite, log_in, populate, submit
 from ray_head import BOUND_S, TOKEN, talking
 from starlette.routing import Route
 from started_gateway import METRICS_TOKEN, SHIPPER_TOKEN, StartedGateway
 from websockets.exceptions import InvalidStatus
 
 from mlplatform.gateway.app import create_app
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
+from mlplatform.gateway.http import auth
 from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
+from mlplatform.throttle import LoginThrottle
 
-OPEN = {"owner", "team-mate", "lead", "other", "administrator", "shared token", "log shipper", "nobody"}
-PEOPLE = OPEN - {"log shipper", "nobody"}
+PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
+OPEN = PEOPLE | {"log shipper", "revoked", "a job", "nobody"}
 TEAM = PEOPLE - {"other"}
 CONTROL = TEAM - {"team-mate"}
 ADMINISTRATORS = {"administrator", "shared token"}
 LOG_SHIPPER = {"log shipper"}
+JOBS = {"a job"}
+"""Attempts of people's jobs, which have a token of their own."""
 
 
 @dataclass
@@ -85,8 +91,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/secrets"): Asked("/platform/secrets", PEOPLE),
     ("PUT", "/platform/secrets/{name}"): Asked("/platform/secrets/KEY", PEOPLE, {"content": b"x"}),
     ("DELETE", "/platform/secrets/{name}"): Asked("/platform/secrets/missing", PEOPLE),
-    # Attempts of jobs only.
-    ("GET", "/platform/attempt/secrets"): Asked("/platform/attempt/secrets", set()),
+    ("GET", "/platform/attempt/secrets"): Asked("/platform/attempt/secrets", JOBS),
     # It opens a session for whoever has a token.
     ("POST", "/api/authenticate"): Asked("/api/authenticate", PEOPLE),
     ("POST", "/platform/logout"): Asked("/platform/logout", OPEN),
@@ -108,22 +113,34 @@ TABLE: dict[tuple[str, str], Asked] = {
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """The whole gateway without a Ray head; job `hers` is of alice and team vision."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> StartedGateway:
+    """The whole gateway without a Ray head."""
     folder = tmp_path_factory.mktemp("gateway")
-    with StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True).running() as client:
-        yield client
+    return StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True)
 
 
 @pytest.fixture(scope="module")
-def clients(gateway: httpx.Client) -> Iterator[dict[str, httpx.Client]]:
-    """A client per relation to the job."""
+def gateway(files: StartedGateway) -> Iterator[httpx.Client]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Two clients have a wrong token on every route.
+        patch.setattr(auth, "LoginThrottle", lambda *limits: LoginThrottle(*(limits or (1000,))))
+        with files.running() as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, httpx.Client]]:
+    """A client per relation to job `hers`, which is of alice and team vision."""
     tokens = populate(gateway)
+    revoked = log_in(gateway, invite(gateway, "alice"))
+    assert gateway.delete(f"/platform/tokens/{revoked.split('_')[1]}").status_code == 200
     whose = {"owner": "alice", "team-mate": "bob", "lead": "lena", "other": "otto", "administrator": "ada"}
     found = {relation: as_person(gateway, tokens[name]) for relation, name in whose.items()}
     found |= {
         "shared token": gateway,
         "log shipper": as_person(gateway, SHIPPER_TOKEN),
+        "revoked": as_person(gateway, revoked),
+        "a job": as_person(gateway, attempt_token(files, found["owner"])),
         "nobody": as_person(gateway, ""),
     }
     assert submit(found["owner"], "hers").status_code == 200
@@ -132,6 +149,17 @@ def clients(gateway: httpx.Client) -> Iterator[dict[str, httpx.Client]]:
     yield found
     for client in found.values():
         client.close()
+
+
+def attempt_token(files: StartedGateway, owner: httpx.Client) -> str:
+    """The token of an attempt, which runs, of a job of alice."""
+    assert submit(owner, "runs").status_code == 200
+
+    async def begun() -> str:
+        assert await files.store.begin_attempt("runs")
+        return await AttemptTokens(files.store.engine).issue("alice", "runs", 1)
+
+    return asyncio.run(begun())
 
 
 def status(client: httpx.Client, method: str, asked: Asked) -> int:
