@@ -204,9 +204,32 @@ def test_people_are_listed_and_removed(host: Machine) -> None:
     assert "Team 'audio' does not exist" in host.refuses("people", "add", "otto", "--team", "audio")
 
 
+def test_new_person_prints_what_to_do_next(host: Machine) -> None:
+    printed = host.prints("people", "add", "alice", "--admin")
+    assert "`make notebook PERSON=alice` makes a JupyterLab" in printed
+    assert "Set\nNODE_ACCOUNTS=no_account in .env and run `make up`" in printed
+
+
 def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
     printed = host.prints("teams", "add", "vision", "--gpus", "2", "--cap", "gpus=4", "--person-cap", "running=2")
-    assert "It does not guarantee:\n- Protection from hostile code" in printed
+    guarantees = printed.partition("\n\n")[2].splitlines()
+    for sentence in (
+        "It shows logs, commands and names of variables of a job to its team only",
+        "values of variables to its owner only. Only the owner, leads of the team and administrators can stop",
+        "changes no job of anybody else through the gateway.",
+        "Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token",
+        "can read variables and files of other jobs, and can control the whole cluster.",
+        "the code of a job may act there as any person and with the rights of an administrator.",
+        "That a job uses only what it has declared",
+        "A team's share at any moment",
+        "two minutes unless the administrator has set another time.",
+        "ends when another job needs what it holds, also within its team's share.",
+        "can read the accounts that all jobs of the shared token use, unless NODE_ACCOUNTS=no_account removes them",
+        "Teams that must be protected from each other need a stack each.",
+    ):
+        assert sentence in " ".join(line.strip() for line in guarantees), sentence
+    split = guarantees.index("It does not guarantee:")
+    assert [sum(line.startswith("- ") for line in part) for part in (guarantees[:split], guarantees[split:])] == [2, 5]
     host.prints("teams", "set", "vision", "--weight", "2.5", "--default-limit", "4h")
     row = host.prints("teams", "list").splitlines()[1]
     caps = ["team:", "gpus", "4;", "person:", "running", "2"]

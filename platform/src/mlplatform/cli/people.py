@@ -32,6 +32,9 @@ def add(
         answer = add_person(link, name, team, lead, admin)
     print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
+    print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own. Set")
+    print("NODE_ACCOUNTS=no_account in .env and run `make up` once every job is submitted with a person's token: until")
+    print("then, any job can read the MLflow and MinIO accounts that all jobs share.")
 
 
 @app.command("list")

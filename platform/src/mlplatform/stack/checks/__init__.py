@@ -39,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     secrets.files,
     secrets.rotation,
     accounts.rejected,
+    accounts.on_nodes,
     certificates.of_entrance,
     firewall.metadata_address,
     clocks.skew,
