@@ -49,6 +49,10 @@ def test_job_logs_and_registers(method: str, path: str) -> None:
         ("POST", f"{API}/experiments/permissions/create"),
         ("PATCH", f"{API}/registered-models/permissions/update"),
         ("POST", f"{API}/webhooks"),
+        ("POST", "/api/3.0/mlflow/workspaces"),
+        ("PATCH", "/api/3.0/mlflow/workspaces/x"),
+        ("PATCH", "/ajax-api/3.0/mlflow/demo/delete"),
+        ("PATCH", "/api/3.0/mlflow/scorers/online-config"),
         ("OPTIONS", f"{API}/runs/get"),
     ],
 )

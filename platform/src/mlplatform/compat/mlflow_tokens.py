@@ -26,13 +26,17 @@ from mlplatform.contract import PERSON_TOKEN
 
 _REMEMBERED_SECONDS = 30.0
 
-_NOT_IN_POST = "restore|rename|permissions?|users?|roles?|webhooks?|scorers?|gateway|experiments/update"
+_NOT_FOR_JOBS = (
+    "delete|delete-(?!tag$)[a-z-]*|restore|rename|permissions?|users?|roles?|webhooks?|scorers?|gateway|gateway-proxy|"
+    "workspaces?|demo|signup|experiments/update"
+)
 
 _FOR_JOBS = {
     "GET": re.compile(".*"),
     "HEAD": re.compile(".*"),
-    "POST": re.compile(rf"^(?!.*/(delete|delete-(?!tag$)[a-z-]*|{_NOT_IN_POST})(/|$)).*$"),
-    "PATCH": re.compile(r"^(?!.*/(permissions?|users?|roles?|webhooks?|gateway)(/|$)).*$"),
+    # `tests/embedded/compat` has the list of MLflow's routes that these two allow.
+    "POST": re.compile(rf"^(?!.*/({_NOT_FOR_JOBS})(/|$)).*$"),
+    "PATCH": re.compile(rf"^(?!.*/({_NOT_FOR_JOBS})(/|$)).*$"),
     "PUT": re.compile(r"^.*/mlflow-artifacts/.*$"),
 }
 """Paths by method that a job may use: it logs, and registers models. It deletes nothing, and manages no rights."""
