@@ -180,11 +180,11 @@ def check_usage(attempts: list[dict[str, Any]], lines: list[tuple[int, str, floa
     assert ran - 0.1 <= reserved / CPUS <= sum(span.total_seconds() for span in held) + 0.1, (attempts, lines)
 
 
+MANY = pytest.mark.soak("gateway/control", "gateway/jobs", "gateway/usage")
+
+
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(
-    ("crashes", "seed"), [(10, 5), pytest.param(100, 6, marks=pytest.mark.soak)], ids=["10", "100"]
-)
-@pytest.mark.costly("gateway/control", "gateway/jobs", "gateway/usage")
+@pytest.mark.parametrize(("crashes", "seed"), [(5, 5), pytest.param(100, 6, marks=MANY)], ids=["5", "100"])
 def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
     print(f"\nseed {seed}")
     rng = random.Random(seed)  # noqa: S311 - moments
