@@ -30,7 +30,8 @@ SOAK = "`make soak`"
 GPU = "on a machine with a GPU"
 OFTENEST_FIRST = (EVERY_RUN, COSTLY, LESSON, LONG_LESSON, SOAK, GPU)
 ANSWERED, OPEN_ON_GPU, OPEN = "answered by a sentence", "open, because they need a GPU", "open"
-STATES = (*OFTENEST_FIRST, ANSWERED, OPEN_ON_GPU, OPEN)
+NOT_RUN = "open, because their tests for GPUs have not run yet"
+STATES = (*OFTENEST_FIRST, ANSWERED, NOT_RUN, OPEN_ON_GPU, OPEN)
 
 
 class UnknownReferenceError(Exception):
@@ -58,6 +59,8 @@ class Feature:
         answered_in: file with the sentence that says why not, and what to use instead.
         sentence: that sentence; it may be wrapped differently in the file.
         gpu: references to the tests in gpu/ that show the rest on a GPU; empty if there is none; None if it needs none.
+        not_run: what the tests in `gpu` need, such as "two GPUs", while one of them has not passed on a GPU yet; empty
+            if all have.
         missing: what is neither shown nor answered, in a word; empty if nothing is.
     """
 
@@ -67,11 +70,12 @@ class Feature:
     answered_in: str = ""
     sentence: str = ""
     gpu: tuple[str, ...] | None = None
+    not_run: str = ""
     missing: str = ""
 
     @classmethod
     def parse(cls, name: str, entry: dict[str, Any]) -> Feature:
-        known = {"feature", "shown_by", "answered_in", "sentence", "gpu", "open"}
+        known = {"feature", "shown_by", "answered_in", "sentence", "gpu", "not_run", "open"}
         if unknown := entry.keys() - known:
             raise UnknownReferenceError(f"guides.toml: {name} has the unknown key {', '.join(sorted(unknown))}")
         gpu = entry.get("gpu")
@@ -82,6 +86,7 @@ class Feature:
             entry.get("answered_in", ""),
             entry.get("sentence", ""),
             None if gpu is None else tuple(gpu),
+            entry.get("not_run", ""),
             entry.get("open", ""),
         )
 
@@ -94,6 +99,8 @@ class Feature:
         """One of STATES: by its most frequent test, but by a GPU's if the rest needs one."""
         if self.missing:
             return OPEN
+        if self.not_run:
+            return NOT_RUN
         if self.gpu is not None:
             return GPU if self.gpu else OPEN_ON_GPU
         return min((proof.often for proof in self.proofs), key=OFTENEST_FIRST.index, default=ANSWERED)
@@ -103,7 +110,13 @@ def load(file: Path = TESTS / "guides.toml") -> tuple[dict[str, Any], list[Featu
     """Guides by number, and all features in order."""
     entries = tomllib.loads(file.read_text())
     guides = entries.pop("guides")
+    del entries["passed_on_gpu"]
     return guides, [Feature.parse(name, entry) for name, entry in sorted(entries.items())]
+
+
+def passed_on_gpu(file: Path = TESTS / "guides.toml") -> list[str]:
+    """References to the tests in gpu/ that have passed on a GPU."""
+    return list(tomllib.loads(file.read_text())["passed_on_gpu"])
 
 
 def proof(reference: str) -> Proof:
@@ -229,6 +242,8 @@ def row(feature: Feature) -> str:
         lines.append((answer(feature), "answer", ""))
     if feature.gpu == ():
         lines.append(("**open**: needs a GPU", "gpu", ""))
+    if feature.not_run:
+        lines.append((f"**open**: not run yet, needs {feature.not_run}", "gpu", ""))
     if feature.missing:
         lines.append((f"**open**: {feature.missing}", "", ""))
     if not lines:
@@ -246,7 +261,8 @@ def table() -> str:
     return "\n".join(
         [
             f"{len(features)} features of {len(guides)} guides ({'; '.join(titles)}), "
-            f"by the most frequent of their tests: {settled}.",
+            f"by the most frequent of their tests: {settled}. That test may show only a part of a feature; the table "
+            "lists the others with their own frequency.",
             "",
             "| id | feature | shown by | tier | how often |",
             "|---|---|---|---|---|",

@@ -40,9 +40,28 @@ def test_table_is_current() -> None:
     assert guides.written(readme) == readme, "tests/README.md is outdated: run `make format`"
 
 
-def test_no_feature_is_open() -> None:
+def test_only_features_not_run_on_gpu_are_open() -> None:
     opened = [feature.name for feature in guides.load()[1] if feature.state in (guides.OPEN, guides.OPEN_ON_GPU)]
     assert opened == []
+
+
+def test_features_without_passed_gpu_test_say_so() -> None:
+    passed = guides.passed_on_gpu()
+    for reference in passed:
+        guides.proof(reference)
+    expected = [each.name for each in guides.load()[1] if not set(each.gpu or ()) <= set(passed)]
+    assert [each.name for each in guides.load()[1] if each.not_run] == expected
+
+
+def test_gpu_test_that_has_not_run_leaves_feature_open(tests_folder: Path) -> None:
+    write(tests_folder / "stack/test_a.py", "def test_plain(): pass\n")
+    write(tests_folder / "gpu/test_b.py", "def test_device(): pass\n")
+    entry = {"feature": "It works.", "shown_by": ["stack/test_a.py::test_plain"], "gpu": ["gpu/test_b.py::test_device"]}
+    ran = guides.Feature.parse("000-01", entry)
+    waits = guides.Feature.parse("000-01", {**entry, "not_run": "two GPUs"})
+    assert (ran.state, waits.state) == (guides.GPU, guides.NOT_RUN)
+    assert "**open**" not in guides.row(ran)
+    assert "<br>**open**: not run yet, needs two GPUs |" in guides.row(waits)
 
 
 @pytest.mark.parametrize(
