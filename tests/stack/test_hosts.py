@@ -24,7 +24,6 @@ from second_host import CPUS, SecondHost, second_host
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
-# Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
 COVERED = (
     "compose/hosts.yaml",
     "compose/joined",
@@ -35,8 +34,10 @@ COVERED = (
     "stack/hosts.py",
     "stack/invitation.py",
     "stack/joining.py",
+    "tests/stack/second_host.py",
 )
 
+# Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
 LOOK = """
 import json, pathlib, socket, boto3, mlflow, ray
 
@@ -82,6 +83,20 @@ def last_session(stack: Stack) -> int:
     """Unix time at which the second host and the hub have last agreed on keys; 0 if they have not."""
     listed = stack.execute("hub", "wg", "show", "wg0", "latest-handshakes").stdout
     return int((listed.split() or ["0"])[-1])
+
+
+def peers(stack: Stack) -> list[str]:
+    """Public keys of the hosts whose packets the hub accepts."""
+    return stack.execute("hub", "wg", "show", "wg0", "peers").stdout.split()
+
+
+def connects(host: SecondHost, address: str) -> bool:
+    """Return whether a container of the second host opens a connection to Ray's control service (GCS)."""
+    script = f"import socket; print(socket.socket().connect_ex(({address!r}, 6379)))"
+    # Without an answer to its packets, the attempt ends with 124, the status of `timeout`.
+    done = host.docker("exec", "joined-copier", "timeout", "5", "python", "-c", script, check=False)
+    assert done.returncode in (0, 124), done.stderr
+    return done.stdout == "0\n"
 
 
 def joined(host: SecondHost) -> None:
@@ -184,5 +199,12 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
 def test_removed_host_is_cut_off(hub: Stack) -> None:
     with second_host(hub, "platform", "link", "ray") as host:
         joined(host)
+        # By its address, because the hub also resolves the names.
+        resolve = ("exec", "joined-copier", "getent", "hosts", "ray-head")
+        head = wait_for(lambda: host.docker(*resolve, check=False).stdout, "the head's address", 30).split()[0]
+        assert len(peers(hub)) == 1
+        assert connects(host, head)
         hub.make("remove-host", "NAME=second")
+        assert peers(hub) == []
+        assert not connects(host, head), "a removed host reaches the stack"
         wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
