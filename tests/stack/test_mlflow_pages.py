@@ -17,7 +17,12 @@ from host import ENV, Stack, Trained, wait_for
 from mlplatform.credentials import read_mlflow_account
 
 pytestmark = pytest.mark.costly(
-    "docker/mlflow", "services/mlflow_app.py", "services/mlflow_first_visit.js", "services/mlflow_pages.py"
+    "docker/mlflow",
+    # The version of MLflow, whose pages these are.
+    "images/platform/requirements.txt",
+    "services/mlflow_app.py",
+    "services/mlflow_first_visit.js",
+    "services/mlflow_pages.py",
 )
 
 TWO_RUNS = """
