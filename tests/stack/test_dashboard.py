@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 
+import pytest
 from browser import BOUND_S, Page
 from gpu_jobs import holding_gpu
-from host import Stack, Trained, wait_for
+from host import Stack, Trained, run, wait_for
 
 from mlplatform.client.jobs import Jobs
+
+STATE_OF_NODE, STATUS_OF_JOB = 2, 4
+"""Columns of the tables of nodes and jobs (Ray 2.60)."""
+
+HEALTHY_GRAFANA = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"database": "ok"}')
+
+HTTPServer(("", 3000), Health).serve_forever()
+"""
+
+
+@pytest.fixture
+def grafana(stack: Stack) -> Iterator[None]:
+    """The health check of Grafana, of which no image exists here; Ray's page shows no chart without it."""
+    name = stack.container("grafana-health")
+    network = (f"--network={stack.container('mlplatform')}_edge", "--network-alias=grafana")
+    image = f"mlplatform-platform:{stack.settings.version}"
+    container = ("docker", "run", "--detach", "--rm", "--init", f"--name={name}", *network)
+    run(*container, image, "python", "-c", HEALTHY_GRAFANA)
+    try:
+        with stack.ray as gateway:
+            for path in ("/api/grafana_health", "/api/prometheus_health"):
+                wait_for(lambda path=path: gateway.get(path).raise_for_status().json()["result"], path)
+        yield
+    finally:
+        run("docker", "stop", "--timeout=0", name)
+
+
+def cell(page: Page, name: str, column: int) -> str | None:
+    """Text in a column of the table's row that has a cell with a name; None without such a row."""
+    named = f"[...row.cells].some(cell => cell.innerText.trim() === {json.dumps(name)})"
+    row = f"[...document.querySelectorAll('tbody tr')].find(row => {named})"
+    text: str | None = page.evaluate(f"{row}?.cells[{column}].innerText.trim()")
+    return text
 
 
 def logged_in(stack: Stack, page: Page, path: str) -> None:
@@ -31,15 +75,56 @@ def test_dashboard_shows_resources_and_waiting_jobs(stack: Stack, jobs: Jobs, pa
         page.go(f"{address}/#/jobs")
         for job_id in started:
             page.wait_for_text(job_id, f"{job_id} among the jobs")
-        wait_for(lambda: page.text().count("RUNNING") == 2, "two running jobs", BOUND_S)
+
+        def statuses() -> list[str | None]:
+            return [cell(page, job_id, STATUS_OF_JOB) for job_id in started]
+
+        wait_for(lambda: statuses() == ["RUNNING", "RUNNING", "PENDING"], "two jobs that run, one that waits", BOUND_S)
         # Ray's Overview cannot show what waits: the gateway holds the job until it has room.
         page.wait_for_text("The job waits for 1 GPU", "the reason why the third job waits")
-        assert "PENDING" in page.text()
+        assert statuses()[2] == "PENDING"
         page.picture("ray-jobs")
         page.go(f"{address}/#/overview")
         page.wait_for_text("2.0/2.0 GPU", "the GPUs that the jobs hold")
         page.picture("ray-overview")
     page.wait_for_text("0.0/2.0 GPU", "GPUs that are free again")
+
+
+def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page, grafana: None) -> None:
+    logged_in(stack, page, "metrics")
+    panels = wait_for(lambda: page.evaluate("document.querySelector('iframe')?.src"), "Grafana's panels", BOUND_S)
+    assert panels.startswith(f"http://127.0.0.1:{stack.settings.grafana_port}/d/"), panels
+    # What the page shows instead if one of the two health checks fails.
+    assert "either Prometheus or Grafana server is not detected" not in page.text()
+    page.picture("ray-metrics")
+
+
+def test_cluster_page_shows_worker_leave_and_return(stack: Stack, page: Page) -> None:
+    def id_of_worker(before: str = "") -> str:
+        """Id of the running worker, which changes whenever it joins; empty while it is that of before."""
+        ids = [node["raylet"]["nodeId"] for node in stack.alive_nodes() if node["hostname"] == "ray-worker-1"]
+        return next((each for each in ids if each != before), "")
+
+    def shows(node: str, state: str) -> None:
+        """Wait for the state of a node; without the filter, nodes that left earlier could fill the first page."""
+        page.go("about:blank")
+        page.go(f"http://127.0.0.1:{stack.settings.ray_port}/#/cluster")
+        fields = "[...document.querySelectorAll('.MuiTextField-root')]"
+        field = f"{fields}.find(field => field.querySelector('label')?.innerText === 'Node ID')"
+        page.press(f"{field}?.querySelector('input')")
+        page.type(node)
+        wait_for(lambda: cell(page, node, STATE_OF_NODE) == state, f"{state} in the row of {node}")
+
+    before = wait_for(id_of_worker, "the worker")
+    logged_in(stack, page, "cluster")
+    shows(before, "ALIVE")
+    stack.compose("stop", "ray-worker-1")
+    try:
+        shows(before, "DEAD")
+        page.picture("ray-cluster-without-worker")
+    finally:
+        stack.up()
+    shows(wait_for(lambda: id_of_worker(before), "the worker's return"), "ALIVE")
 
 
 def test_dashboard_login_shows_jobs_read_only(stack: Stack, trained: Trained, page: Page) -> None:
