@@ -88,6 +88,11 @@ class MlflowPages:
         drawn = self.count(".js-plotly-plot .scatterlayer .trace")
         return set(self.page.evaluate(LEGENDS)) if drawn else set()
 
+    def chart_values(self) -> list[list[float]]:
+        """Values of each line of the charts that are drawn."""
+        lines = "[...document.querySelectorAll('.js-plotly-plot')].flatMap(plot => plot.data ?? [])"
+        return list(self.page.evaluate(f"{lines}.map(line => Array.from(line.y ?? []))"))
+
     def picture(self, name: str) -> None:
         self.page.picture(f"mlflow-{name}")
 
@@ -171,12 +176,26 @@ def test_run_fills_while_it_trains(stack: Stack, mlflow: MlflowPages, experiment
     with stack.mlflow as client:
         begin = {"experiment_id": experiment.id, "run_name": "open", "start_time": time.time_ns() // 1_000_000}
         run_id = client.post("/runs/create", json=begin).json()["run"]["info"]["run_id"]
+        logged: list[float] = []
+
+        def log(value: float) -> None:
+            point = {"run_id": run_id, "key": "accuracy", "value": value, "step": len(logged)}
+            now = time.time_ns() // 1_000_000
+            client.post("/runs/log-metric", json={**point, "timestamp": now}).raise_for_status()
+            logged.append(value)
+
         try:
             for value in (0.25, 0.875):
-                point = {"run_id": run_id, "key": "accuracy", "value": value, "timestamp": 1, "step": int(value * 8)}
-                client.post("/runs/log-metric", json=point).raise_for_status()
+                log(value)
                 mlflow.open(f"experiments/{experiment.id}/runs/{run_id}", "Running")
                 mlflow.page.wait_for_text(str(value), "the latest value of a metric")
+            mlflow.page.press_text("Model metrics")
+            wait_for(lambda: logged in mlflow.chart_values(), "a chart of both values", BOUND_S)
+            for value in (0.9375, 0.96875):
+                log(value)
+                # Nothing is opened or pressed: the page asks for new values every 30 s while the run is open.
+                wait_for(lambda: logged in mlflow.chart_values(), f"{value} in the chart of the open page", 90)
+            mlflow.picture("run-while-it-trains")
         finally:
             client.post("/runs/delete", json={"run_id": run_id}).raise_for_status()
 
@@ -214,7 +233,15 @@ def test_comparison_marks_changed_parameter(mlflow: MlflowPages, experiment: Exp
     wait_for(lambda: mlflow.count(".diff-row"), "a marked parameter", BOUND_S)
     marked = mlflow.page.evaluate("[...document.querySelectorAll('.diff-row')].map(row => row.innerText.split(/\\s+/))")
     assert [sorted(row) for row in marked] == [["0.01", "0.1", "rate"]]
-    for part in ("epochs", "loss", "Artifacts"):
+    # The table of metrics has a grid with their names, and one with the values of both runs.
+    grids = "[...document.querySelectorAll('.ReactVirtualized__Grid__innerScrollContainer')]"
+    cells = f"{grids}.map(grid => [...grid.children].map(cell => cell.innerText.trim()))"
+    wait_for(lambda: [bool(grid) for grid in mlflow.page.evaluate(cells)] == [True, True], "the metrics", BOUND_S)
+    names, values = mlflow.page.evaluate(cells)
+    place = 2 * names.index("loss")
+    # A third of each rate, as MLflow rounds it.
+    assert sorted(values[place : place + 2]) == ["0.003", "0.033"], (names, values)
+    for part in ("epochs", "Artifacts"):
         assert part in mlflow.page.text()
     mlflow.picture("comparison")
 
