@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -119,6 +120,27 @@ def test_long_queue_is_counted_but_cut(started: StartedGateway, browser: httpx.C
 
 def test_page_names_unavailable_head(browser: httpx.Client) -> None:
     assert "does not answer" in log_in(browser).text
+
+
+def test_only_service_that_is_down_is_marked(
+    started: StartedGateway, serve: Serve, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = serve(lambda method, path: (200, "well"))
+    addresses = {"JupyterLab": healthy, "MLflow": f"http://127.0.0.1:{closed_port}/health", "MinIO": healthy}
+    tools = [
+        {"title": title, "profile": "all", "port": 8000, "health": address} for title, address in addresses.items()
+    ]
+    monkeypatch.setenv("MLPLATFORM_GATEWAY_TOOLS", json.dumps(tools))
+    monkeypatch.setenv("MLPLATFORM_GATEWAY_PROFILES", "all")
+    with started.running() as client:
+        text = client.get(FRONT_PAGE).text
+    shown = re.findall(r'<li class="(ok|down)">(.*?)</li>', text, re.DOTALL)
+    assert [re.sub(r"<.*?>", "", entry).split() for _, entry in shown] == [
+        ["JupyterLab"],
+        ["MLflow", "does", "not", "answer"],
+        ["MinIO"],
+    ]
+    assert [state for state, _ in shown] == ["ok", "down", "ok"]
 
 
 def test_changed_job_reaches_open_page(started: StartedGateway, browser: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""Content of the front page, gathered from the database, Ray's head and checks of the services."""
+"""Content of the front page, gathered from the database, Ray's head and checks of the tools that have a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RAY_SECONDS = 3.0
 """Timeout of Ray's listings; the rest of the page does not wait longer for them."""
 
 _CHECK_SECONDS = 5.0
-"""Interval between two checks of the services while somebody looks at the page."""
+"""Interval between two checks of the tools while somebody looks at the page."""
 
 _OLD_SECONDS = 10.0
 """Age at which the queue is shown with its time, because no job starts."""
@@ -106,7 +106,7 @@ class View:
         jobs: open jobs and those that ended last; of those that wait, first the queue in its order.
         nodes: nodes of the cluster; empty if Ray's head does not answer.
         problem: the reason why there are no nodes; empty if there are.
-        tools: the stack's pages.
+        tools: the stack's pages, each with its health; services without a page, such as Postgres, are not shown.
         disk_problem: the reason why new jobs are rejected; empty if they are not.
         queue: what there is to say of shown jobs that wait for resources, by id.
         queue_time: time for which the queue holds, if that is long ago; None otherwise.
