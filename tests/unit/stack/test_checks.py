@@ -16,9 +16,10 @@ import pytest
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import checks, secrets_folder, unfinished
+from mlplatform.stack import checks, secrets_folder, sizing, unfinished
 from mlplatform.stack.checks import backups, clocks, disks, health, kernel, runs, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
+from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -61,6 +62,14 @@ def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None
     checks.repair(found)
     assert checks.examine(place, [secrets.files]) == []
     assert (folder / "minio_job").read_text() == before
+
+
+def test_doctor_reports_setting_that_no_longer_fits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "this_host", lambda: Host(7 * sizing.GIB, 2))
+    listed = [check for check in checks.CHECKS if check is start.misfits]
+    (found,) = (each for each in checks.examine(place, listed) if each.problem.startswith("WORKER_MEMORY"))
+    assert "more than the 3 GiB" in found.problem
+    assert "WORKER_MEMORY=" in found.fix
 
 
 def test_failed_containers_are_found_and_ended_ones_not() -> None:

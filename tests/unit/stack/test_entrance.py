@@ -69,6 +69,23 @@ def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str
     assert entrance.variables(proxied(tmp_path, *lines)) == {"PAGES_ORIGIN": expected}
 
 
+@pytest.mark.parametrize(
+    "variables", [{}, {"GRAFANA_PORT": "13000"}, {"PAGES_ORIGIN": "https://ml.example.org", "GRAFANA_PORT": "13000"}]
+)
+def test_panels_in_ray_dashboard_use_published_port(variables: dict[str, str]) -> None:
+    def resolved(text: str) -> str:
+        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), text)
+
+    services = {
+        name: yaml.safe_load((CHECKOUT / f"compose/{file}.yaml").read_text())["services"][name]
+        for name, file in {"ray-head": "ray", "grafana": "monitoring"}.items()
+    }
+    address, port, _ = resolved(services["grafana"]["ports"][0]).split(":")
+    origin = variables.get("PAGES_ORIGIN", f"http://{address}")
+    assert resolved(services["ray-head"]["environment"]["RAY_GRAFANA_IFRAME_HOST"]) == f"{origin}:{port}"
+    assert port == variables.get("GRAFANA_PORT", "3000")
+
+
 def test_without_entrance_addresses_are_on_loopback(tmp_path: Path) -> None:
     assert entrance.origin(settings(tmp_path)) == "http://127.0.0.1"
     assert entrance.variables(settings(tmp_path)) == {}

@@ -50,9 +50,34 @@ def test_memory_remains_for_services(root: Path, host: Host) -> None:
     settings = written(root, host)
     for limit in (settings.worker_memory, settings.notebook_memory):
         assert limit <= host.memory - 4 * GIB
-    workers = 2 if settings.worker_layout == "gpu" else 1
-    assert workers * settings.worker_memory <= host.memory - 4 * GIB
     assert settings.worker_object_store < settings.worker_shm <= settings.worker_memory
+
+
+@each_host
+def test_limits_of_workers_and_head_leave_services_room(root: Path, host: Host) -> None:
+    settings = written(root, host)
+    workers = 2 if settings.worker_layout == "gpu" else 1
+    lines = (root / ".env").read_text()
+    (head,) = re.findall(r"^RAY_HEAD_MEMORY=(\d+)g$", lines, re.M)
+    left = host.memory - int(head) * GIB - 2 * GIB
+    assert workers * settings.worker_memory <= left
+    # The notebook shares the workers' part: together, their limits may exceed the host.
+    assert settings.notebook_memory <= left
+
+
+def test_sizes_on_machine_of_24_gb(root: Path) -> None:
+    written(root, HOSTS["24 GB machine"])
+    expected = {
+        "WORKER_LAYOUT": "gpu",
+        "WORKER_MEMORY": "8g",
+        "WORKER_SHM": "4g",
+        "WORKER_OBJECT_STORE": str(GIB),
+        "RAY_HEAD_MEMORY": "4g",
+        "NOTEBOOK_MEMORY": "8g",
+        "NOTEBOOK_SHM": "4g",
+    }
+    lines = dict(line.split("=", 1) for line in (root / ".env").read_text().splitlines() if re.match(r"[A-Z]", line))
+    assert {setting: lines[setting] for setting in expected} == expected
 
 
 @each_host
@@ -91,7 +116,7 @@ def test_gpu_hosts_get_exporter_and_device_group(root: Path) -> None:
     assert "\nRENDER_GID=992\n" in (root / ".env").read_text()
 
 
-def test_more_memory_never_gives_workers_less() -> None:
+def test_more_memory_never_gives_notebook_less() -> None:
     limits = [
         max(
             int(choice.value[:-1]) * (2**10 if choice.value.endswith("g") else 1)
