@@ -277,6 +277,17 @@ def test_console_moves_no_object_without_session(stack: Stack, trained: Trained)
     assert not stack.objects("ray", "rights/probe")
 
 
+@pytest.mark.parametrize("service", ["gateway", "mlflow", "console", "notebook", "prometheus"])
+def test_pages_stay_out_of_frames_of_others(stack: Stack, service: str) -> None:
+    """Grafana, which no package contains, permits frames, because Ray's dashboard embeds its panels."""
+    headers = httpx.get(base_url(stack, service), follow_redirects=True, timeout=20).headers
+    policy = headers.get("Content-Security-Policy", "")
+    ancestors = re.findall(r"frame-ancestors ([^;]*)", policy)
+    frames = ancestors[0].strip() if ancestors else headers.get("X-Frame-Options", "missing").lower()
+    assert frames in ("'none'", "'self'", "deny", "sameorigin"), dict(headers)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
 @pytest.mark.parametrize("service", OPEN)
 def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:

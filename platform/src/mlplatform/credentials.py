@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 # The token is valid longer than any stack; `make rotate` replaces the key that has signed it.
 _TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
+_PAGE_HEADERS = """\
+http_server_config:
+  headers:
+    Content-Security-Policy: "frame-ancestors 'none'"
+    X-Content-Type-Options: nosniff
+    X-Frame-Options: deny
+"""
+
 
 def password() -> str:
     """Return 192 random bits in URL-safe characters, which need no quoting in any of the formats."""
@@ -85,12 +93,13 @@ def minio_metrics_token(account: Path, path: Path) -> None:
 def prometheus_web(password_file: Path, path: Path) -> None:
     """Write the web configuration of Prometheus, Alertmanager or an exporter.
 
-    It has one user, `prometheus`, with the bcrypt hash of the password in `password_file`.
+    It has one user, `prometheus`, with the bcrypt hash of the password in `password_file`, and the headers that keep
+    pages out of frames. Prometheus permits no Referrer-Policy, and frame options in lower case only.
     """
     import bcrypt
 
     hashed = bcrypt.hashpw(password_file.read_bytes(), bcrypt.gensalt(10)).decode()
-    path.write_text(f"basic_auth_users:\n  prometheus: {hashed}\n")
+    path.write_text(f"{_PAGE_HEADERS}basic_auth_users:\n  prometheus: {hashed}\n")
 
 
 def fernet_key(path: Path) -> None:

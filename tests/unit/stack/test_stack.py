@@ -127,6 +127,19 @@ def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
     assert bcrypt.checkpw(b"correct", hashed.encode())
 
 
+def test_prometheus_sends_headers_that_keep_it_out_of_frames(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("correct")
+    credentials.prometheus_web(tmp_path / "password", tmp_path / "web")
+    headers = yaml.safe_load((tmp_path / "web").read_text())["http_server_config"]["headers"]
+    # Prometheus refuses to start with other names than these three and two, and with `DENY`.
+    assert headers.keys() <= {
+        *("Content-Security-Policy", "X-Content-Type-Options", "X-Frame-Options"),
+        *("Strict-Transport-Security", "X-XSS-Protection"),
+    }
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert (headers["X-Content-Type-Options"], headers["X-Frame-Options"]) == ("nosniff", "deny")
+
+
 @pytest.mark.parametrize("accelerator", ["cpu", "cuda", "rocm"])
 def test_generated_workers_equal_shipped_layout(accelerator: str) -> None:
     shipped = yaml.safe_load((CHECKOUT / f"compose/workers.{accelerator}.gpu.yaml").read_text())
