@@ -86,3 +86,14 @@ def test_audit_log_of_postgres_is_append_only(stack: Stack, old_database: str, s
     refused = stack.execute("postgres", *PSQL, f"--dbname={old_database}", f"--command={statement}", check=False)
     assert refused.returncode != 0
     assert "append-only" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE mlplatform_audit SET who = 'x'", "DELETE FROM mlplatform_audit", "TRUNCATE mlplatform_audit"],
+)
+def test_role_of_mlflow_cannot_change_its_audit_log(stack: Stack, statement: str) -> None:
+    commands = ("--command=SET ROLE mlflow", f"--command={statement}")
+    refused = stack.execute("postgres", *PSQL, "--dbname=mlflow", *commands, check=False)
+    assert refused.returncode != 0
+    assert "append-only" in refused.stderr
