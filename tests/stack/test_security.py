@@ -354,13 +354,13 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
 
 def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     patterns = "\n".join(values(stack).values())
-    for name in ("platform", "ray", "notebook", "minio", "proxy"):
+    for name in ("platform", "ray", "notebook", "minio", "proxy", "link"):
         image = f"mlplatform-{name}:{stack.settings.version}"
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout
         assert not any(value in history + config for value in values(stack).values())
         # Skip site-packages: gigabytes of libraries that no build step of ours writes into.
-        search = "grep -rFl --exclude-dir=site-packages --file=- /opt /home /etc /root /tmp; true"
+        search = "grep -rFl --exclude-dir=site-packages --file=- /opt /home /etc /root /tmp /usr/local /var; true"
         container = ("docker", "run", "--rm", "--interactive", "--network=none", "--user=0", "--entrypoint=sh", image)
         assert run(*container, "-c", search, input=patterns).stdout == ""
     tracked = run("git", "ls-files", cwd=CHECKOUT).stdout.splitlines()
