@@ -160,6 +160,11 @@ class Stack:
         ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
+    def address(self, service: str) -> str:
+        """Address of a service's container on the first of its networks, at which this host reaches it."""
+        (found,) = (entry for entry in self.containers() if entry["Name"] == f"/{self.container(service)}")
+        return next(iter(found["NetworkSettings"]["Networks"].values()))["IPAddress"]
+
     def unhealthy(self) -> list[str]:
         """Containers that are neither healthy nor one-shots that exited with 0; a stack without containers is one."""
 
