@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from figures import count
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs, report_in
@@ -20,6 +21,7 @@ from mlplatform.client.jobs import Jobs, report_in
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 CHECKPOINT_EVERY = 3
 OUTAGE_SECONDS = 60
+HEALTHY_SECONDS = 120
 
 _CONNECTED = re.compile(r"^([-\d]+ [:\d]+),\d+\s.*Connecting to existing Ray cluster", re.MULTILINE)
 """The container's clock is UTC."""
@@ -35,8 +37,8 @@ def reports(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
 
 def between_two_checkpoints(jobs: Jobs, job_id: str, at_least: int) -> bool:
     """Return whether a restart would repeat the last step, and more than `at_least` reports have arrived."""
-    count = len(reports(jobs, job_id))
-    return count > at_least and count % CHECKPOINT_EVERY == 1
+    made = len(reports(jobs, job_id))
+    return made > at_least and made % CHECKPOINT_EVERY == 1
 
 
 def worker_without_driver(stack: Stack, job_id: str) -> str:
@@ -50,6 +52,28 @@ def crash(stack: Stack, service: str) -> None:
     """Send SIGKILL from the host, so that the restart policy applies."""
     pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", stack.container(service)).stdout)
     os.kill(pid, signal.SIGKILL)
+
+
+def crash_until_healthy(stack: Stack, service: str) -> None:
+    """Kill a service's container, and wait until the one that follows is healthy; prints the seconds."""
+    before, begun = container_state(stack, service)[0], time.monotonic()
+    crash(stack, service)
+
+    def healthy() -> bool:
+        started, health = container_state(stack, service)
+        return started != before and health == "healthy"
+
+    wait_for(healthy, f"{service} to be healthy again", HEALTHY_SECONDS)
+    seconds = round(time.monotonic() - begun)
+    print(f"{service} crashed: healthy after {seconds} s", flush=True)
+    count("crashes of containers")
+    count("seconds until crashed containers were healthy, in total", seconds)
+
+
+def container_state(stack: Stack, service: str) -> tuple[str, str]:
+    """Start time and health of a service's container."""
+    (entry,) = [entry for entry in stack.containers() if entry["Name"] == f"/{stack.container(service)}"]
+    return entry["State"]["StartedAt"], entry["State"]["Health"]["Status"]
 
 
 @contextmanager

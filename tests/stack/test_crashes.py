@@ -6,16 +6,13 @@ CI draws three under a training; `test_lifecycle.py` and `test_losses.py` also k
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
-from failure_training import after_a_checkpoint, crash, nothing_is_lost, submit, whole_again
-from figures import count
-from host import Stack, wait_for
+from failure_training import after_a_checkpoint, crash_until_healthy, nothing_is_lost, submit, whole_again
+from host import Stack
 
 from mlplatform.client.jobs import Jobs
 
-HEALTHY_SECONDS = 120
 DRAWN = 3
 
 
@@ -25,38 +22,14 @@ def long_running(stack: Stack) -> list[str]:
     return sorted(entry["Config"]["Labels"][label] for entry in stack.containers() if entry["State"]["Running"])
 
 
-def state(stack: Stack, service: str) -> tuple[str, str]:
-    """Start time and health of a service's container."""
-    (entry,) = [entry for entry in stack.containers() if entry["Name"] == f"/{stack.container(service)}"]
-    return entry["State"]["StartedAt"], entry["State"]["Health"]["Status"]
-
-
-def crash_until_healthy(stack: Stack, service: str) -> None:
-    """Kill a service's container, and wait until the one that follows is healthy; prints the seconds."""
-    before, begun = state(stack, service)[0], time.monotonic()
-    crash(stack, service)
-
-    def healthy() -> bool:
-        started, health = state(stack, service)
-        return started != before and health == "healthy"
-
-    wait_for(healthy, f"{service} to be healthy again", HEALTHY_SECONDS)
-    seconds = round(time.monotonic() - begun)
-    print(f"{service} crashed: healthy after {seconds} s", flush=True)
-    count("crashes of containers")
-    count("seconds until crashed containers were healthy, in total", seconds)
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("drawn", [DRAWN, pytest.param(None, marks=pytest.mark.soak)], ids=["three", "all"])
 @pytest.mark.costly("compose", "gateway/control")
-def test_training_survives_crash_of_each_container(stack: Stack, jobs: Jobs, drawn: int | None) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    rng = random.Random(seed)  # noqa: S311 - containers
+def test_training_survives_crash_of_each_container(stack: Stack, jobs: Jobs, seed: str, drawn: int | None) -> None:
     services = long_running(stack)
-    rng.shuffle(services)
+    random.Random(seed).shuffle(services)  # noqa: S311 - containers
     services = services[:drawn]
-    print(f"\nseed {seed}: {', '.join(services)}", flush=True)
+    print(f"in this order: {', '.join(services)}", flush=True)
     # A step per second, for longer than the crashes take; those that remain are hurried.
     steps = 80 * len(services)
     job_id = submit(jobs, steps, 1)
