@@ -21,6 +21,7 @@ import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
 from browser import BOUND_S, Page
+from failure_training import crash_until_healthy
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
 from test_security import CLOSED, PORTS, refuses
@@ -352,6 +353,13 @@ def test_jupyterlab_runs_terminal_through_tls(proxied: Stack, tls_page: Page) ->
     wait_for(
         lambda: proxied.execute("notebook", "test", "-e", made, check=False).returncode == 0, "the command", BOUND_S
     )
+
+
+@pytest.mark.soak
+def test_crashed_entrance_is_healthy_again_with_its_authority(proxied: Stack) -> None:
+    url, trusted = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
+    crash_until_healthy(proxied, "proxy")
+    assert httpx.get(url, verify=trusted).is_success
 
 
 def test_rotation_replaces_authority(proxied: Stack) -> None:
