@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mlplatform.cli import stack as cli
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import doctor, entrance, sizing
+from mlplatform.stack import compose, doctor, entrance, openssl, prune, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
 from mlplatform.stack.pages import pages
@@ -121,6 +122,47 @@ def test_address_of_another_host_is_reported(tmp_path: Path) -> None:
     elsewhere = settings(tmp_path, "COMPOSE_PROFILES=proxy", "BIND_ADDRESS=192.0.2.1")
     (problem,) = doctor._entrance_problems(elsewhere)
     assert f"BIND_ADDRESS=192.0.2.1 cannot be used ({os.strerror(errno.EADDRNOTAVAIL)})" in problem
+
+
+# A stack whose gateway and entrance run.
+DOCKER = """\
+#!/bin/sh
+case "$*" in
+  *" ps --services") echo gateway; echo proxy ;;
+  "exec proxy cat "*) cat "$(dirname "$0")/certificate.pem" ;;
+esac
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Fingerprint of the authority of a running stack in the folder of the test."""
+    proxied(tmp_path)
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return openssl.certificate(tmp_path)[1]
+
+
+def test_status_prints_fingerprint_and_trust_command(
+    running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.status(tmp_path)
+    printed = capsys.readouterr().out
+    assert f"SHA-256 fingerprint {running}." in printed
+    assert f"sudo cp {tmp_path / entrance.CERTIFICATE} " in printed
+
+
+def test_start_prints_notes_fingerprint_and_trust_command(
+    running: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
+    monkeypatch.setattr(compose, "up", lambda root, only: None)
+    monkeypatch.setattr(prune, "remove_unused_images", lambda root: 0)
+    cli.up(tmp_path)
+    printed = capsys.readouterr()
+    assert printed.err == "Note: a rule is missing\n"
+    assert f"SHA-256 fingerprint {running}." in printed.out
 
 
 def test_used_port_of_entrance_is_reported(tmp_path: Path) -> None:

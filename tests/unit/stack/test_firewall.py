@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.stack import firewall
+from mlplatform.stack import doctor, firewall
 from mlplatform.stack.checks import firewall as check
 from mlplatform.stack.checks.finding import Place
 
@@ -56,6 +56,26 @@ def test_missing_rule_is_a_note_with_command_to_paste(iptables: Path) -> None:
     assert note.endswith(": sudo iptables -I DOCKER-USER -d 169.254.0.0/16 -j REJECT")
     (finding,) = check.metadata_address(Place(iptables.parent))
     assert (finding.fix, finding.blocks) == (firewall.RULE, False)
+
+
+# Says that all images are built, and that MinIO runs, whose ports are then not tried.
+DOCKER = """\
+case "$*" in
+  "version "*) echo 28.0.0 ;;
+  "compose version "*) echo 2.40.0 ;;
+  "info "*) echo '{"DockerRootDir": "/", "Runtimes": {}}' ;;
+  "image inspect "*) echo sha256:1 ;;
+  *" ps --services") echo minio ;;
+esac
+"""
+
+
+def test_check_before_start_includes_note_about_rule(iptables: Path, tmp_path: Path) -> None:
+    write(iptables, "echo '-A DOCKER-USER -j RETURN'")
+    write(tmp_path / "docker", DOCKER)
+    (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\nDISK_NEEDED_GB=0\n")
+    (note,) = firewall.notes()
+    assert note in doctor.check_host(tmp_path)
 
 
 def test_note_reports_that_only_root_can_check(iptables: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import runpy
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from ray_head import BOUND_S, served
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,6 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from mlplatform.compat.uvicorn_h11 import BoundedHeaders
+from mlplatform.gateway import app
 
 HEADER_SECONDS = 0.8
 """Enough for a client on a busy machine to send its headers."""
@@ -61,6 +66,21 @@ def is_closed_while_sending(client: socket.socket) -> bool:
 def test_connection_with_incomplete_headers_is_closed(server: str, sent: bytes) -> None:
     with connection(server) as client:
         client.sendall(sent)
+        assert is_closed_while_sending(client)
+
+
+def test_gateways_program_serves_with_bound_on_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: given.update(options, app=app))
+    monkeypatch.setattr(app, "create_app", lambda config: Starlette())
+    monkeypatch.setattr(logging.getLogger("httpx"), "setLevel", lambda level: None)
+    monkeypatch.setattr(BoundedHeaders, "HEADER_SECONDS", HEADER_SECONDS)
+    runpy.run_module("mlplatform.gateway", run_name="__main__")
+    with (
+        served(given["app"], **({"http": given["http"]} if "http" in given else {})) as address,
+        connection(address) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: gateway\r\nX-Slow: ")
         assert is_closed_while_sending(client)
 
 
