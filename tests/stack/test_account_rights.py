@@ -121,7 +121,13 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "list deleted runs": ("GET", f"{API}/mlplatform/expired", {"days": 999}, ("admin", "gateway")),
     "remove deleted run": ("POST", f"{API}/mlplatform/expired", {"id": "{run}", "days": 999}, ("admin", "gateway")),
 }
-"""MLflow's table. An action that is allowed may still fail on its values, with another status than 401 and 403."""
+"""MLflow's table."""
+
+CHANGE_NOTHING = (
+    *("delete others' version", "delete others' model", "change password", "become administrator"),
+    *("create user", "delete user", "add webhook"),
+)
+"""Actions whose values name nothing or are incomplete: allowed, they fail with another status than 401 and 403."""
 
 
 @dataclass
@@ -197,10 +203,14 @@ def test_mlflow_accounts_may_do_what_table_says(mlflow: Mlflow, action: str) -> 
     # The administrator comes last, because what it deletes is gone.
     answers = {name: mlflow.send(name, method, path, values) for name in reversed(ACCOUNTS)}
     count("actions tried with accounts", len(answers))
-    performed = {name for name, answer in answers.items() if answer.status_code not in (*REFUSED, 429)}
-    assert performed == set(allowed), {
-        name: (answer.status_code, answer.text[:200]) for name, answer in answers.items()
-    }
+    shown = {name: (answer.status_code, answer.text[:200]) for name, answer in answers.items()}
+    assert {name for name, answer in answers.items() if answer.status_code not in (*REFUSED, 429)} == set(allowed), (
+        shown
+    )
+    if action in CHANGE_NOTHING:
+        assert {answers[name].status_code for name in allowed} <= {400, 404}, shown
+    else:
+        assert all(answers[name].is_success for name in allowed), shown
 
 
 def test_registered_files_and_digest_are_unchanged_afterwards(mlflow: Mlflow) -> None:
