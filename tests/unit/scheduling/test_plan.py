@@ -428,3 +428,29 @@ def test_plan_after_its_execution_is_empty() -> None:
     actions = plan(before)
     assert effects(actions)
     assert effects(plan(execute(before, actions))) == []
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_claim_of_overdue_job_goes_to_job_within_share(gone: int) -> None:
+    teams = [Team("lender", 8, 64), Team("borrower", 0, 0)]
+    overdue = job("overdue", "borrower", workers(8), since=NOW - 100 * HOUR)
+    borrowers = [runs(f"r{number}", "borrower", {"n0": 1}) for number in range(8)]
+    before = view([node("n0")], [overdue], borrowers, teams)
+    after = execute(before, effects(plan(before)))
+    assert [claim.job for claim in after.claims] == ["overdue"]
+    for number in range(gone):
+        after = left(after, f"r{number}")
+    owed = job("owed", "lender", workers(4))
+    actions = plan(replace(after, waiting=(*after.waiting, owed)))
+    assert Release("overdue") in actions
+    assert [claim.job for claim in claims(actions)] == ["owed"]
+    assert asked(actions) == []
+
+
+def test_free_room_kept_for_overdue_job_goes_to_job_within_share() -> None:
+    teams = [Team("lender", 8, 64), Team("borrower", 0, 0)]
+    overdue = job("overdue", "borrower", workers(8), since=NOW - 100 * HOUR)
+    before = view([node("n0")], [overdue], [runs(f"r{number}", "borrower", {"n0": 4}) for number in range(2)], teams)
+    after = left(execute(before, effects(plan(before))), "r0")
+    owed = job("owed", "lender", workers(4))
+    assert started(plan(replace(after, waiting=(*after.waiting, owed)))) == ["owed"]

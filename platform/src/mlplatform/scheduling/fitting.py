@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.books import Books
-from mlplatform.scheduling.queue import Placement, Reason, WaitingJob
+from mlplatform.scheduling.queue import Placement, Reason, RunningJob, WaitingJob
+from mlplatform.scheduling.reclaim import fewest
 from mlplatform.scheduling.reserve import Reservation
 from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.state import State
@@ -86,3 +87,28 @@ class Fitting:
         if shape not in self._lacking:
             self._lacking[shape] = reasons.lacks_room(job, self._nodes, self._books.room)
         return self._lacking[shape]
+
+
+def outranked(job: WaitingJob, order: Sequence[RunningJob], state: State, books: Books) -> list[str]:
+    """Return the claims of jobs beyond their shares, the latest first, that a job within its share needs to fit.
+
+    They are released for it. Otherwise it would wait until those jobs have started, and then for them to leave: twice
+    the time that it is promised.
+
+    Args:
+        job: the waiting job, for which too few may be asked to leave while these claims exist.
+        order: jobs that may be asked to leave for it.
+        state: what is known.
+        books: accounts of the pass.
+
+    Returns:
+        The names of the jobs that have them; none if all of them together do not help.
+    """
+    beyond = [claim for name, claim in books.claims.items() if not books.is_within(state.waiting[name])]
+    room, released = books.later.copy(), []
+    for claim in sorted(beyond, key=lambda claim: -state.waiting[claim.job].sequence):
+        released.append(claim.job)
+        room.give(claim.placement)
+        if fewest(order, state.leaving(), job, room)[1] is not None:
+            return released
+    return []

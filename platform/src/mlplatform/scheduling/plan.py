@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from mlplatform.scheduling import reasons
 from mlplatform.scheduling.books import Books
-from mlplatform.scheduling.fitting import Fitting
+from mlplatform.scheduling.fitting import Fitting, outranked
 from mlplatform.scheduling.queue import (
     Action,
     Ask,
@@ -126,7 +126,7 @@ class _Pass:
         orders = [Order(group, self._ranking, self._is_served) for group in self._state.groups]
         ranked = [(order.rank(), number, order) for number, order in enumerate(orders) if order.head()]
         heapq.heapify(ranked)
-        while ranked:
+        while ranked and not any(isinstance(action, Release) for action in self.actions[-1:]):
             _, number, order = heapq.heappop(ranked)
             rank = self._turn(number, order, ranked[0][0] if ranked else _LAST)
             if rank is not None:
@@ -231,15 +231,14 @@ class _Pass:
     # --- room that others hold ---
 
     def _claim(self, job: WaitingJob, within: bool) -> bool:
-        """Claim room for a job within its share or an overdue one, and ask those to leave who hold it.
-
-        Returns:
-            Whether there is enough.
-        """
+        """Claim room for a job within its share or an overdue one; return whether enough jobs may be asked to leave."""
         if within:
             victims, placement = self._victims(job, job.team, self._reclaim.for_share(job.team))
             if placement is None:
                 victims, placement = self._victims(job, f"{job.team} alone", self._reclaim.from_borrowers(job.team))
+            if placement is None:
+                for name in outranked(job, list(self._reclaim.for_share(job.team)), self._state, self._books):
+                    self._do(Release(name))  # ends the pass, or others would take what is free
         else:
             victims, placement = self._victims(job, "overdue", self._reclaim.for_overdue(job))
         if placement is None:
@@ -347,5 +346,5 @@ class _Pass:
                         continue
                     obstacle = line.obstacle or self._books.capped.obstacle(job, asked(job.request))
                     if not obstacle and not general:
-                        general = self._fitting.obstacles(job, self._blocked[number])
+                        general = self._fitting.obstacles(job, self._blocked.get(number, False))
                     yield job, (obstacle,) if obstacle else general

@@ -320,7 +320,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Release:
-    """Delete the claim of a job that no longer needs it or cannot get it."""
+    """Delete the claim of a job that no longer needs it, cannot get it or has to leave it to one within its share."""
 
     job: str
 
