@@ -17,6 +17,7 @@ OURS = "ours"
 
 RHO = 1.05
 COMPLETION = 1.05
+PLANNING_MS = 50.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,19 @@ def table(rows: Sequence[Measures]) -> Table:
     return shown
 
 
-def targets(rows: Iterable[Measures], grace_s: float) -> dict[str, list[Target]]:
-    """Return the targets of each workload on which our planner and another policy ran."""
+def targets(
+    rows: Iterable[Measures], planning: Mapping[str, Mapping[str, float]], grace_s: float
+) -> dict[str, list[Target]]:
+    """Return the targets of each workload on which our planner and another policy ran, and that of a long queue.
+
+    Args:
+        rows: measures of all workloads and policies.
+        planning: milliseconds that each policy takes to plan a long queue, `cold` and `warm`.
+        grace_s: time that a job which is asked to leave gets.
+    """
     found = {}
+    if OURS in planning:
+        found["long queue"] = [Target("CPU time of a warm plan", planning[OURS]["warm"], PLANNING_MS, " ms")]
     for workload, group in groupby(sorted(rows, key=lambda row: row.workload), key=lambda row: row.workload):
         by_policy = {row.policy: row for row in group}
         ours = by_policy.pop(OURS, None)

@@ -2,7 +2,7 @@
 
     python tests/bench/simulator/simulate.py --sample 1 --policy all
 
-Exits with 1 if our planner misses a target on a workload. `README.md` explains workloads, policies and measures.
+Exits with 1 if our planner misses a target. `README.md` explains workloads, policies and measures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLICIES: dict[str, type[Policy]] = {
     "kueue": KueueLike,
 }
 
-RESULTS = Path(__file__).parents[3] / ".bench" / "queue"
+RESULTS = Path(__file__).parents[3] / ".bench" / "simulator"
 
 
 def compare(workload: Workload, policies: Sequence[Policy], rules: Rules) -> tuple[list[Result], list[Measures]]:
@@ -77,7 +77,7 @@ def main() -> int:
     planning = {policy.name: planning_ms(policy, view) for policy in (POLICIES[name]() for name in names)}
     shown = ", ".join(f"{name} {times['warm']:.0f} ms ({times['cold']:.0f} ms)" for name, times in planning.items())
     console.print(f"CPU time of a plan for {WAITING:,} waiting jobs (for new objects), median: {shown}.")
-    judged = targets(rows, rules.grace_s)
+    judged = targets(rows, planning, rules.grace_s)
     for name, found in judged.items():
         console.print(f"{name}:", *map(str, found), sep="\n  ", highlight=False)
     write_json(rows, planning, args.out / "results.json")

@@ -77,11 +77,17 @@ def test_slowdown_of_short_job_is_bounded() -> None:
 def test_target_compares_with_best_policy(measured: Measures) -> None:
     better = Measures(**{**vars(measured), "policy": "other", "completion_h": measured.completion_h / 1.1})
     worse = Measures(**{**vars(measured), "policy": "third", "completion_h": measured.completion_h * 2})
-    waits, rho, completion = targets([worse, measured, better], grace_s=100)["tiny"]
+    waits, rho, completion = targets([worse, measured, better], {}, grace_s=100)["tiny"]
     assert (waits.value, waits.holds) == (100, True)
     assert (rho.value, rho.holds) == (pytest.approx(1.5), False)
     assert (completion.value, completion.holds) == (pytest.approx(1.1), False)
     assert "other" in str(completion)
+
+
+@pytest.mark.parametrize(("warm", "holds"), [(49.0, True), (51.0, False)])
+def test_long_queue_is_planned_within_fifty_milliseconds(warm: float, holds: bool) -> None:
+    (target,) = targets([], {"ours": {"cold": 100.0, "warm": warm}}, grace_s=100)["long queue"]
+    assert target.holds is holds
 
 
 def test_json_has_every_measure(measured: Measures, tmp_path: Path) -> None:
