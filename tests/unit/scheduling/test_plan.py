@@ -447,7 +447,7 @@ def test_claim_of_overdue_job_goes_to_job_within_share(gone: int) -> None:
     assert asked(actions) == []
 
 
-def test_free_room_kept_for_overdue_job_goes_to_job_within_share() -> None:
+def test_room_kept_for_overdue_job_goes_to_job_within_share() -> None:
     teams = [Team("lender", 8, 64), Team("borrower", 0, 0)]
     overdue = job("overdue", "borrower", workers(8), since=NOW - 100 * HOUR)
     before = view([node("n0")], [overdue], [runs(f"r{number}", "borrower", {"n0": 4}) for number in range(2)], teams)

@@ -1,0 +1,129 @@
+"""Accounts, promises and rights with which the tests of the planner's invariants compare its plans."""
+
+import math
+from dataclasses import replace
+from typing import TypeVar
+
+from queues import effects
+
+from mlplatform.scheduling.books import Books
+from mlplatform.scheduling.queue import (
+    Action,
+    Ask,
+    Caps,
+    Hold,
+    RunningJob,
+    Say,
+    Usage,
+    View,
+    WaitingJob,
+)
+from mlplatform.scheduling.reserve import reserve
+from mlplatform.scheduling.room import Room
+from mlplatform.scheduling.room import asked as amount_of
+from mlplatform.scheduling.shares import Shares
+from mlplatform.scheduling.state import State
+
+Job = TypeVar("Job", WaitingJob, RunningJob)
+
+
+def accounts(view: View) -> Room:
+    """Return what the running jobs leave free on all nodes, lost ones included."""
+    room = Room(view.nodes, {node.name: node.total for node in view.nodes})
+    for job in view.running:
+        room.take(job.placement)
+    return room
+
+
+def caught_up(view: View) -> View:
+    """Return the view in which Ray reports as free what the running jobs leave free."""
+    free = accounts(view).free
+    return replace(view, nodes=tuple(replace(node, free=free[node.name]) for node in view.nodes))
+
+
+def own_room(view: View) -> Room:
+    """Return what is free on living nodes by the planner's own accounts, less what is kept for claims."""
+    return Books(State(view)).own
+
+
+def kept_holds(actions: list[Action]) -> dict[str, float]:
+    """Return by job the latest start that its hold promises; jobs that get a claim are left out."""
+    claimed = {action.claim.job for action in actions if isinstance(action, Hold)}
+    kept = [action for action in actions if isinstance(action, Say) and action.job not in claimed]
+    return {action.job: action.latest_start for action in kept if action.latest_start is not None}
+
+
+def hold(view: View, job: WaitingJob) -> float:
+    """Return the latest start of a job if nothing else starts; infinity if unknown."""
+    books = Books(State(view))
+    overdue = job.since + view.rules.overdue_s <= view.now
+    kept = reserve(job, overdue, books.base, books.leaving(job))
+    return max(view.now, kept.time) if kept else math.inf
+
+
+def is_uncapped(view: View, job: WaitingJob) -> bool:
+    team = view.teams[job.team]
+    return team.caps == Caps() and team.person_caps == Caps() and not job.array
+
+
+def is_within(view: View, job: WaitingJob) -> bool:
+    """Return whether a job is within its share, counting claims."""
+    shares = Shares(view.teams, view.nodes)
+    claimed = {claim.job for claim in view.claims}
+    held = [*view.running, *(other for other in view.waiting if other.id in claimed)]
+    own = [other for other in held if other.team == job.team]
+    for other in own:
+        amount = shares.amount(other) if isinstance(other, RunningJob) else amount_of(other.request)
+        shares.add(job.team, amount)
+    return shares.includes(job.team, amount_of(job.request))
+
+
+def could_take_back(view: View, shares: Shares, job: WaitingJob) -> bool:
+    """Return whether a job would fit if one job left that may be asked to; claims beyond shares count as released."""
+    room = Room(view.nodes, {node.name: node.total for node in view.nodes if node.alive})
+    for other in view.running:
+        is_leaving = other.notice is not None and view.now <= other.notice.deadline + view.rules.hold_back_s
+        if not is_leaving:
+            room.take(other.placement)
+    waiting = {other.id: other for other in view.waiting}
+    for claim in view.claims:
+        others = replace(view, claims=[other for other in view.claims if other is not claim])
+        if is_within(others, waiting[claim.job]):
+            room.take(claim.placement)
+    for other in view.running:
+        staying = [one for one in view.running if one.team == other.team and one.notice is None]
+        borrowed = other.id in shares.borrowed(other.team, staying)
+        if other.team != job.team and other.notice is None and borrowed and not other.stays:
+            with_it = room.copy()
+            with_it.give(other.placement)
+            if with_it.place(job.request) is not None:
+                return True
+    return False
+
+
+SWAPPED = {"a": "b", "b": "a"}
+
+
+def renamed(view: View) -> View:
+    """Return a view in which teams a and b, and their persons, have each other's names."""
+
+    def name(old: str) -> str:
+        return SWAPPED.get(old[0], old[0]) + old[1:]
+
+    def renamed(job: Job) -> Job:
+        return replace(job, team=name(job.team), person=name(job.person))
+
+    return replace(
+        view,
+        teams={name(team.name): replace(team, name=name(team.name)) for team in view.teams.values()},
+        waiting=tuple(map(renamed, view.waiting)),
+        running=tuple(map(renamed, view.running)),
+        usage=Usage(
+            {name(person): used for person, used in view.usage.persons.items()},
+            {name(team): used for team, used in view.usage.borrowed.items()},
+        ),
+    )
+
+
+def without_text(actions: list[Action]) -> list[Action]:
+    return [replace(action, why="") if isinstance(action, Ask) else action for action in effects(actions)]
