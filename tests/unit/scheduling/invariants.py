@@ -70,7 +70,7 @@ def is_within(view: View, job: WaitingJob) -> bool:
     """Return whether a job is within its share, counting claims."""
     shares = Shares(view.teams, view.nodes)
     claimed = {claim.job for claim in view.claims}
-    held = [*view.running, *(other for other in view.waiting if other.id in claimed)]
+    held: list[WaitingJob | RunningJob] = [*view.running, *(other for other in view.waiting if other.id in claimed)]
     own = [other for other in held if other.team == job.team]
     for other in own:
         amount = shares.amount(other) if isinstance(other, RunningJob) else amount_of(other.request)

@@ -321,6 +321,7 @@ class Queue(RuleBasedStateMachine):
         if job.id in claimed:
             return
         team, wanted = view.teams[job.team], amount_of(job.request)
+        held: list[tuple[WaitingJob | RunningJob, tuple[float, float]]]
         held = [(other, total(other.placement)) for other in view.running]
         held += [(other, amount_of(other.request)) for other in view.waiting if other.id in claimed]
         for caps, whose in ((team.caps, {job.team}), (team.person_caps, {job.person})):
