@@ -82,7 +82,8 @@ class Clock:
         for team in self.teams.values():
             waiting = [job for job in self.view.waiting if job.team == team.name]
             running = [job for job in self.view.running if job.team == team.name]
-            if sum(job.request.sums[0] for job in (*waiting, *running)) <= team.gpus:
+            gpus = sum(job.request.sums[0] for job in waiting) + sum(job.request.sums[0] for job in running)
+            if gpus <= team.gpus:
                 for job in waiting:
                     self.owed.setdefault(job.id, self.view.now)
             else:
