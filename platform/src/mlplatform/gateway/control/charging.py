@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
+from mlplatform.gateway.control.placements import amount_in
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.jobs.charges import ChargeStore
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
@@ -76,7 +77,7 @@ class Charging:
 
     async def _charge(self, job: JobRow, attempt: AttemptRow, kind: Kind | None, held: Placement) -> None:
         wanted = requested(job)
-        beyond = {name: held_of(held, name) - wanted.get(name, 0) for name in ("GPU", "CPU")}
+        beyond = {name: amount_in(held, name) - wanted.get(name, 0) for name in ("GPU", "CPU")}
         charge = kind, {name: wanted.get(name, 0) + max(0.0, more) for name, more in beyond.items()}
         if self._known.get(attempt.ray_submission_id) != charge:
             await self._charges.change(job.id, attempt.number, *charge)
@@ -102,11 +103,6 @@ def kinds_of(
         job.id: Kind.OVERTIME if is_overtime(job, present) else Kind.BORROWED if job.id in borrowed else Kind.SHARE
         for job in staying
     }
-
-
-def held_of(placement: Placement, resource: str) -> float:
-    """Return how much of a resource a placement holds on all nodes."""
-    return sum(amounts.get(resource, 0) for amounts in placement.values())
 
 
 def _names(active: Sequence[tuple[JobRow, AttemptRow]]) -> set[str]:

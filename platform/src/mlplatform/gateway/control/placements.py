@@ -87,7 +87,7 @@ def _surplus(held: Placement, placement: Placement, used: Room) -> Placement:
     """Return what a job's processes hold beyond its placement, as far as Ray counts it and no other job has it."""
     found: dict[str, dict[str, float]] = {}
     for resource in ("GPU", "CPU"):
-        left = _sum(held, resource) - _sum(placement, resource)
+        left = amount_in(held, resource) - amount_in(placement, resource)
         for name, amounts in held.items():
             here = amounts.get(resource, 0) - placement.get(name, {}).get(resource, 0)
             more = min(left, here, used.free.get(name, {}).get(resource, 0))
@@ -97,7 +97,8 @@ def _surplus(held: Placement, placement: Placement, used: Room) -> Placement:
     return found
 
 
-def _sum(placement: Placement, resource: str) -> float:
+def amount_in(placement: Placement, resource: str) -> float:
+    """Return the amount of a resource that a placement has on all nodes together."""
     return sum(amounts.get(resource, 0) for amounts in placement.values())
 
 
