@@ -11,7 +11,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from failure_training import SCRIPTS, after_a_checkpoint, hurried, nothing_is_lost, starts, step, submit
+from failure_training import (
+    SCRIPTS,
+    after_a_checkpoint,
+    crash_until_healthy,
+    hurried,
+    nothing_is_lost,
+    starts,
+    step,
+    submit,
+)
 from host import CHECKOUT, Stack, Trained, run, wait_for
 from test_security import values
 
@@ -171,6 +180,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     doctor = run(str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", check=False, cwd=moved.root).stdout
     problems = [finding["problem"] for finding in json.loads(doctor)]
     assert not [problem for problem in problems if "backup" in problem or "could not run" in problem], problems
+    crash_until_healthy(moved, "backup-timer")
 
 
 @pytest.mark.soak(*COVERED)
@@ -211,8 +221,8 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
         assert set(artifact["Body"].read().decode().splitlines()) == {f"{job_id} {number:06}"}
 
 
-@pytest.mark.soak(*COVERED)
-@pytest.mark.parametrize("round_", range(20))
+@pytest.mark.costly(*COVERED, long=True)
+@pytest.mark.parametrize("round_", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 20))])
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
 ) -> None:
