@@ -10,8 +10,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +36,9 @@ _SIZES = {"WORKER_MEMORY": "5g", "WORKER_SHM": "2g", "WORKER_OBJECT_STORE": "300
 """A part of this machine's memory; variables take precedence over the settings that `make join` chooses."""
 
 _BRIDGE = "10.213.91.1/24"
+
+_ALL_PROTOCOLS, _IPV4, _ARP, _IPV6 = 0x0003, 0x0800, 0x0806, 0x86DD
+_HOP_BY_HOP = 0
 
 
 class SecondHost:
@@ -71,6 +76,30 @@ class SecondHost:
 
     def restore(self) -> None:
         run("ip", "link", "set", _OUTER, "up")
+
+    @contextmanager
+    def watched(self) -> Iterator[Counter[str]]:
+        """Count the packets on the link by their kind."""
+        counted: Counter[str] = Counter()
+        port, ended = self.stack.settings.hub_port, threading.Event()
+
+        def count() -> None:
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    packet, address = link.recvfrom(65536)
+                    counted[kind_of(address[1], packet, port)] += 1
+
+        # Without the Ethernet header, whose protocol is in the address.
+        with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ALL_PROTOCOLS)) as link:
+            link.bind((_OUTER, _ALL_PROTOCOLS))
+            link.settimeout(0.5)
+            counter = threading.Thread(target=count)
+            counter.start()
+            try:
+                yield counted
+            finally:
+                ended.set()
+                counter.join()
 
     # --- Engine ---
 
@@ -163,6 +192,26 @@ class SecondHost:
         run("ip", "link", "delete", _OUTER, check=False)
         run("ip", "netns", "delete", NAMESPACE, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kind_of(protocol: int, packet: bytes, hub_port: int) -> str:
+    """Kind of a packet: neighbour discovery, WireGuard, or the numbers that tell what else it is.
+
+    Args:
+        protocol: of the Ethernet header.
+        packet: all that follows that header.
+        hub_port: UDP port of the first host's hub.
+    """
+    if protocol == _ARP or (protocol == _IPV6 and packet[6] in (_HOP_BY_HOP, socket.IPPROTO_ICMPV6)):
+        return "neighbour discovery"
+    if protocol != _IPV4:
+        return f"Ethernet protocol {protocol:#06x}"
+    udp = packet[4 * (packet[0] & 15) :]
+    ports = int.from_bytes(udp[:2], "big"), int.from_bytes(udp[2:4], "big")
+    # https://www.wireguard.com/protocol: a message's type is 1 to 4, and three zeros follow.
+    if packet[9] == socket.IPPROTO_UDP and hub_port in ports and udp[8] in range(1, 5) and not any(udp[9:12]):
+        return "WireGuard"
+    return f"IP protocol {packet[9]}, ports {ports}"
 
 
 def mount_images(source: Path, target: Path, *names: str) -> None:

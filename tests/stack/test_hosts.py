@@ -173,7 +173,9 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
         joined(host)
         command = ["python", "ddp_steps.py", f"--steps={steps}"]
         job = jobs.submit(command, SCRIPTS, name="ddp", max_restarts_on_loss=5)
-        after_a_checkpoint(jobs, job, more=3)
+        with host.watched() as packets:
+            after_a_checkpoint(jobs, job, more=3)
+        assert packets.keys() - {"neighbour discovery"} == {"WireGuard"}, "not all traffic is encrypted"
 
         def cut() -> None:
             host.cut()
