@@ -14,7 +14,7 @@ from mlplatform.scheduling.queue import Rules
 def test_planner_reaches_its_targets_on_sample(sample: int) -> None:
     rules = Rules()
     _, rows = compare(philly(sample), [policy() for policy in POLICIES.values()], rules)
-    (judged,) = targets(rows, rules.grace_s).values()
+    (judged,) = targets(rows, {}, rules.grace_s).values()
     print(f"\nsample {sample}", *map(str, judged), sep="\n  ")
     assert len(judged) == 3
     assert [str(target) for target in judged if not target.holds] == []
