@@ -106,10 +106,16 @@ def left(view: View, name: str) -> View:
     return replace(view, nodes=nodes, running=tuple(one for one in view.running if one is not job))
 
 
+def _place_in_share(job: RunningJob) -> tuple[bool, float, int]:
+    """Return what orders the jobs of a team: those that hold more GPUs than they have requested are last."""
+    gpus = sum(part.get("GPU", 0) for part in job.placement.values())
+    return gpus > job.request.sums[0] + 1e-6, job.started, job.sequence
+
+
 def is_beyond_share(view: View, job: RunningJob) -> bool:
-    """Return whether a job and the older ones of its team hold more than the team's share, as it has shrunk."""
+    """Return whether a job and those of its team that precede it hold more than the team's share, as it has shrunk."""
     older = [one for one in view.running if one.team == job.team and one.notice is None]
-    older = [one for one in older if (one.started, one.sequence) <= (job.started, job.sequence)]
+    older = [one for one in older if _place_in_share(one) <= _place_in_share(job)]
     for name, share in (("GPU", lambda team: team.gpus), ("CPU", lambda team: team.cpus)):
         promised = sum(map(share, view.teams.values()))
         there = sum(node.total[name] for node in view.nodes if node.alive)

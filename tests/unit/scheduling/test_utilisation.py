@@ -78,6 +78,12 @@ def test_node_whose_agent_has_not_reported_is_listed(recorded: dict[str, Any]) -
     assert not found.complete
 
 
+def test_node_whose_raylet_has_not_reported_is_incomplete(recorded: dict[str, Any]) -> None:
+    """After a restart of the dashboard, a node's agent is heard ten seconds before its raylet."""
+    del recorded["details"][0]["raylet"]["storeStats"]
+    assert not read(recorded).complete
+
+
 def test_lost_nodes_and_head_are_left_out(recorded: dict[str, Any]) -> None:
     nodes = [Node("lost", False, {"CPU": 2.0}, {"CPU": 2.0}), Node("ray-head", True, {"memory": 1.0}, {})]
     assert utilisation_in(nodes, recorded["details"], recorded["jobs"]).nodes == []

@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resour
 
 Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
 Gpus = Annotated[float | None, typer.Option(min=0, help="GPUs that are the team's before anybody else's (default 0).")]
-Cpus = Annotated[float | None, typer.Option(min=0, help="CPUs likewise (default 0).")]
+Cpus = Annotated[float | None, typer.Option(min=0, help="CPUs likewise (default 0: those that go with its GPUs).")]
 Weight = Annotated[
     float | None, typer.Option(min=0, help="Part of what is left over, relative to other teams (default 1).")
 ]

@@ -45,8 +45,8 @@ _AFTER_SHARES: Rank = (0.5,)
 _LAST: Rank = (math.inf,)
 
 _MOST_PASSES = 50
-"""Two or three are enough. Should two passes undo each other, which the tests look for, an error is better than a plan
-that no other plan agrees with."""
+"""Two or three are enough, and one more for each claim that is released. Should two passes undo each other, which the
+tests look for, an error is better than a plan that no other plan agrees with."""
 
 
 def plan(view: View) -> list[Action]:
@@ -87,7 +87,8 @@ def _settle(view: View) -> tuple[list[Action], _Pass]:
     """Plan until nothing changes, so that the next plan for the same time is empty."""
     state = State(view)
     actions: list[Action] = []
-    for _ in range(_MOST_PASSES):
+    most = _MOST_PASSES + len(view.claims)
+    for _ in range(most):
         step = _Pass(state)
         step.run()
         if not step.actions:
@@ -95,7 +96,7 @@ def _settle(view: View) -> tuple[list[Action], _Pass]:
         actions += step.actions
     raise RuntimeError(
         f"The plan for {len(view.waiting)} waiting and {len(view.running)} running jobs with {len(view.claims)} claims "
-        f"on {len(view.nodes)} nodes still changes after {_MOST_PASSES} passes; the last one ends with {actions[-1]}."
+        f"on {len(view.nodes)} nodes still changes after {most} passes; the last one ends with {actions[-1]}."
     )
 
 

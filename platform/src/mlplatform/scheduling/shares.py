@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 
 from mlplatform.scheduling.decay import rate
 from mlplatform.scheduling.queue import RunningJob, Team
@@ -81,21 +80,26 @@ class Shares:
         return rate(max(0.0, gpus - share_gpus), max(0.0, cpus - share_cpus))
 
     def borrowed(self, team: str, jobs: Iterable[RunningJob]) -> set[str]:
-        """Return the ids of a team's youngest jobs, which are beyond its share.
+        """Return the ids of a team's jobs that are beyond its share.
 
-        This is computed from what runs now, so a job becomes protected when older ones end.
+        These are the youngest, and before them those that hold more GPUs than they have requested: no other job of the
+        team leaves for these. This is computed from what runs now, so a job becomes protected when others end.
 
         Args:
             team: name of the team.
             jobs: its running jobs, without those that were asked to leave.
         """
         share, sums, found = self.of(team), (0.0, 0.0), set()
-        for job in sorted(jobs, key=attrgetter("started", "sequence")):
+        for job in sorted(jobs, key=lambda job: (self._is_excessive(job), job.started, job.sequence)):
             amount = self.amount(job)
             if not _within(sums, amount, share):
                 found.add(job.id)
             sums = sums[0] + amount[0], sums[1] + amount[1]
         return found
+
+    def _is_excessive(self, job: RunningJob) -> bool:
+        """Return whether a job holds more GPUs than it has requested; CPUs change with each of its tasks."""
+        return self.amount(job)[0] > job.request.sums[0] + EPSILON
 
 
 def ratio(held: Amount, share: Amount) -> float:

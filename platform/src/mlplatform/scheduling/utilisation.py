@@ -91,7 +91,7 @@ class Utilisation:
         gpus: their GPUs.
         jobs: jobs that have processes.
         held: GPUs and CPUs that Ray has granted to the processes of each job, by job id.
-        complete: whether the agents of all these nodes have reported.
+        complete: whether it is known of all these nodes what their processes hold.
     """
 
     nodes: Sequence[NodeUse]
@@ -125,7 +125,7 @@ def utilisation_in(
         [gpu for node in shown for gpu in _gpus(node, measured.get(node.name, {}), submitted)],
         [JobUse(job_id, round(cpus, 3), int(memory)) for job_id, (cpus, memory) in sorted(used.items())],
         _held(shown, measured, submitted),
-        all(node.name in measured for node in shown),
+        all(_is_complete(measured.get(node.name, {})) for node in shown),
     )
 
 
@@ -141,6 +141,14 @@ def _held(
                     if slots := _slots(worker, resource):
                         held[job_id][node.name][resource] += sum(slots.values())
     return {job_id: {name: dict(amounts) for name, amounts in there.items()} for job_id, there in held.items()}
+
+
+def _is_complete(detail: Mapping[str, Any]) -> bool:
+    """Return whether a node has reported: its agent, and its raylet, which knows what each process holds.
+
+    A dashboard that has restarted hears of the one after 5 s, and of the other after 15 s.
+    """
+    return bool(detail) and "storeStats" in (detail.get("raylet") or {})
 
 
 def _node_use(node: Node, detail: Mapping[str, Any]) -> NodeUse:

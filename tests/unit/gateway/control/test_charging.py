@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,14 +11,14 @@ from gateway_parts import NODE, Gateway, ray
 from held import rows
 from queued import add, add_team, settled
 
+from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.control import charging
-from mlplatform.gateway.control.queueing import with_workers
 from mlplatform.gateway.jobs.states import Outcome
+from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.gateway.usage.ledger import PARTS, Kind
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import Placement, Rules
-from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 from mlplatform.scheduling.utilisation import Utilisation
 
 FREE = replace(NODE, total={"CPU": 4.0, "GPU": 1.0}, free={"CPU": 4.0, "GPU": 1.0})
@@ -44,6 +45,7 @@ def rules() -> Rules:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setattr(charging, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(charging, "CPU_SECONDS", 0.1)
     return Measured()
 
 
@@ -140,7 +142,7 @@ def test_requested_resources_are_charged_until_the_end(gateway: Gateway, use: Me
         async with gateway.at_work():
             await add(gateway, "modest", 3)
             await settled(gateway, {"modest"})
-            gateway.head.node = replace(NODE, free={"CPU": 1.0})
+            gateway.head.node = replace(NODE, free={"CPU": 0.0})
             use.held = {"modest": {NODE.name: {"CPU": 1.0}}}
             await add(gateway, "other", 0)
             use.held["other"] = {NODE.name: {"CPU": 1.0}}
@@ -182,14 +184,45 @@ def test_job_beyond_its_limit_is_in_overtime(gateway: Gateway, use: Measured) ->
     assert second.ended is None
 
 
+def test_waiting_team_makes_running_job_a_borrower(gateway: Gateway, use: Measured) -> None:
+    async def scenario() -> None:
+        await add_team(gateway, "audio")
+        async with gateway.at_work():
+            await add(gateway, "alone", 4, "audio", "otto")
+            await settled(gateway, {"alone"})
+            gateway.head.node = replace(NODE, free={"CPU": 0.0})
+            await until_charged(gateway, "alone", Kind.SHARE, 0, 4)
+            await add(gateway, "shared", 4)
+            await until_charged(gateway, "alone", Kind.BORROWED, 0, 4)
+
+    asyncio.run(scenario())
+
+
+def test_terms_change_while_a_node_is_silent(gateway: Gateway, use: Measured) -> None:
+    async def scenario() -> None:
+        async with gateway.at_work():
+            await greedy(gateway, use)
+            await until_charged(gateway, "greedy", Kind.BORROWED, 1, 4)
+            use.complete, use.held = False, {}
+            await People(gateway.store.engine).set_team("audio", {"share_gpus": 1.0, "share_cpus": 4.0}, PLATFORM)
+            await People(gateway.store.engine).set_team("vision", {"share_gpus": 0.0, "share_cpus": 0.0}, PLATFORM)
+            await until_charged(gateway, "greedy", Kind.SHARE, 1, 4)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
-    ("held", "workers"),
+    ("kind", "amounts", "seconds", "due"),
     [
-        ((2.0, 5.0), WorkerGroup(2, 2.0, 1.0)),
-        ((0.5, 2.0), WorkerGroup(1, 1.0, 0.5)),
-        ((0.0, 4.0), WorkerGroup(3, 1.0, 0.0)),
-        ((0.0, 1.0), None),
+        (Kind.SHARE, {"GPU": 1, "CPU": 2}, 1000, False),
+        (Kind.SHARE, {"GPU": 1, "CPU": 3}, 1, False),
+        (Kind.SHARE, {"GPU": 1, "CPU": 3}, 1000, True),
+        (Kind.SHARE, {"GPU": 2, "CPU": 2}, 1, True),
+        (Kind.OVERTIME, {"GPU": 1, "CPU": 2}, 1, True),
     ],
 )
-def test_returning_job_waits_for_what_it_held(held: tuple[float, float], workers: WorkerGroup | None) -> None:
-    assert with_workers(Request(Resources(cpus=1)), held).workers == workers
+def test_ledger_follows_gpus_and_terms_at_once_and_cpus_later(
+    kind: Kind, amounts: dict[str, float], seconds: float, due: bool
+) -> None:
+    before = charging.Charge(Kind.SHARE, {"GPU": 1, "CPU": 2}, time.monotonic() - seconds)
+    assert before.is_due(kind, amounts) == due

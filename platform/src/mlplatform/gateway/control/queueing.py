@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 from sqlalchemy import Engine
@@ -16,9 +15,9 @@ from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
+from mlplatform.gateway.control.returning import Returning, preempted
 from mlplatform.gateway.jobs.notices import claim_of, left_idle, notice_of
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import request_of
 from mlplatform.gateway.people.schema import TeamRow
@@ -37,8 +36,7 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.resources import Node, Request, WorkerGroup
-from mlplatform.scheduling.shares import EPSILON
+from mlplatform.scheduling.resources import Node, Request
 
 DEFAULT_TEAM = "default"
 """Team of the jobs that the shared token submits. It has no share, and everything while there are no others."""
@@ -65,7 +63,7 @@ class Queue:
         self._idle_s: dict[str, int] = {}
         self._usage = Usage()
         self.held: Mapping[str, Placement] = {}
-        self._held_before: dict[tuple[int, int], tuple[float, float]] = {}
+        self._returning = Returning(self._history)
         self._teams_read = self._usage_read = float("-inf")
 
     async def view(
@@ -81,14 +79,13 @@ class Queue:
         Raises:
             UnreachableError: the database is unavailable.
         """
-        await self.refresh()
-        await self._read_returning([*waiting, *(row for row, _ in active)])
-        jobs = self._waiting_jobs(waiting)
+        await self._prepare(waiting, active)
+        jobs = self._waiting_jobs(waiting, nodes)
         left, running = self._running_jobs(active, nodes)
         return View(
             now=now().timestamp(),
             nodes=left,
-            teams=self._teams_with(jobs, running),
+            teams=self._teams_with([*(job.team for job in jobs), *(job.team for job in running)], nodes),
             waiting=jobs,
             running=running,
             claims=[claim for row in waiting if (claim := claim_of(row))],
@@ -97,18 +94,23 @@ class Queue:
         )
 
     async def running(
-        self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
+        self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
     ) -> tuple[Mapping[str, Team], list[RunningJob]]:
-        """Return the teams, and the jobs that hold resources; arguments and errors as of `view`."""
-        await self.refresh()
-        await self._read_returning([row for row, _ in active])
+        """Return the teams of all jobs, and the jobs that hold resources; arguments and errors as of `view`."""
+        await self._prepare(waiting, active)
         _, running = self._running_jobs(active, nodes)
-        return self._teams_with(running), running
+        return self._teams_with([*map(_team_of, waiting), *(job.team for job in running)], nodes), running
 
-    def _teams_with(self, *jobs: Sequence[WaitingJob | RunningJob]) -> Mapping[str, Team]:
+    async def _prepare(self, waiting: Sequence[JobRow], active: Sequence[tuple[JobRow, AttemptRow]]) -> None:
+        await self.refresh()
+        await self._returning.read([*waiting, *(row for row, _ in active)])
+
+    def _teams_with(self, names: Iterable[str], nodes: Sequence[Node]) -> Mapping[str, Team]:
         """Return all teams, also those of jobs that no administrator has added."""
-        names = {job.team for job in chain(*jobs)}
-        return {**self._teams, **{name: self._teams.get(name) or Team(name, 0, 0) for name in names}}
+        return with_cpus({**self._teams, **{name: self._named(name) for name in names}}, nodes)
+
+    def _named(self, name: str) -> Team:
+        return self._teams.get(name) or Team(name, 0, 0)
 
     @property
     def teams(self) -> int:
@@ -130,22 +132,16 @@ class Queue:
             self._usage = await self._history.read(now())
             self._usage_read = time.monotonic()
 
-    async def _read_returning(self, rows: Sequence[JobRow]) -> None:
-        """Read what jobs that were asked to leave had held, once for each of their attempts."""
-        left = {(row.sequence, attempt.number) for row in rows if (attempt := _preempted(row))}
-        self._held_before = {
-            key: self._held_before.get(key) or await self._history.most_held(*key) for key in sorted(left)
-        }
-
-    def _waiting_jobs(self, rows: Sequence[JobRow]) -> list[WaitingJob]:
+    def _waiting_jobs(self, rows: Sequence[JobRow], nodes: Sequence[Node]) -> list[WaitingJob]:
         known, self._waiting = self._waiting, {}
         for row in rows:
             with self._errors.contained(row.id):
                 job, since = known.get(row.sequence), row.since.timestamp()
-                if job is None or job.since != since:
+                # What a returning job waits for depends on the nodes.
+                if job is None or job.since != since or preempted(row):
                     job = WaitingJob(
                         **_common(row),
-                        request=self._request(row),
+                        request=self._request(row, nodes),
                         since=since,
                         limit_s=row.limit_s,
                         at_most=row.at_most,
@@ -168,7 +164,7 @@ class Queue:
         jobs: list[tuple[JobRow, AttemptRow, Request, Footprint]] = []
         for row, attempt in sorted(active, key=lambda one: one[1].created):
             with self._errors.contained(row.id):
-                request = self._request(row)
+                request = self._request(row, nodes)
                 held = self.held.get(attempt.ray_submission_id)
                 footprint = Footprint.of(request, attempt.running, _is_young(attempt.created), held)
                 jobs.append((row, attempt, request, footprint))
@@ -199,39 +195,35 @@ class Queue:
             return Notice(now().timestamp() + (attempt.grace_s or self._rules.grace_s))
         return notice_of(attempt)
 
-    def _request(self, row: JobRow) -> Request:
-        """Return what a job requests; after it was asked to leave, also what it held beyond that.
-
-        Otherwise it would return at once, and compete in Ray with the job that it has left for.
-        """
+    def _request(self, row: JobRow, nodes: Sequence[Node]) -> Request:
         request = request_of(row)
         request = Request(request.entrypoint, request.workers, {**request.labels, **self._driver_labels})
-        attempt = _preempted(row)
-        if attempt is None or request.workers is not None:
-            return request
-        return with_workers(request, self._held_before.get((row.sequence, attempt.number), (0.0, 0.0)))
+        return self._returning.request(row, request, nodes, self._named(_team_of(row)))
 
 
-def with_workers(request: Request, held: tuple[float, float]) -> Request:
-    """Return a request with workers that hold what remains of an amount of GPUs and CPUs."""
-    gpus, cpus = (max(0.0, most - asked) for most, asked in zip(held, request.sums, strict=True))
-    if max(gpus, cpus) <= EPSILON:
-        return request
-    count = max(1, int(gpus) or int(cpus))
-    return replace(request, workers=WorkerGroup(count, cpus / count, gpus / count))
+def with_cpus(teams: Mapping[str, Team], nodes: Sequence[Node]) -> Mapping[str, Team]:
+    """Return teams of which those with a share of GPUs alone also have the CPUs that go with these.
+
+    They get a part of the CPUs that are in no other team's share. Without it, the CPUs that each job needs beside its
+    GPUs would put all their jobs beyond their shares.
+    """
+    gpus, cpus = (sum(node.total.get(name, 0) for node in nodes if node.alive) for name in ("GPU", "CPU"))
+    left = max(0.0, cpus - sum(team.cpus for team in teams.values()))
+    return {
+        name: team if team.cpus or not gpus else replace(team, cpus=left * min(1.0, team.gpus / gpus))
+        for name, team in teams.items()
+    }
 
 
-def _preempted(row: JobRow) -> AttemptRow | None:
-    """Return the last attempt of a job that has ended, if it was asked to leave."""
-    ended = [attempt for attempt in row.attempts if attempt.ended is not None]
-    return ended[-1] if ended and ended[-1].outcome == Outcome.PREEMPTED else None
+def _team_of(row: JobRow) -> str:
+    return row.team or DEFAULT_TEAM
 
 
 def _common(row: JobRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "sequence": row.sequence,
-        "team": row.team or DEFAULT_TEAM,
+        "team": _team_of(row),
         "person": row.person or SHARED_TOKEN,
         "job_class": JobClass(row.job_class),
         "array": row.array_id or "",

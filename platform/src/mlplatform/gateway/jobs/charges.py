@@ -21,7 +21,7 @@ class ChargeStore:
 
     @transaction
     def change(
-        self, session: Session, job_id: str, number: int, kind: ledger.Kind | None, amounts: Mapping[str, float]
+        self, session: Session, job_id: str, number: int, kind: ledger.Kind | None, amounts: Mapping[str, float] | None
     ) -> bool:
         """Charge an open attempt for other amounts or on other terms from now on.
 
@@ -29,7 +29,7 @@ class ChargeStore:
             job_id: its job.
             number: number of the attempt.
             kind: terms on which it holds its resources; None keeps them.
-            amounts: everything that it requests or holds, by Ray's name of the resource.
+            amounts: everything that it requests or holds, by Ray's name of the resource; None keeps them.
 
         Returns:
             False if nothing has changed, or the attempt has ended.

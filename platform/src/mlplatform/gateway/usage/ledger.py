@@ -6,12 +6,12 @@ other job. It holds them until its process has ended, which the gateway may lear
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.usage.schema import UsageRow
@@ -108,8 +108,7 @@ def change(
     Returns:
         False if the attempt has ended, or has this kind and these amounts already.
     """
-    rows = _locked(session, job, attempt)
-    last = rows[-1] if rows else None
+    last = _last(session, job, attempt)
     if last is None or last.ended is not None:
         return False
     before = (last.kind, last.gpus, last.cpus)
@@ -134,9 +133,9 @@ def use(session: Session, job: int, attempt: int, gpu_s: float) -> None:
         attempt: number of the attempt.
         gpu_s: time for which GPUs have computed, one counting for each second in full.
     """
-    rows = _locked(session, job, attempt)
-    if rows and rows[-1].ended is None:
-        rows[-1].used_gpu_s = (rows[-1].used_gpu_s or 0.0) + gpu_s
+    last = _last(session, job, attempt)
+    if last is not None and last.ended is None:
+        last.used_gpu_s = (last.used_gpu_s or 0.0) + gpu_s
 
 
 def end(session: Session, job: int, attempt: int, ended: datetime, recorded: datetime, outcome: str) -> None:
@@ -153,7 +152,7 @@ def end(session: Session, job: int, attempt: int, ended: datetime, recorded: dat
         outcome: of the attempt.
     """
     last = milliseconds(ended)
-    for row in _locked(session, job, attempt):
+    for row in session.scalars(_lock(session, job, attempt)):
         row.recorded = max(row.began, milliseconds(recorded)) if row.recorded is None else row.recorded
         row.ended = max(row.began, min(row.recorded, last))
         row.outcome = outcome
@@ -164,12 +163,18 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _locked(session: Session, job: int, attempt: int) -> Sequence[UsageRow]:
-    """Return the rows of an attempt; nobody else changes or continues them before the end of the transaction."""
+def _last(session: Session, job: int, attempt: int) -> UsageRow | None:
+    """Return the last row of an attempt, and lock all; a job of days has hundreds."""
+    rows = _lock(session, job, attempt)
+    return session.scalars(rows.order_by(UsageRow.n.desc()).limit(1)).first()
+
+
+def _lock(session: Session, job: int, attempt: int) -> Select[UsageRow]:
+    """Return a query for the rows of an attempt, which nobody else changes or continues before the transaction ends."""
     rows = select(UsageRow).where(UsageRow.job == job, UsageRow.attempt == attempt)
     # The first row is the lock of all: a statement that waits for a lock does not see rows added meanwhile.
     session.execute(rows.where(UsageRow.n == 1).with_for_update())
-    return session.scalars(rows.order_by(UsageRow.n)).all()
+    return rows
 
 
 def _parts(amounts: Mapping[str, float], resource: str) -> int:

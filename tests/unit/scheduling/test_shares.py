@@ -1,0 +1,49 @@
+"""Jobs of a team that are beyond its share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from queues import NOW, asked, claims, effects, job, left, node, runs, started, view, workers
+
+from mlplatform.scheduling.forecast import execute
+from mlplatform.scheduling.plan import plan
+from mlplatform.scheduling.queue import Team
+from mlplatform.scheduling.resources import Request, Resources
+from mlplatform.scheduling.shares import Shares
+
+HOUR = 3600.0
+VISION, AUDIO = Team("vision", 2, 0), Team("audio", 2, 0)
+ONE_GPU = Request(Resources(gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("taken", "borrowed"), [(1, set()), (2, {"old"})], ids=["as requested", "one more than requested"]
+)
+def test_unrequested_gpus_are_at_the_expense_of_their_own_job(taken: int, borrowed: set[str]) -> None:
+    old = runs("old", "vision", {"n0": taken}, request=ONE_GPU, started=NOW - 2 * HOUR)
+    young = runs("young", "vision", {"n0": 1}, started=NOW - HOUR)
+    shares = Shares({"vision": VISION, "audio": AUDIO}, [node("n0", 4)])
+    assert shares.borrowed("vision", [old, young]) == borrowed
+
+
+def test_job_with_unrequested_gpus_leaves_before_its_teammate() -> None:
+    old = runs("old", "vision", {"n0": 3}, request=ONE_GPU, started=NOW - 2 * HOUR)
+    young = runs("young", "vision", {"n0": 1}, started=NOW - HOUR)
+    actions = plan(view([node("n0", 4)], [job("owed", "audio")], [old, young], [VISION, AUDIO]))
+    assert asked(actions) == ["old"]
+
+
+def test_many_claims_of_overdue_jobs_go_to_jobs_within_share() -> None:
+    nodes, names = [node(f"n{number}", 1) for number in range(60)], range(60)
+    overdue = [job(f"late{number}", "audio", workers(1), since=NOW - 100 * HOUR) for number in names]
+    borrowers = [runs(f"r{number}", "audio", {f"n{number}": 1}) for number in names]
+    teams = [Team("vision", 60, 4000), Team("audio", 0, 0)]
+    before = view(nodes, overdue, borrowers, teams)
+    after = execute(before, effects(plan(before)))
+    assert len(after.claims) == len(overdue)
+    owed = [job(f"owed{number}", "vision", workers(1)) for number in names]
+    after = replace(left(after, "r0"), waiting=(*after.waiting, *owed))
+    actions = plan(after)
+    assert {*started(actions), *(claim.job for claim in claims(actions))} >= {one.id for one in owed}
