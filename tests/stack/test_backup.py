@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from failure_training import (
     submit,
 )
 from host import CHECKOUT, Stack, Trained, run, wait_for
+from persons import Person
 from test_security import values
 
 from mlplatform.client.jobs import Jobs
@@ -121,7 +123,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
 
 @pytest.mark.costly(*COVERED, long=True)
 def test_restored_stack_has_everything_and_resumes_jobs(
-    stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, tmp_path: Path
+    stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, people: dict[str, Person], tmp_path: Path
 ) -> None:
     stack.write("notebook", "/home/jovyan/work/notes/todo.txt", "buy a GPU")
     writing = submit(jobs, STEPS, 0.5)
@@ -153,6 +155,8 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     print(moved.make("restore", f"FROM={target}").stdout)
     wait_for(moved.whole, "the restored stack", 300)
     assert evidence(moved, trained.id, writing) == before
+    alice = replace(people["alice"], stack=moved)
+    assert alice.asks_mlflow("experiments/search?max_results=1") == httpx.codes.OK, "tokens of people are invalid"
     assert moved.settings.prefix == "moved-"
     assert "WEBHOOK_SCHEMES=https,http" in (moved.root / ".env").read_text(), "a setting of the backup is missing"
     assert moved.execute("notebook", "cat", "/home/jovyan/work/notes/todo.txt").stdout == "buy a GPU"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sqlite3
 import tarfile
+import tempfile
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects, restoring, saving
+from mlplatform.services.backup import archive, files, objects, restoring, saving, spool
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
@@ -21,7 +24,12 @@ from mlplatform.stack.backup import merged
 
 HEADER = Header("0.4.0", "2026-11-25T10:00:00+00:00", {"gateway": "0004"})
 KNOWN = {"gateway": {"0001", "0004"}}
-CONTENTS = {"databases/gateway": b"dump", "objects/ray/a/": b"x" * 3000, "objects/ray/é" + "n" * 200: b""}
+CONTENTS = {
+    "databases/gateway": b"dump",
+    "objects/ray/a/": b"x" * 3000,
+    "objects/ray/é" + "n" * 200: b"",
+    "objects/ray/" + "empty" * 20 + "/": b"",
+}
 
 
 def written(header: Header = HEADER, contents: dict[str, bytes] | None = None, *, closed: bool = True) -> bytes:
@@ -225,6 +233,61 @@ def test_secrets_are_saved_while_former_ones_are_kept(tmp_path: Path, monkeypatc
     writer.close()
     secrets = {name: content for name, content in read(output.getvalue()).items() if name.startswith("secrets/")}
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
+
+
+def test_grafana_is_saved_without_password_of_its_data_source(tmp_path: Path) -> None:
+    password = "of-prometheus" * 4
+    with closing(sqlite3.connect(tmp_path / files.GRAFANA)) as database, database:
+        database.execute("CREATE TABLE data_source (name TEXT, secure_json_data TEXT)")
+        database.execute("INSERT INTO data_source VALUES ('Prometheus', ?)", (password,))
+        database.execute("CREATE TABLE secrets (type TEXT, value TEXT)")
+        database.executemany("INSERT INTO secrets VALUES (?, ?)", [("datasource", password), ("other", "kept")])
+    output = io.BytesIO()
+    writer = Writer(output, HEADER)
+    files.add_grafana(writer, tmp_path)
+    writer.close()
+    saved = read(output.getvalue())[f"grafana/{files.GRAFANA}"]
+    assert password.encode() not in saved
+    (tmp_path / "restored").write_bytes(saved)
+    with closing(sqlite3.connect(tmp_path / "restored")) as restored:
+        assert restored.execute("SELECT name FROM data_source").fetchall() == [("Prometheus",)]
+        assert restored.execute("SELECT value FROM secrets").fetchall() == [("kept",)]
+
+
+class Buckets:
+    """An object store that knows the state of its buckets' versions, one of which cannot be changed back."""
+
+    def __init__(self, broken: str, **states: str) -> None:
+        self.states = states
+        self._broken = broken
+
+    def get_bucket_versioning(self, Bucket: str) -> dict[str, str]:  # noqa: N803 boto3's name
+        return {"Status": self.states[Bucket]}
+
+    def put_bucket_versioning(self, Bucket: str, VersioningConfiguration: dict[str, str]) -> None:  # noqa: N803
+        if (Bucket, VersioningConfiguration["Status"]) == (self._broken, "Suspended"):
+            raise StorageError("no answer")
+        self.states[Bucket] = VersioningConfiguration["Status"]
+
+
+def test_buckets_keep_no_versions_after_a_backup() -> None:
+    """Nor after one that follows a killed backup, or that cannot change one of the buckets back."""
+    states = {"ray": "Enabled", "datasets": "Suspended", "teams": "Suspended", "mlflow-artifacts": "Enabled"}
+    store = Buckets("datasets", **states)
+    with pytest.raises(StorageError, match="no answer"), objects.versions_kept(cast("Any", store), states):
+        assert set(store.states.values()) == {"Enabled"}
+    assert store.states == {**states, "ray": "Suspended", "datasets": "Enabled"}
+
+
+def test_files_of_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "heartbeat").touch()
+    with spool.new() as running:
+        Path(tmp_path, f"{spool._PREFIX}killed").touch()
+        spool.clear()
+        assert not Path(running.name).exists()
+        Path(running.name).touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["heartbeat"]
 
 
 HOME_FILES = {

@@ -9,6 +9,7 @@ import io
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +17,7 @@ import pytest
 
 from mlplatform.errors import StorageError
 from mlplatform.services.backup import __main__ as program
-from mlplatform.services.backup import databases, repository
+from mlplatform.services.backup import databases, marks, repository
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.repository import Keep, Repository
 
@@ -142,5 +143,24 @@ def test_other_password_and_missing_backup_are_named(kept: Repository, tmp_path:
     (tmp_path / "secrets" / "backup_password").write_text("wrong")
     with pytest.raises(StorageError, match="secrets/backup_password does not open the backups at /mnt/backups"):
         kept.check()
-    with pytest.raises(StorageError, match="No backups were found at /mnt/nothing"):
+    with pytest.raises(StorageError, match="No backups were found at /mnt/nothing; mount its disk"):
         Repository(str(tmp_path / "nothing"), "/mnt/nothing").check()
+
+
+def test_timer_makes_no_new_place_for_former_backups(
+    kept: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the disk is not mounted that has them."""
+    for function in (marks.succeeded, marks.has_succeeded_at, marks.one_at_a_time):
+        monkeypatch.setattr(marks, function.__name__, partial(function, folder=tmp_path / "state"))
+    monkeypatch.setattr(program, "save", writing(FIRST))
+    (tmp_path / "state").mkdir()
+    add = ("add", kept.address, kept.shown, "0", "0", "0")
+    assert program.main(*add) == 0
+    shutil.rmtree(kept.address)
+    Path(kept.address).mkdir()
+    with pytest.raises(StorageError, match="No backups were found at /mnt/backups; mount its disk"):
+        program.main(*add)
+    assert list(Path(kept.address).iterdir()) == []
+    assert program.main("save", *add[1:]) == 0
+    assert program.main(*add) == 0

@@ -65,6 +65,14 @@ def test_finished_volume_is_not_searched(volume: Path, monkeypatch: pytest.Monke
 @as_root
 @pytest.mark.parametrize("after", range(6))
 def test_interrupted_pass_is_completed_by_next(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(volume, after, monkeypatch)
+    assert owned_by(volume) == FORMER, "the volume counts as finished"
+    assert give(volume, RAY) == 6 - after
+    assert {owned_by(path) for path in everything(volume)} == {RAY}
+
+
+def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a volume away, and stop after some of its files."""
     chown, done = os.chown, []
 
     def interrupted(*arguments: Any, **options: Any) -> None:
@@ -77,14 +85,21 @@ def test_interrupted_pass_is_completed_by_next(volume: Path, after: int, monkeyp
         patch.setattr(os, "chown", interrupted)
         with pytest.raises(KeyboardInterrupt):
             give(volume, RAY)
-    assert owned_by(volume) == FORMER, "the volume counts as finished"
-    assert give(volume, RAY) == 6 - after
-    assert {owned_by(path) for path in everything(volume)} == {RAY}
 
 
 @as_root
 def test_rollback_restores_former_owners(volume: Path) -> None:
     give_all(volume.parents[1])
+    give_all(volume.parents[1], "0.3.0")
+    assert {owned_by(path) for path in everything(volume)} == {FORMER}
+
+
+@as_root
+@pytest.mark.parametrize("after", range(6))
+def test_rollback_of_interrupted_pass_restores_former_owners(
+    volume: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(volume, after, monkeypatch)
     give_all(volume.parents[1], "0.3.0")
     assert {owned_by(path) for path in everything(volume)} == {FORMER}
 

@@ -258,6 +258,18 @@ def test_interruption_at_any_step_is_completed(stack: Stack) -> None:
     assert interrupted > 8
 
 
+def test_grafana_stopped_by_interrupted_rotation_gets_its_password(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSE_PROFILES", f"{PROFILES},grafana")
+    with (stack.root.parent / "services").open("a") as services:
+        services.write("\ngrafana")
+    stack.rotate("grafana")
+    started = next(position for position, call in enumerate(stack.calls) if call.startswith("up "))
+    assert "grafana" in stack.calls[started].split()
+    assert started < position(stack.calls, "exec --interactive grafana")
+
+
 def test_start_and_doctor_name_interrupted_rotation(stack: Stack) -> None:
     with pytest.raises(HostError, match="run `make rotate` again"):
         stack.rotate(fails_at=5)

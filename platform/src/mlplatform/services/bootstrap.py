@@ -109,7 +109,16 @@ def make_databases() -> None:
         # Nobody but the superuser and the exporter, which reads the statistics of all databases from there.
         cursor.execute("REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC")
         cursor.execute("GRANT CONNECT ON DATABASE postgres TO exporter")
+    share_valid_tokens()
     print("Postgres: roles and databases are as declared.")
+
+
+def share_valid_tokens() -> None:
+    """Let MLflow read the gateway's view of the valid tokens, if there is one: a restore loses the right."""
+    with closing(connect_as_superuser("gateway")) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('public.valid_tokens')")
+        if cursor.fetchone()[0]:
+            cursor.execute("GRANT SELECT ON valid_tokens TO mlflow")
 
 
 def postgres_account(name: str) -> tuple[str, str]:
@@ -117,14 +126,14 @@ def postgres_account(name: str) -> tuple[str, str]:
     return read_postgres_service(secret(f"postgres_{name}"))
 
 
-def connect_as_superuser() -> Any:
-    """Connect to Postgres as its superuser.
+def connect_as_superuser(database: str = "postgres") -> Any:
+    """Connect to a database of Postgres as its superuser.
 
     Raises:
         SettingsError: the volume was created with passwords of another checkout.
     """
-    accounts = [{"host": "postgres", "user": "postgres", "password": value} for value in values("postgres_password")]
-    return _connect("postgres_password", *accounts)
+    account = {"host": "postgres", "user": "postgres", "dbname": database}
+    return _connect("postgres_password", *({**account, "password": value} for value in values("postgres_password")))
 
 
 def _connect(name: str, *accounts: dict[str, Any]) -> Any:

@@ -64,16 +64,23 @@ def owners(version: str | None) -> dict[str, Ids]:
     return OWNERS_UP_TO_0_3 if (int(found[1]), int(found[2])) <= (0, 3) else OWNERS
 
 
-def give(volume: Path, ids: Ids) -> int:
+def give(volume: Path, ids: Ids, *, back: bool = False) -> int:
     """Give a volume and all that it contains to a user and group; return the number of changed files and folders.
 
     Links are changed themselves, and other file systems that are mounted in the volume are left out.
+
+    Args:
+        volume: its folder.
+        ids: of the user.
+        back: look into the volume in any case. If a pass was interrupted that is undone now, the top folder still has
+            its former owner, and some of the files do not.
 
     Raises:
         OSError: something could not be read or changed.
     """
     top = volume.lstat()
-    if (top.st_uid, top.st_gid) == ids:
+    is_given = (top.st_uid, top.st_gid) == ids
+    if is_given and not back:
         return 0
     changed = 0
     for _, folders, files, descriptor in os.fwalk(volume, onerror=_raise):
@@ -85,7 +92,7 @@ def give(volume: Path, ids: Ids) -> int:
                 os.chown(name, *ids, dir_fd=descriptor, follow_symlinks=False)
                 changed += 1
     os.chown(volume, *ids, follow_symlinks=False)
-    return changed + 1
+    return changed + (not is_given)
 
 
 def give_all(root: Path, version: str | None = None) -> None:
@@ -101,7 +108,7 @@ def give_all(root: Path, version: str | None = None) -> None:
         if not (ids := chosen.get(user)):
             continue  # that version has no such services
         try:
-            changed = give(volume, ids)
+            changed = give(volume, ids, back=version is not None)
         except OSError as error:
             raise HostError(
                 f"The volume {volume.name} could not be given to user {ids[0]} ({error}): start the stack again to "

@@ -126,7 +126,8 @@ def _apply(root: Path, settings: StackSettings, rotation: Rotation, plan: Plan) 
     mounted = _mounted(root)
     changing = restarts(mounted, plan)
     stopped = [name for name in changing if name != "minio"]
-    stores = ("postgres", *_own_store(settings))
+    # An interrupted rotation may have stopped Grafana, which has to run for its new password.
+    stores = ("postgres", *_own_store(settings), *(["grafana"] if "grafana" in plan.groups else []))
     _compose(root, "up", "--detach", "--no-build", "--no-recreate", "--no-deps", "--wait", *stores)
     if "grafana" in plan.groups:
         _reset_grafana(settings, rotation)

@@ -1,6 +1,7 @@
 """Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs, and `backup-timer`.
 
 python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MONTHLY
+python -m mlplatform.services.backup add ADDRESS SHOWN DAILY WEEKLY MONTHLY    # not if the former backups there are gone
 python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
                                                      # verify prints the id of the snapshot that it has read
@@ -20,7 +21,7 @@ from typing import IO
 
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import PlatformError, StorageError
-from mlplatform.services.backup import files, inspection, marks, restoring
+from mlplatform.services.backup import files, inspection, marks, restoring, spool
 from mlplatform.services.backup.repository import Keep, Repository
 from mlplatform.services.backup.saving import save
 from mlplatform.services.backup.timer import Timer
@@ -38,9 +39,10 @@ def main(verb: str, *arguments: str) -> int:
     if verb == "inspect":
         print(json.dumps(inspection.state()))
         return 0
-    if verb == "save":
+    if verb in ("save", "add"):
         with marks.one_at_a_time():
-            _save(*arguments)
+            spool.clear()
+            _save(*arguments, begin=verb == "save")
         return 0
     if verb == "every":
         _every(*arguments)
@@ -58,16 +60,17 @@ def main(verb: str, *arguments: str) -> int:
     return 0
 
 
-def _save(address: str, shown: str = "", *keep: str) -> None:
+def _save(address: str, shown: str = "", *keep: str, begin: bool = True) -> None:
     if address == "-":
         save(sys.stdout.buffer)
         sys.stdout.buffer.flush()
-        marks.succeeded()
+        marks.succeeded(address)
         return
     repository = Repository(address, shown)
     try:
-        repository.save(save)
-        marks.succeeded()
+        # The timer must not fill the host's own disk if that of the backups is not mounted.
+        repository.save(save, begin=begin or not marks.has_succeeded_at(shown))
+        marks.succeeded(shown)
         repository.forget(Keep(*map(int, keep)))
     finally:
         if address == str(FOLDER):
@@ -77,7 +80,7 @@ def _save(address: str, shown: str = "", *keep: str) -> None:
 def _every(hours: str, to: str, *keep: str) -> None:
     address = to if to.startswith(BACKUP_SERVERS) else str(FOLDER)
     program = (sys.executable, "-m", "mlplatform.services.backup")
-    Timer(float(hours) * 3600, [*program, "save", address, to, *keep]).run()
+    Timer(float(hours) * 3600, [*program, "add", address, to, *keep]).run()
 
 
 class _Source:

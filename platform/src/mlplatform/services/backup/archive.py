@@ -141,7 +141,8 @@ class Member:
 
     def __init__(self, info: tarfile.TarInfo, file: IO[bytes]) -> None:
         text = str(info.pax_headers.get(_META, ""))
-        self.name = info.name
+        # `tarfile` drops the slash at the end of a long name, which tells the empty object `folder/` from `folder`.
+        self.name = str(info.pax_headers.get("path", info.name))
         self.size = info.size
         self.meta: dict[str, Any] = json.loads(text) if text else {}
         self.content = Counted(file, text)

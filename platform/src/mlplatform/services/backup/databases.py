@@ -6,12 +6,12 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
 from mlplatform.services import bootstrap
+from mlplatform.services.backup import spool
 from mlplatform.settings.environment import environment
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def _migrations() -> dict[str, ScriptDirectory]:
 @contextmanager
 def dumped(database: str) -> Iterator[IO[bytes]]:
     """Dump a database to a temporary file; uncompressed, so that two dumps share what has not changed."""
-    with NamedTemporaryFile() as spool:
-        arguments = ["pg_dump", "--format=custom", "--compress=0", f"--file={spool.name}"]
+    with spool.new() as temporary:
+        arguments = ["pg_dump", "--format=custom", "--compress=0", f"--file={temporary.name}"]
         _run([*arguments, f"--dbname=service=backup dbname={database}"], "backup", f"The database {database}")
-        yield spool.file
+        yield temporary.file
 
 
 def restore(database: str, dump: IO[bytes]) -> None:
@@ -77,10 +77,10 @@ def restore(database: str, dump: IO[bytes]) -> None:
     """
     from psycopg2 import sql
 
-    with NamedTemporaryFile() as spool:
+    with spool.new() as temporary:
         while chunk := dump.read(_CHUNK_BYTES):
-            spool.write(chunk)
-        spool.flush()
+            temporary.write(chunk)
+        temporary.flush()
         with closing(bootstrap.connect_as_superuser()) as connection:
             connection.autocommit = True  # DROP DATABASE cannot run in a transaction
             drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
@@ -89,7 +89,8 @@ def restore(database: str, dump: IO[bytes]) -> None:
         owner = _OWNERS[database]
         target = f"--dbname=service={owner} dbname={database}"
         command = ["pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", target]
-        _run([*command, spool.name], owner, f"The database {database}")
+        _run([*command, temporary.name], owner, f"The database {database}")
+    bootstrap.share_valid_tokens()
 
 
 def has_rows() -> bool:

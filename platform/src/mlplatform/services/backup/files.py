@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from mlplatform.errors import StorageError
 from mlplatform.files import checksums
+from mlplatform.services.backup import spool
 from mlplatform.services.backup.archive import Writer
 
 _CHUNK_BYTES = 1 << 20
@@ -25,6 +25,13 @@ NOT_OF_HOME = (".cache", ".ray/auth_token", ".mlflow/credentials", ".aws/credent
 
 GRAFANA = "grafana.db"
 """Name of Grafana's database in its volume."""
+
+_DATA_SOURCES = {
+    "data_source": "UPDATE data_source SET secure_json_data = NULL",
+    "secrets": "DELETE FROM secrets WHERE type = 'datasource'",
+}
+"""Removal of Prometheus' password, by table. It is encrypted with a key that is in Grafana's source, and Grafana writes
+it anew at each start, from the stack's secrets."""
 
 
 def add_folder(writer: Writer, prefix: str, folder: Path, without: Collection[str] = ()) -> None:
@@ -58,10 +65,10 @@ def _add(writer: Writer, prefix: str, path: Path, relative: str) -> None:
             writer.add_bytes(f"{prefix}/{relative}", b"", {**meta, "kind": "folder"})
         elif stat.S_ISREG(status.st_mode):
             # A copy, because its size must be known before its contents, and the notebook may be writing it.
-            with NamedTemporaryFile() as spool, path.open("rb") as file:
+            with spool.new() as temporary, path.open("rb") as file:
                 while chunk := file.read(_CHUNK_BYTES):
-                    spool.write(chunk)
-                add_file(writer, f"{prefix}/{relative}", spool.file, {**meta, "kind": "file"})
+                    temporary.write(chunk)
+                add_file(writer, f"{prefix}/{relative}", temporary.file, {**meta, "kind": "file"})
     except FileNotFoundError:
         return
 
@@ -78,20 +85,27 @@ def add_grafana(writer: Writer, volume: Path) -> None:
     path = volume / GRAFANA
     if not path.is_file():
         return
-    with _copied(path) as copy:
+    with _copied(path, without=_DATA_SOURCES) as copy:
         owner = {"folder": _owner(volume.stat()), **_owner(path.stat())}
         add_file(writer, f"grafana/{GRAFANA}", copy, {"kind": "file", "path": GRAFANA, **owner})
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[IO[bytes]]:
-    with NamedTemporaryFile() as spool:
+def _copied(path: Path, without: Mapping[str, str]) -> Iterator[IO[bytes]]:
+    with spool.new() as temporary:
         with (
             closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(spool.name)) as target,
+            closing(sqlite3.connect(temporary.name)) as target,
         ):
             source.backup(target)
-        with Path(spool.name).open("rb") as copy:
+            tables = {name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            for table, statement in without.items():
+                if table in tables:
+                    target.execute(statement)
+            target.commit()
+            # Otherwise the file keeps what was deleted in pages that are free.
+            target.execute("VACUUM")
+        with Path(temporary.name).open("rb") as copy:
             yield copy
 
 

@@ -10,13 +10,14 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from mlplatform.errors import StorageError
+from mlplatform.services.buckets import VERSIONED
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -51,18 +52,24 @@ class Version:
 
 @contextmanager
 def versions_kept(client: S3Client, buckets: Iterable[str]) -> Iterator[None]:
-    """Keep the former versions of objects; afterwards, buckets that did not keep them before no longer do.
+    """Keep the former versions of objects; afterwards, only buckets that always keep them still do.
 
-    The lifecycle rule of such a bucket (`services.bootstrap`) removes what was kept.
+    A bucket may keep them because an earlier backup was killed; nothing else would end that. The lifecycle rule of such
+    a bucket (`services.bootstrap`) removes what was kept.
     """
-    switched = [name for name in buckets if not keeps_versions(client, name)]
-    try:
-        for name in switched:
-            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    with ExitStack() as suspended:
+        for name in buckets:
+            kept = keeps_versions(client, name)
+            if kept and name in VERSIONED:
+                continue
+            suspended.callback(_set_versioning, client, name, "Suspended")
+            if not kept:
+                _set_versioning(client, name, "Enabled")
         yield
-    finally:
-        for name in switched:
-            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+
+
+def _set_versioning(client: S3Client, bucket: str, status: Literal["Enabled", "Suspended"]) -> None:
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
 
 
 def keeps_versions(client: S3Client, bucket: str) -> bool:

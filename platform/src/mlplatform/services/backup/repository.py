@@ -43,13 +43,17 @@ class Repository:
     address: str
     shown: str
 
-    def save(self, write: Callable[[IO[bytes]], None]) -> None:
+    def save(self, write: Callable[[IO[bytes]], None], *, begin: bool = True) -> None:
         """Add a backup that `write` writes to a stream; none is added if it fails.
+
+        Args:
+            write: writes the backup.
+            begin: make the repository if it does not exist.
 
         Raises:
             StorageError: the repository cannot be used.
         """
-        self._prepare()
+        self._prepare(begin=begin)
         command = ["restic", "backup", "--quiet", "--stdin", f"--stdin-filename={_FILE}", f"--tag={_TAG}"]
         with subprocess.Popen(
             [*command, "--host=stack"], env=self._environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
@@ -122,11 +126,12 @@ class Repository:
         if process.returncode:
             raise self._problem(process.returncode, errors)
 
-    def _prepare(self) -> None:
-        # First, because on a server without the bucket, which this creates, other commands retry for 15 minutes.
-        made = self._try("init", "--quiet", seconds=_ANSWER_SECONDS)
-        if made.returncode and "already" not in made.stderr:
-            raise self._problem(made.returncode, made.stderr)
+    def _prepare(self, *, begin: bool) -> None:
+        if begin:
+            # First, because on a server without the bucket, which this creates, other commands retry for 15 minutes.
+            made = self._try("init", "--quiet", seconds=_ANSWER_SECONDS)
+            if made.returncode and "already" not in made.stderr:
+                raise self._problem(made.returncode, made.stderr)
         self._open()
         # Locks of backups that were killed; those of running ones stay.
         self._run("unlock", "--quiet")
@@ -171,7 +176,7 @@ class Repository:
                 "were made, or name another place."
             )
         if code == _NO_REPOSITORY:
-            return StorageError(f"No backups were found at {self.shown}; name another place.")
+            return StorageError(f"No backups were found at {self.shown}; mount its disk, or name another place.")
         lines = errors.strip().splitlines() or ["no reason given"]
         return StorageError(f"restic failed at {self.shown} ({lines[-1]}); correct that and retry.")
 
