@@ -72,7 +72,7 @@ def test_interrupted_pass_is_completed_by_next(volume: Path, after: int, monkeyp
 
 
 def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a volume away, and stop after some of its files."""
+    """Give a volume to its new user, and stop after some of its files."""
     chown, done = os.chown, []
 
     def interrupted(*arguments: Any, **options: Any) -> None:

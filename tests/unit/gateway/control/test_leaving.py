@@ -90,6 +90,38 @@ def test_room_belongs_to_claimant_while_borrower_leaves(gateway: Gateway) -> Non
     assert claim.placement == {"ray-worker-0": {"CPU": 4.0}}
 
 
+def test_slow_starts_of_one_team_hold_up_no_other(gateway: Gateway) -> None:
+    async def scenario() -> None:
+        await borrow(gateway)
+        async with gateway.at_work():
+            await settled(gateway, {"borrower"})
+            gateway.head.status = "PENDING"
+            for number in range(6):  # more than may start at the same time
+                await add(gateway, f"slow{number}", 0, "audio", "otto")
+            await gateway.until(lambda: are_submitted(gateway, 5))
+            await add(gateway, "owed", 4, "vision", "alice")
+            gateway.head.status = "RUNNING"
+            rows = await settled_beside(gateway, "owed")
+        assert rows["borrower"].preemptions == 1
+        assert sum(row.state == State.WAITING for row in rows.values() if row.id.startswith("slow")) == 2
+
+    asyncio.run(scenario())
+
+
+async def are_submitted(gateway: Gateway, count: int) -> bool:
+    return len(gateway.head.submitted) == count
+
+
+async def settled_beside(gateway: Gateway, job_id: str) -> dict[str, JobRow]:
+    """Wait until a job runs; return all by id."""
+
+    async def runs() -> bool:
+        return (await job(gateway, job_id)).state == State.RUNNING
+
+    await gateway.until(runs)
+    return {row.id: row for row in await gateway.store.open_jobs()}
+
+
 def test_notice_is_delivered_by_the_next_gateway(gateway: Gateway) -> None:
     async def scenario() -> JobRow:
         await add(gateway, "borrower", 4)

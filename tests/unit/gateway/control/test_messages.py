@@ -179,6 +179,31 @@ def test_failed_delivery_is_repeated_later_then_given_up(
     assert "A message to alice about job mine is given up: The webhook at 127.0.0.1 answered 500." in caplog.text
 
 
+def test_silent_receiver_holds_up_nobody_elses_messages(gateway: Gateway, receiver: Receiver, closed_port: int) -> None:
+    """Also if more of its messages wait than are delivered at once; all are given up together in the end."""
+
+    async def scenario() -> None:
+        await subscribe(gateway, receiver.address)
+        await People(gateway.store.engine).add("bob", PLATFORM, "vision", False, False)
+        await Webhooks(gateway.store.engine).set("bob", f"http://127.0.0.1:{closed_port}/", PLATFORM)
+        row = {"event": "ended", "state": "FAILED", "text": "It ended.", "created": now(), "due": now()}
+        with Session(gateway.store.engine) as session, session.begin():
+            session.add_all([MessageRow(person="bob", job_id=f"his{number}", **row) for number in range(60)])
+            session.add(MessageRow(person="alice", job_id="hers", **row))
+        async with messenger(gateway) as work:
+            await work.deliver()
+            await work.deliver()
+            assert [body["job"] for body in receiver.bodies] == ["hers"]
+            for _ in range(7):
+                with Session(gateway.store.engine) as session, session.begin():
+                    earlier = now() - timedelta(hours=1)
+                    session.execute(update(MessageRow).values(due=earlier, created=earlier))
+                await work.deliver()
+
+    asyncio.run(scenario())
+    assert stored(gateway) == []
+
+
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [

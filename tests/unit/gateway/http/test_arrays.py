@@ -131,6 +131,16 @@ def test_array_is_stopped_by_those_who_may_stop_its_jobs(client: httpx.Client) -
         assert lena.post("/platform/arrays/sweep/stop").json() == {"stopped": 3}
 
 
+def test_job_of_another_team_keeps_nobody_from_stopping_an_array(client: httpx.Client) -> None:
+    tokens = populate(client)
+    with as_person(client, tokens["alice"]) as alice, as_person(client, tokens["otto"]) as otto:
+        assert submit(alice).status_code == 200
+        body = {"entrypoint": "true", "submission_id": "foreign", "metadata": {"array": "sweep"}}
+        assert otto.post("/api/jobs/", json=body).status_code == 200
+        assert alice.post("/platform/arrays/sweep/stop").json() == {"stopped": 3}
+        assert otto.get("/api/jobs/foreign").json()["status"] == "PENDING"
+
+
 def test_command_line_submits_lists_and_stops_arrays(
     started: StartedGateway, client: httpx.Client, tmp_path: Path
 ) -> None:

@@ -90,6 +90,31 @@ def test_only_owner_lead_and_administrator_resume(started: StartedGateway, clien
     assert "The job was resumed by lena" in asyncio.run(started.store.get("hers")).message
 
 
+def test_owner_who_has_left_the_team_does_not_resume(started: StartedGateway, client: httpx.Client) -> None:
+    tokens = populate(client)
+    assert client.post("/platform/people", json={"name": "alice", "team": "audio"}).status_code == 200
+    with as_person(client, tokens["alice"]) as alice:
+        assert submit(alice, "hers").status_code == 200
+        assert alice.post("/api/jobs/hers/stop").status_code == 200
+        assert client.delete("/platform/people/alice", params={"team": "vision"}).status_code == 200
+        refused = alice.post("/platform/jobs/hers/resume")
+        expected = "You may not submit jobs for team 'vision'; your teams are audio."
+        assert (refused.status_code, refused.text) == (403, expected)
+    with as_person(client, tokens["lena"]) as lena:
+        assert lena.post("/platform/jobs/hers/resume").status_code == 200
+
+
+def test_former_lead_does_not_resume_urgent_job(client: httpx.Client) -> None:
+    tokens = populate(client)
+    with as_person(client, tokens["lena"]) as lena:
+        assert submit(lena, "hers", metadata={"class": "urgent"}).status_code == 200
+        assert lena.post("/api/jobs/hers/stop").status_code == 200
+        demoted = client.post("/platform/people", json={"name": "lena", "team": "vision", "lead": False})
+        assert demoted.status_code == 200
+        refused = lena.post("/platform/jobs/hers/resume")
+    assert (refused.status_code, refused.text[:38]) == (403, "Only leads of team vision and administ")
+
+
 def test_command_line_and_python_resume(client: httpx.Client, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)

@@ -9,6 +9,7 @@ from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed
 
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.ends import JobEnds
+from mlplatform.gateway.jobs.explanations import Explanations
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform.gateway.jobs.store import JobStore
@@ -214,6 +215,14 @@ def test_only_waiting_job_gets_capacity_message(store: JobStore) -> None:
     begin(store)
     do(store.set_message("mine", "It still waits.", State.WAITING))
     assert "It still waits." not in do(store.get("mine")).message
+
+
+def test_only_waiting_jobs_get_explanations(store: JobStore) -> None:
+    numbers = [add(store, name).sequence for name in ("a", "b", "c")]
+    begin(store, "b")
+    do(Explanations(store.engine).set({"They wait.": numbers[:2], "It waits.": numbers[2:]}))
+    assert [do(store.get(name)).message for name in ("a", "c")] == ["They wait.", "It waits."]
+    assert do(store.get("b")).message != "They wait."
 
 
 # --- Ray's ids ---

@@ -16,6 +16,7 @@ from mlplatform.gateway.control.leaving import variables as variables_of_leaving
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.errors import RefusedError
+from mlplatform.gateway.jobs.explanations import Explanations
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
@@ -74,6 +75,7 @@ class Starter:
         self._rules = rules
         self._tokens = tokens
         self._secrets = AttemptSecrets(store.engine)
+        self._explanations = Explanations(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
@@ -103,7 +105,7 @@ class Starter:
             for job, attempt in active
             if not State(job.state).runs and job.id not in ending and _age(attempt) < _PLACE_SECONDS
         ]
-        places = self._starts - len(starting)
+        places, teams = self._starts - len(starting), {job.team for job in starting}
         rows = {job.id: job for job in await self._due(waiting)}
         if not rows:
             self.view = None
@@ -111,20 +113,22 @@ class Starter:
         self.departures.forget_all_but(attempt for _, attempt in active)
         holding = [(job, attempt) for job, attempt in active if job.id not in ending]
         self.view = view = await self.queue.view(list(rows.values()), holding, cluster.nodes)
-        if places <= 0:
-            return
         actions = self._plan(view)
-        done = actions
-        for position, action in enumerate(actions):
+        done: list[Action] = []
+        for action in actions:
             if not isinstance(action, Start):
+                done.append(action)
                 continue
-            attempt = await self._attempt(action, rows[action.job]) if places > 0 else None
-            if attempt is None:
-                # What the plan does after a start that is left out presupposes it.
-                done = actions[:position]
-                break
-            places -= 1
-            yield rows[action.job], attempt
+            job = rows[action.job]
+            # A team within its share can always start one job, whatever takes the places. The others start later, and
+            # what the plan does after them leaves them their room.
+            if places > 0 or (action.within_share and job.team not in teams):
+                attempt = await self._attempt(action, job)
+                if attempt is None:
+                    break  # the job no longer waits, so its room is free for what the next plan decides
+                places -= 1
+                teams.add(job.team)
+                yield job, attempt
         await self.departures.execute(done)
         await self._explain(view, actions, rows)
 
@@ -158,16 +162,19 @@ class Starter:
             return first_pass(view)
 
     async def _explain(self, view: View, actions: Sequence[Action], rows: Mapping[str, JobRow]) -> None:
-        """Set the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""
+        """Change the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""
         jobs = {job.id: job for job in view.waiting}
         says = {action.job: action for action in actions if isinstance(action, Say)}
         lines = {jobs[say.job].line: say for say in says.values()}
         started = {action.job for action in actions if isinstance(action, Start)}
+        texts = {say.job: " ".join(reason.text for reason in say.reasons) for say in says.values()}
+        changed: dict[str, list[int]] = {}
         for job in view.waiting:
             say = says.get(job.id) or lines.get(job.line)
-            if say is not None and job.id not in started:
-                with self._errors.contained(job.id):
-                    await self._say(rows[job.id], " ".join(reason.text for reason in say.reasons))
+            if say is not None and job.id not in started and rows[job.id].message != texts[say.job]:
+                changed.setdefault(texts[say.job], []).append(job.sequence)
+        if changed:
+            await self._explanations.set(changed)
 
     async def _say(self, job: JobRow, message: str) -> None:
         if job.message != message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,9 +115,10 @@ async def assign(principal: Principal, people: People, *jobs: JobRow) -> None:
         return
     known = {row.name: row for row in await people.teams()}
     team = jobs[0].job_metadata.get("team") or next(iter(principal.teams), None)
-    _check_team(principal, team, known)
-    if jobs[0].job_class == JobClass.URGENT and not may(principal, Verb.URGENT, None, team):
-        raise ForbiddenError(f"Only leads of team {team} and administrators may submit urgent jobs; use another class.")
+    _check_member(principal, team)
+    if team is not None and team not in principal.teams and team not in known:
+        raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
+    _check_class(principal, team, JobClass(jobs[0].job_class))
     for job in jobs:
         job.person, job.team, job.user = principal.person, team, principal.person
         job.job_metadata = {**job.job_metadata, "user": principal.person}
@@ -128,12 +129,25 @@ async def assign(principal: Principal, people: People, *jobs: JobRow) -> None:
             job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
 
 
-def _check_team(principal: Principal, team: str | None, known: Container[str]) -> None:
-    """Raise an error if a person may not submit jobs for a team, or if it does not exist."""
+def check_team(principal: Principal, job: JobRow) -> None:
+    """Check that the owner of a job that is resumed may still submit such a job for its team.
+
+    Raises:
+        ForbiddenError: the person has left the team, or is no longer a lead and the job is urgent.
+    """
+    if principal.person and principal.person == job.person:
+        _check_member(principal, job.team)
+        _check_class(principal, job.team, JobClass(job.job_class))
+
+
+def _check_class(principal: Principal, team: str | None, job_class: JobClass) -> None:
+    if job_class is JobClass.URGENT and not may(principal, Verb.URGENT, None, team):
+        raise ForbiddenError(f"Only leads of team {team} and administrators may submit urgent jobs; use another class.")
+
+
+def _check_member(principal: Principal, team: str | None) -> None:
     if not may(principal, Verb.SUBMIT, None, team):
         if not principal.teams:
             raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
         own = " or ".join(principal.teams)
         raise ForbiddenError(f"You may not submit jobs for team {str(team)[:100]!r}; your teams are {own}.")
-    if team is not None and team not in principal.teams and team not in known:
-        raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")

@@ -16,6 +16,7 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
+from mlplatform.gateway.http.job_views import check_team
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.resuming import Resumption, check_resumable
 from mlplatform.gateway.jobs.schema import JobRow
@@ -57,6 +58,7 @@ class ResumeRoutes:
         changes = await _changes(request)
         job = await self._store.get(request.path_params["job_id"])
         require(request.scope, Verb.RESUME, job)
+        check_team(principal_of(request.scope), job)
         check_resumable(job)
         await self._admission.check(job)
         await self._check_packages(job)

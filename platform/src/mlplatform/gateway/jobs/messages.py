@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, Engine, Identity, Integer, delete, select
+from sqlalchemy import BigInteger, Engine, Identity, Integer, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, object_session
 
 from mlplatform.gateway.database.base import Base
@@ -18,7 +18,9 @@ _BATCH = 50
 _FIRST_PAUSE_S = 10.0
 
 _TRIES = 8
-"""Deliveries that are tried, with pauses that double: for about 40 minutes."""
+"""Deliveries that are tried, with pauses that double: for about 20 minutes."""
+
+_ALL_PAUSES_S = _FIRST_PAUSE_S * (2 ** (_TRIES - 1) - 1)
 
 
 class Event(StrEnum):
@@ -87,13 +89,19 @@ class Outbox:
 
     @transaction
     def failed(self, session: Session, sequence: int, at: datetime) -> bool:
-        """Put a delivery off that has failed; return False if it was the last try, which removes the message."""
+        """Put a delivery off that has failed, and all later ones to the same person, who would hold up the others.
+
+        Return False if it was the last try. This removes the message, and those that have waited for as long.
+        """
         row = session.get(MessageRow, sequence)
         if row is None:
             return True
         row.tries += 1
+        its = MessageRow.person == row.person
         if row.tries >= _TRIES:
             session.delete(row)
+            session.execute(delete(MessageRow).where(its, MessageRow.created <= at - timedelta(seconds=_ALL_PAUSES_S)))
             return False
-        row.due = at + timedelta(seconds=_FIRST_PAUSE_S * 2 ** (row.tries - 1))
+        pause = timedelta(seconds=_FIRST_PAUSE_S * 2 ** (row.tries - 1))
+        session.execute(update(MessageRow).where(its, MessageRow.due < at + pause).values(due=at + pause))
         return True

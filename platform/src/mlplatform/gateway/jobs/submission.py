@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.durations import seconds_in
@@ -25,7 +34,7 @@ from mlplatform.gateway.jobs.packages import check_name, package_names
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.scheduling.queue import JobClass
-from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
+from mlplatform.scheduling.resources import LEAST_AMOUNT, Request, Resources, WorkerGroup
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -36,8 +45,15 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000|\0")
 
 _ID_LETTERS = string.ascii_letters + string.digits
 
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
+def _countable(amount: float) -> float:
+    if 0 < amount < LEAST_AMOUNT:
+        raise ValueError(f"Ray counts in steps of {LEAST_AMOUNT}; use 0 or at least that")
+    return amount
+
+
+_Countable = AfterValidator(_countable)
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), _Countable]
 
 _LIMIT_BYTES = 100 << 10
 """Largest entry point, and largest runtime environment with metadata.
@@ -97,8 +113,8 @@ class JobOptions(BaseModel):
     workers: int | None = Field(None, ge=1, le=10_000)
     """Size of the worker group that the job's own code will request."""
 
-    worker_cpus: float = Field(1, ge=0, allow_inf_nan=False)
-    worker_gpus: float = Field(0, ge=0, allow_inf_nan=False)
+    worker_cpus: Annotated[float, _Countable] = Field(1, ge=0, allow_inf_nan=False)
+    worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False)
 
 
 class Submission(BaseModel):

@@ -27,6 +27,9 @@ PREFIX = "mlp_"
 
 LIFETIME, CODE_LIFETIME = timedelta(days=90), timedelta(hours=24)
 
+_OF_ATTEMPTS = timedelta(days=3650)
+"""Longer than any attempt, with whose end its tokens end; one without a limit may run for as long as it likes."""
+
 CACHE_SECONDS = 20.0
 """Time for which a token is not read again; a revocation through this gateway takes effect at once."""
 
@@ -255,7 +258,8 @@ def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -
         now: present time.
         more: other columns.
     """
-    token_id, secret, expires = _random(_ID_LETTERS, 20), _random(_SECRET_LETTERS, 40), now + LIFETIME
+    lifetime = LIFETIME if kind == "person" else _OF_ATTEMPTS
+    token_id, secret, expires = _random(_ID_LETTERS, 20), _random(_SECRET_LETTERS, 40), now + lifetime
     row = TokenRow(id=token_id, digest=digest(secret), kind=kind, owner=owner, created=now, expires=expires, **more)
     session.add(row)
     return NewToken(f"{PREFIX}{token_id}_{secret}", owner, expires)

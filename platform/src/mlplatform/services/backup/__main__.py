@@ -1,7 +1,7 @@
 """Program of the services `backup` and `restore`, which `mlplatform stack backup|restore` runs, and `backup-timer`.
 
 python -m mlplatform.services.backup save - | save ADDRESS SHOWN DAILY WEEKLY MONTHLY
-python -m mlplatform.services.backup add ADDRESS SHOWN DAILY WEEKLY MONTHLY    # not if the former backups there are gone
+python -m mlplatform.services.backup add ADDRESS SHOWN DAILY WEEKLY MONTHLY    # not if former backups there are gone
 python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply FILE SHOWN | verify|apply ADDRESS SHOWN SNAPSHOT
                                                      # verify prints the id of the snapshot that it has read

@@ -31,7 +31,7 @@ _DATA_SOURCES = {
     "secrets": "DELETE FROM secrets WHERE type = 'datasource'",
 }
 """Removal of Prometheus' password, by table. It is encrypted with a key that is in Grafana's source, and Grafana writes
-it anew at each start, from the stack's secrets."""
+it again at each start, from the stack's secrets."""
 
 
 def add_folder(writer: Writer, prefix: str, folder: Path, without: Collection[str] = ()) -> None:
