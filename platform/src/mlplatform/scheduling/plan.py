@@ -110,6 +110,7 @@ class _Pass:
         self._reclaim = Reclaim(state.running.values(), self._books.shares, state.now)
         self._fitting = Fitting(state, self._books)
         self._reservation: Reservation | None = None
+        self._is_over = False
         self._failed: set[Hashable] = set()
         self._promised: dict[str, tuple[Reason, ...]] = {}
         self._blocked: dict[int, bool] = {}
@@ -123,17 +124,19 @@ class _Pass:
 
     def run(self) -> None:
         """Start what can start, and make room for what is owed room."""
+        for job in [job for job in self._state.claims if job not in self._books.claims]:
+            self._do(Release(job))  # before what is decided without it
         self._start_claimants()
+        if self.actions:
+            return  # from now on they are running jobs like others, which may be asked to leave
         orders = [Order(group, self._ranking, self._is_served) for group in self._state.groups]
         ranked = [(order.rank(), number, order) for number, order in enumerate(orders) if order.head()]
         heapq.heapify(ranked)
-        while ranked and not any(isinstance(action, Release) for action in self.actions[-1:]):
+        while ranked and not self._is_over:
             _, number, order = heapq.heappop(ranked)
             rank = self._turn(number, order, ranked[0][0] if ranked else _LAST)
             if rank is not None:
                 heapq.heappush(ranked, (rank, number, order))
-        for job in [job for job in self._state.claims if job not in self._books.claims]:
-            self._do(Release(job))
 
     def _turn(self, number: int, order: Order, following: Rank) -> Rank | None:
         """Consider the first job of a group; return the rank at which the group has its next turn, None for no more.
@@ -239,7 +242,8 @@ class _Pass:
                 victims, placement = self._victims(job, f"{job.team} alone", self._reclaim.from_borrowers(job.team))
             if placement is None:
                 for name in outranked(job, list(self._reclaim.for_share(job.team)), self._state, self._books):
-                    self._do(Release(name))  # ends the pass, or others would take what is free
+                    self._do(Release(name))
+                    self._is_over = True  # or others would take what is free
         else:
             victims, placement = self._victims(job, "overdue", self._reclaim.for_overdue(job))
         if placement is None:
