@@ -49,6 +49,7 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
+from mlplatform.scheduling.reclaim import is_overtime
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
 from mlplatform.scheduling.room import asked as amount_of
 from mlplatform.scheduling.room import total
@@ -244,7 +245,8 @@ class Queue(RuleBasedStateMachine):
         assert rest == [], "plans that are killed come to an end"
         assert {job.id for job in parts.running} == {job.id for job in whole.running}
         assert {claim.job for claim in parts.claims} == {claim.job for claim in whole.claims}
-        assert _noticed(parts) == _noticed(whole)
+        # A job at its limit may also be asked for one that then does not fit, because room is not kept for borrowers.
+        assert _noticed(parts) - _overtime(parts) == _noticed(whole) - _overtime(whole)
 
     @rule()
     def swapping_two_names_changes_nothing(self) -> None:
@@ -422,3 +424,7 @@ def _amounts(gpus: int) -> dict[str, float]:
 
 def _noticed(view: View) -> set[str]:
     return {job.id for job in view.running if job.notice}
+
+
+def _overtime(view: View) -> set[str]:
+    return {job.id for job in view.running if is_overtime(job, view.now)}

@@ -6,7 +6,8 @@ shares, and for overdue jobs that came before them. Within a team, overdue jobs 
 who has used less lately, then the arrival. No job waits indefinitely for others than those within their shares.
 
 The planner is a pure function of the view: executing only the first actions of a plan and planning again leads to the
-same end, and a plan for the state that a plan leads to is empty.
+same end, but for the jobs at their limit that are asked to leave, and a plan for the state that a plan leads to is
+empty.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ class _Pass:
 
     def run(self) -> None:
         """Start what can start, and make room for what is owed room."""
-        for job in [job for job in self._state.claims if job not in self._books.claims]:
+        for job in [name for name in self._state.claims if name not in self._books.claims]:
             self._do(Release(job))  # before what is decided without it
         self._start_claimants()
         if self.actions:
-            return  # from now on they are running jobs like others, which may be asked to leave
+            return  # they are running jobs now, which may be asked to leave
         orders = [Order(group, self._ranking, self._is_served) for group in self._state.groups]
         ranked = [(order.rank(), number, order) for number, order in enumerate(orders) if order.head()]
         heapq.heapify(ranked)
@@ -279,12 +280,11 @@ class _Pass:
         return victims, placement if victims else None
 
     def _ask(self, victims: list[RunningJob], job: WaitingJob, within: bool) -> None:
-        deadline = self._state.now + self._state.rules.grace_s
         asked_now = [victim for victim in victims if victim.notice is None]
         for victim in asked_now:
             claimant = "" if is_overtime(victim, self._state.now) else job.id
             why = reasons.why_reclaimed(victim, job, self._books.shares if within else None, self._state.now)
-            self._do(Ask(victim.id, deadline, claimant, why))
+            self._do(Ask(victim.id, self._state.now + self._state.rules.grace_s, claimant, why))
         self._reclaim.asked(asked_now)
         self._books.asked(asked_now)
 
@@ -315,11 +315,9 @@ class _Pass:
         key = ("reserve", overdue, job.request.shape)
         if self._reservation or key in self._failed:
             return
-        kept = reserve(job, overdue, self._books.base.copy(), self._books.leaving(job))
-        if kept is None:
+        self._reservation = reserve(job, overdue, self._books.base.copy(), self._books.leaving(job))
+        if self._reservation is None:
             self._failed.add(key)
-        else:
-            self._reservation = kept
 
     # --- explanations ---
 
