@@ -9,7 +9,7 @@ import pytest
 from mlplatform.errors import CapacityError
 from mlplatform.gateway.jobs.submission import Submission, request_of
 from mlplatform.scheduling.free_capacity import FreeCapacity
-from mlplatform.scheduling.resources import Node, Request
+from mlplatform.scheduling.resources import Node, Request, Resources
 from mlplatform.scheduling.room import Room
 
 WORKER = {"role": "worker"}
@@ -128,11 +128,15 @@ def test_lost_node_makes_jobs_wait_but_accepts_none() -> None:
         {"resources": {"special": 2}},
         {"resources": {"unheard-of": 1}},
         {"num_cpus": 5},
-        {"num_cpus": 1e-320},
-        {"resources": {"special": 0.00001}},
     ],
     ids=str,
 )
 def test_infeasible_request_is_rejected(entry: dict[str, Any]) -> None:
     with pytest.raises(CapacityError):
         FreeCapacity([node(CPU=4, memory=8 << 30, special=1)], WORKER).check(job(**entry))
+
+
+@pytest.mark.parametrize("asked", [Resources(cpus=1e-320), Resources(custom={"special": 0.00001})], ids=str)
+def test_amount_that_ray_does_not_count_is_rejected(asked: Resources) -> None:
+    with pytest.raises(CapacityError, match=r"Ray counts in steps of 0\.0001"):
+        FreeCapacity([node(CPU=4, special=1)], WORKER).check(Request(asked))
