@@ -123,7 +123,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
 
 @pytest.mark.costly(*COVERED, long=True)
 def test_restored_stack_has_everything_and_resumes_jobs(
-    stack: Stack, jobs: Jobs, trained: Trained, moved: Stack, people: dict[str, Person], tmp_path: Path
+    stack: Stack, jobs: Jobs, trained: Trained, people: dict[str, Person], moved: Stack, tmp_path: Path
 ) -> None:
     stack.write("notebook", "/home/jovyan/work/notes/todo.txt", "buy a GPU")
     writing = submit(jobs, STEPS, 0.5)
