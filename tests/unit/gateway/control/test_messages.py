@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -177,6 +177,38 @@ def test_failed_delivery_is_repeated_later_then_given_up(
     asyncio.run(scenario())
     assert stored(gateway) == []
     assert "A message to alice about job mine is given up: The webhook at 127.0.0.1 answered 500." in caplog.text
+
+
+def test_endless_answer_of_receiver_is_not_read(gateway: Gateway) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(1 << 16))
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    async def scenario(address: str) -> None:
+        await subscribe(gateway, address)
+        await add(gateway)
+        await end(gateway, Outcome.FAILED)
+        async with messenger(gateway) as work, asyncio.timeout(10):
+            await work.deliver()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        asyncio.run(scenario(f"http://127.0.0.1:{server.server_address[1]}/"))
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert stored(gateway) == []
 
 
 def test_silent_receiver_holds_up_nobody_elses_messages(gateway: Gateway, receiver: Receiver, closed_port: int) -> None:

@@ -85,6 +85,14 @@ def test_invalid_array_is_rejected_whole(more: dict[str, Any], sentence: str, cl
     assert client.get("/platform/arrays/sweep").status_code == 404
 
 
+def test_array_of_large_jobs_is_rejected(client: httpx.Client) -> None:
+    job = {"entrypoint": f"echo {'x' * 60_000}", "submission_id": "sweep"}
+    answer = client.post("/platform/arrays", json={"job": job, "count": 1000})
+    assert answer.status_code == 400
+    assert "1000 jobs of 58 KiB each" in answer.text
+    assert client.post("/platform/arrays", json={"job": job, "count": 500}).status_code == 200
+
+
 def test_array_is_stored_whole_or_not_at_all(started: StartedGateway, client: httpx.Client) -> None:
     started.add("sweep.2", attempts=0)
     assert submit(client).status_code == 409

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio.to_thread
 import httpx
 import pytest
 import uvicorn
@@ -217,6 +218,7 @@ def deflated(size: int) -> bytes:
         ("whl", lambda size: zipped(("zeros", bytes(size)))),
         ("tar.gz", lambda size: gzip.compress(bytes(size))),
         ("tar.xz", lambda size: lzma.compress(bytes(size))),
+        ("tar.xz", lambda size: lzma.compress(bytes(size - 1000)) + lzma.compress(bytes(1000))),
     ],
 )
 def test_package_that_unpacks_to_too_much_is_rejected(
@@ -229,6 +231,36 @@ def test_package_that_unpacks_to_too_much_is_rejected(
     assert kept(root, spool) == []
     if pack is not deflated:
         asyncio.run(bounded.put(name, pieces(pack(8 << 20))))
+
+
+def test_package_whose_unpacking_takes_too_much_memory_is_rejected(
+    packages: Packages, root: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_XZ_BYTES", 4 << 20)
+    with pytest.raises(PackageError, match=r"takes more than 4 MiB to unpack; use gzip"):
+        asyncio.run(packages.put("_ray_pkg_large.tar.xz", pieces(lzma.compress(b"x"))))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("train.py", "x")
+    with pytest.raises(PackageError, match="compressed in a way that costs memory; use deflate"):
+        asyncio.run(packages.put("_ray_pkg_large.zip", pieces(content.getvalue())))
+    assert kept(root, spool) == []
+
+
+def test_silent_store_leaves_threads_to_others(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(packages, "_has", lambda _: answer.wait(20))
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(60):
+                group.create_task(packages.exists(f"_ray_pkg_{number}.zip"))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await anyio.to_thread.run_sync(bool)
+            answer.set()
+
+    asyncio.run(scenario())
 
 
 def test_package_with_too_many_files_is_rejected(

@@ -72,7 +72,7 @@ class Platform:
     async def send(self, logs: JobLogs, file: str, text: str = "") -> None:
         """Append to a file, and send the part that the gateway lacks."""
         self.files[file] += text.encode()
-        begin = await logs.accept(NODE, SESSION, file, 0, 7, b"")
+        begin = (await logs.accept(NODE, SESSION, file, 0, 7, b"")).expected
         await logs.accept(NODE, SESSION, file, begin, 7, self.files[file][begin:])
 
 

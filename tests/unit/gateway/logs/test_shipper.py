@@ -70,6 +70,20 @@ def test_file_moved_to_old_is_read_completely(root: Path, gateway: Gateway) -> N
     run(gateway, root, scenario)
 
 
+def test_lines_after_evicted_partial_line_are_not_lost(root: Path, gateway: Gateway) -> None:
+    async def scenario() -> None:
+        folder = logs_of(root)
+        append(folder / DRIVER, b"one\nepoch 1: 37%")
+        await until_log(gateway, "one\n")
+        job = gateway.logs._jobs["train"]
+        await until(lambda: any(file.partial for file in job.files.values()))
+        job.flush_partial_lines()  # as after ten minutes in which nobody has read the log
+        append(folder / DRIVER, b"\nTraceback\n")
+        await until_log(gateway, "one\nepoch 1: 37%\n\nTraceback\n")
+
+    run(gateway, root, scenario)
+
+
 def test_pipe_in_place_of_log_does_not_block_other_logs(root: Path, gateway: Gateway) -> None:
     async def scenario() -> None:
         folder = logs_of(root)

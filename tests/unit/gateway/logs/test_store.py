@@ -53,7 +53,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def printed(logs: JobLogs, text: str, offset: int = 0, file: str = DRIVER, inode: int = 7) -> int:
-    return await logs.accept(NODE, SESSION, file, offset, inode, text.encode())
+    return (await logs.accept(NODE, SESSION, file, offset, inode, text.encode())).expected
 
 
 def stored(folder: Path) -> str:
@@ -88,7 +88,7 @@ def test_restarted_gateway_continues_from_store(tmp_path: Path) -> None:
             await logs.flush()
             await logs.accept(NODE, SESSION, DRIVER, end, 7, b"lost with the gateway\n")
         async with running(tmp_path, chunk_bytes=100) as logs:
-            expected = await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")
+            expected = (await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")).expected
             assert expected in (end, end + len("lost with the gateway\n"))
             assert await printed(logs, "line 100\n", offset=3) == expected
             await printed(logs, "hi\n", 14, file=WORKER)
@@ -128,7 +128,7 @@ def test_partial_line_waits_for_newline_or_attempt_end(tmp_path: Path) -> None:
             assert not await logs.passed(NODE, 100.0)
             assert await settled
             assert await logs.text("train") == "one\ntwo\nlast words\n"
-            assert await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"") == 18
+            assert (await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")).expected == 18
             assert await logs.settle("train", None, since=101.0, timeout_s=0.05)  # a node that has been silent for long
             await logs.passed(NODE, time.time())
             assert not await logs.settle("train", None, since=time.time() + 5, timeout_s=0.05)
@@ -142,8 +142,8 @@ def test_rotated_and_rewritten_files_start_at_offset_zero(tmp_path: Path) -> Non
             await printed(logs, "one\n")
             assert await printed(logs, "two\n", inode=8) == 4
             assert await printed(logs, "three\n", 4, inode=7) == 10
-            assert await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=99) == 4
-            assert await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=4) == 0
+            assert (await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=99)).expected == 4
+            assert (await logs.accept(NODE, SESSION, DRIVER, 0, 8, b"", restart=4)).expected == 0
             await printed(logs, "4\n", inode=8)
             assert await logs.text("train") == "one\ntwo\nthree\n4\n"
 

@@ -230,9 +230,7 @@ class JobRoutes:
         require(request.scope, Verb.LOGS, job)
         lines = request.query_params.get("lines", str(_TAIL_LINES))
         text = await self._logs.text(job.id)
-        if _NUMBER.fullmatch(lines):
-            text = "".join(text.splitlines(keepends=True)[-int(lines) :]) if int(lines) else ""
-        return PlainTextResponse(text)
+        return PlainTextResponse(last_lines(text, int(lines)) if _NUMBER.fullmatch(lines) else text)
 
     # --- The platform's own ---
 
@@ -330,3 +328,13 @@ async def _until_disconnect(socket: WebSocket) -> None:
 async def _encoded(chunks: AsyncIterator[str]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         yield chunk.encode()
+
+
+def last_lines(text: str, count: int) -> str:
+    """Return the last lines of a text; a list of all lines would take many times its memory."""
+    begin = len(text) - text.endswith("\n")
+    for _ in range(count):
+        begin = text.rfind("\n", 0, begin)
+        if begin < 0:
+            return text
+    return text[begin + 1 :] if count else ""

@@ -48,12 +48,12 @@ def routes(logs: JobLogs) -> list[Route]:
             restart = None if taken is None else number_in("restart", taken)
             more = request.query_params.get("more", "") == "1"
             body = await request_body.whole(request.receive, BODY_BYTES, _SMALLER)
-            expected = await logs.accept(node, session, file, offset, inode, body, restart=restart, more=more)
+            found = await logs.accept(node, session, file, offset, inode, body, restart=restart, more=more)
         except (PlatformError, OSError) as error:
             return error_response(error, {INSTANCE: logs.instance})
         # Nothing is accepted of a body at another offset; an empty body is a query.
-        status = 409 if body and not offset <= expected <= offset + len(body) else 200
-        return JSONResponse({"expected": expected}, status, {INSTANCE: logs.instance})
+        status = 409 if body and not found.at_offset else 200
+        return JSONResponse({"expected": found.expected}, status, {INSTANCE: logs.instance})
 
     async def post(request: Request) -> Response:
         """Accept a shipper's report that it sent everything; respond whether it should check again at once."""

@@ -30,6 +30,12 @@ _LINK_BYTES = 4096
 _ENTRIES = 100_000
 """Largest number of files and folders."""
 
+_XZ_BYTES = 128 << 20
+"""Memory for unpacking an xz file; the strongest preset takes 65 MiB."""
+
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+"""Methods of compression whose memory is bounded."""
+
 _NAME_OF_BYTES = re.compile(r"_ray_pkg_([0-9a-f]{40})\.(?:zip|tar\.gz|tar\.xz)")
 """Name of an archive that is uploaded as it is (`get_uri_for_package` of Ray 2.60)."""
 
@@ -105,6 +111,8 @@ def _zip_files(path: Path, name: str) -> Iterator[tuple[str, Iterator[bytes]]]:
     with archive:
         for entry in archive.infolist():
             _check_path(entry.filename, name)
+            if entry.compress_type not in _ZIP_METHODS:
+                raise PackageError(f"The package {name} is compressed in a way that costs memory; use deflate.")
             with archive.open(entry) as file:
                 if stat.S_ISLNK(entry.external_attr >> 16):
                     target = file.read(_LINK_BYTES).decode("utf-8", "surrogateescape")
@@ -120,16 +128,43 @@ def _tar_files(path: Path, name: str) -> Iterator[tuple[str, Iterator[bytes]]]:
     Ray names such a package by the SHA-1 of its bytes, and skips its links and each path that leaves the folder
     (`untar_package` of Ray 2.60). The tar is not parsed here: a header may ask its reader for any amount of memory.
     """
-    reader = lzma.open if name.endswith(".xz") else gzip.open
+    unpacked = _unpacked_xz if name.endswith(".xz") else _unpacked_gzip
     try:
-        with reader(path, "rb") as tar:
-            tar.read(1)
+        next(unpacked(path), b"")
+    except _MemoryLimitError as error:
+        raise PackageError(f"The package {name} takes more than {_XZ_BYTES >> 20} MiB to unpack; use gzip.") from error
     except (lzma.LZMAError, zlib.error, EOFError, OSError):
         yield "", _whole(path)
         return
-    with reader(path, "rb") as tar:
-        yield "/", _chunks(tar.read)
+    yield "/", unpacked(path)
     yield "", _whole(path)
+
+
+def _unpacked_gzip(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") as file:
+        yield from _chunks(file.read)
+
+
+def _unpacked_xz(path: Path) -> Iterator[bytes]:
+    """Yield what an xz file unpacks to, with bounded memory: the file says how large its dictionary is, up to 4 GiB."""
+    reader = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+    for part in _whole(path):
+        while True:
+            try:
+                yield reader.decompress(part, _CHUNK_BYTES)
+            except lzma.LZMAError as error:
+                if "Memory usage limit" in str(error):
+                    raise _MemoryLimitError(str(error)) from error
+                raise
+            part = reader.unused_data
+            if reader.eof and part:
+                reader = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+            elif reader.eof or reader.needs_input:
+                break
+
+
+class _MemoryLimitError(Exception):
+    """An archive asks its reader for too much memory."""
 
 
 def _check_path(path: str, name: str) -> None:

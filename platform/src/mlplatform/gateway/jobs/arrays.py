@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import ARRAY_JOBS
+from mlplatform.errors import JobError
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import JobExistsError, NoSuchJobError
@@ -20,6 +21,9 @@ from mlplatform.gateway.jobs.submission import Submission, parsed
 
 INDEX, SIZE = "MLPLATFORM_ARRAY_INDEX", "MLPLATFORM_ARRAY_SIZE"
 """Variables of each job of an array: its index, from 0, and the number of jobs."""
+
+_ARRAY_BYTES = 32 << 20
+"""Largest array: the gateway keeps all jobs that wait in its memory of 768 MiB."""
 
 _ID_CHARACTERS = 120
 """An array's id leaves room for the index in the ids of its jobs."""
@@ -48,7 +52,13 @@ class ArraySubmission(BaseModel):
         Raises:
             JobError: the body is invalid; one sentence names field and value.
         """
-        return parsed(cls, body, lambda array: array.job.options())
+        array = parsed(cls, body, lambda array: array.job.options())
+        if array.count * len(body) > _ARRAY_BYTES:
+            raise JobError(
+                f"{array.count} jobs of {len(body) >> 10} KiB each, with command, variables and metadata, exceed "
+                f"{_ARRAY_BYTES >> 20} MiB; put files into the working directory, or submit fewer jobs at once."
+            )
+        return array
 
     def jobs(self) -> list[JobRow]:
         """Return the rows of the jobs, under ids that consist of the array's and their index, as in `sweep.0`."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -20,6 +20,11 @@ from anyio import to_thread
 from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageExistsError, PackageTooLargeError
 from mlplatform.gateway.jobs.archives import check_name_of_bytes, content_digest
 from mlplatform.storage import objects
+
+_Result = TypeVar("_Result")
+
+_THREADS = 8
+"""Calls of the object store at the same time; the database's transactions share 40 threads with everything else."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,250}")
 
@@ -64,16 +69,22 @@ class Packages:
         self._unpacked_bytes = unpacked_bytes
         self._digests: dict[str, str] = {}
         self._inspections = anyio.CapacityLimiter(2)
+        # Of their own: a store that does not answer holds each for minutes, and the database needs threads, too.
+        self._threads = anyio.CapacityLimiter(_THREADS)
         self._store = objects.open_store(uri, "MLPLATFORM_GATEWAY_STORE")
         self._spool = spool
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._asked_for: dict[str, float] = {}
 
+    async def _stored(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Run a call that waits for the object store in a thread."""
+        return await to_thread.run_sync(call, *arguments, limiter=self._threads)
+
     async def exists(self, name: str) -> bool:
         """Return whether a package is stored; if so, it is kept for a day."""
         key = _key(name)
         self._asked_for[name] = time.monotonic()
-        return await to_thread.run_sync(self._has, key)
+        return await self._stored(self._has, key)
 
     async def put(
         self,
@@ -105,10 +116,10 @@ class Packages:
                 digest = await to_thread.run_sync(content_digest, Path(draft.name), name, self._unpacked_bytes)
             lock = self._locks.setdefault(key, anyio.Lock())
             async with lock:
-                if not await to_thread.run_sync(self._has, key):
+                if not await self._stored(self._has, key):
                     if before_storing is not None:
                         await before_storing(draft.tell(), digest)
-                    await to_thread.run_sync(self._store.upload, Path(draft.name), key, _uncounted)
+                    await self._stored(self._store.upload, Path(draft.name), key, _uncounted)
                     self._digests[name] = digest
                 elif digest != await self._digest(name):
                     raise PackageExistsError(
@@ -124,7 +135,7 @@ class Packages:
             if len(self._digests) >= _DIGESTS:
                 self._digests.clear()
             async with self._inspections:
-                known = self._digests[name] = await to_thread.run_sync(self._stored_digest, name)
+                known = self._digests[name] = await self._stored(self._stored_digest, name)
         return known
 
     def _stored_digest(self, name: str) -> str:
@@ -137,7 +148,7 @@ class Packages:
         Raises:
             NoSuchPackageError: no package has the name.
         """
-        file = await to_thread.run_sync(self._fetch, name)
+        file = await self._stored(self._fetch, name)
         return os.fstat(file.fileno()).st_size, _parts(file)
 
     async def delete(self, name: str) -> bool:
@@ -147,7 +158,7 @@ class Packages:
         async with self._locks.setdefault(key, anyio.Lock()):
             if self.was_requested(name):
                 return False
-            await to_thread.run_sync(self._store.delete, key)
+            await self._stored(self._store.delete, key)
             self._digests.pop(name, None)
         return True
 
@@ -159,7 +170,7 @@ class Packages:
         least = time.monotonic() - _KEPT_SECONDS
         self._asked_for = {name: at for name, at in self._asked_for.items() if at >= least}
         oldest = datetime.now(UTC) - timedelta(seconds=_KEPT_SECONDS)
-        entries = await to_thread.run_sync(self._store.find, _FOLDER)
+        entries = await self._stored(self._store.find, _FOLDER)
         old = {entry.key.removeprefix(_FOLDER): entry.size for entry in entries if entry.modified < oldest}
         return {name: size for name, size in old.items() if name not in needed and not self.was_requested(name)}
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
 
 from mlplatform.gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
 from mlplatform.gateway.logs.chunks import Chunks
@@ -33,6 +34,19 @@ _ALL_UNWRITTEN = 64 << 20
 _KEEP_SECONDS = 60.0
 
 _PARTIAL_LINE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Answer to bytes of a file.
+
+    Attributes:
+        expected: offset at which the file continues.
+        at_offset: whether the bytes began where the file continued until then.
+    """
+
+    expected: int
+    at_offset: bool
 
 
 class JobLogs:
@@ -70,10 +84,10 @@ class JobLogs:
         *,
         restart: int | None = None,
         more: bool = False,
-    ) -> int:
-        """Accept bytes of a node's file from `offset` on; return the offset at which it continues.
+    ) -> Accepted:
+        """Accept bytes of a node's file from `offset` on.
 
-        Nothing is accepted if that is not `offset`. An incomplete line is not accepted, but kept for `settle`.
+        Nothing is accepted if the file continues elsewhere. An incomplete line is not accepted, but kept for `settle`.
 
         Args:
             restart: the file was rewritten and is shorter than these bytes, which were accepted of it: begin at 0.
@@ -97,13 +111,13 @@ class JobLogs:
         if known and restart is not None and restart == expected:
             known.move(inode, expected := 0)
         if offset != expected or not body:
-            return expected
+            return Accepted(expected, at_offset=offset == expected)
         if job.unwritten > _JOB_UNWRITTEN or sum(job.unwritten for job in self._jobs.values()) > _ALL_UNWRITTEN:
             raise LogsBusyError("The log store is unavailable and the buffer is full; send this again in a second.")
         expected = job.accept(job.file(node, session, name.file), inode, offset, body, more)
         self.accepted_bytes += expected - offset
         self._writer.changed(job)
-        return expected
+        return Accepted(expected, at_offset=True)
 
     def _check_session(self, job: JobLog, session: str, name: LogName) -> None:
         """Raise UnknownJobError for a worker's file in a session in which no driver of the job has printed."""

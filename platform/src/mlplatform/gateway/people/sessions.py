@@ -53,6 +53,7 @@ class Sessions:
         self._token = token
         self._tokens = tokens or Tokens(engine)
         self._known: dict[str, _Known] = {}
+        self._ended = 0
 
     async def open(self, actor: Actor = PLATFORM, token_id: str = "") -> str:
         """Store a session of somebody who has shown a valid token, and return its id.
@@ -71,20 +72,22 @@ class Sessions:
         Args:
             actor: the one who logs out; None if the session has expired. A person's session names the person.
         """
-        self._known.pop(digest(session_id), None)
         await self._remove(digest(session_id), actor)
+        self._known.pop(digest(session_id), None)
+        self._ended += 1
 
     async def holder(self, session_id: str) -> Principal | None:
         """Return the one whose token opened a session; None if it does not exist, has expired, or the token has ended.
 
         The shared token ends when it is replaced, a person's when it expires or is revoked.
         """
-        key = digest(session_id)
+        key, ended = digest(session_id), self._ended
         found = self._known.get(key) or await self._find(key)
         if found is None:
             return None
-        # Ids that do not exist are not remembered: they would fill the memory.
-        self._known[key] = found
+        # Ids that do not exist are not remembered: they would fill the memory. Nor is what was read while one ended.
+        if ended == self._ended:
+            self._known[key] = found
         if datetime.now(UTC) < found.expires and (holder := await self._owner(found)):
             return holder
         await self.close(session_id)

@@ -14,6 +14,9 @@ from mlplatform.errors import SettingsError, UnreachableError
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 
+_ANSWER_SECONDS = 15.0
+"""Time for the whole answer, of which each part may come just before the timeout."""
+
 
 class WebhookSender:
     """Client for people's webhooks.
@@ -42,14 +45,18 @@ class WebhookSender:
         url, host = await self._resolved(address)
         # Connected by number: between the check and the connection, the name could get another one.
         extensions = {"sni_hostname": host} if url.scheme == "https" else {}
+        headers = {"Host": httpx.URL(address).netloc.decode()}
         try:
-            response = await self._http.post(
-                url, json=body, headers={"Host": httpx.URL(address).netloc.decode()}, extensions=extensions
-            )
-        except httpx.HTTPError as error:
+            # Of the answer, only the status is read: its body may be endless.
+            async with (
+                asyncio.timeout(_ANSWER_SECONDS),
+                self._http.stream("POST", url, json=body, headers=headers, extensions=extensions) as response,
+            ):
+                status, is_success = response.status_code, response.is_success
+        except (httpx.HTTPError, TimeoutError) as error:
             raise UnreachableError(f"The webhook at {host} does not answer ({type(error).__name__}).") from error
-        if not response.is_success:
-            raise UnreachableError(f"The webhook at {host} answered {response.status_code}.")
+        if not is_success:
+            raise UnreachableError(f"The webhook at {host} answered {status}.")
 
     async def _resolved(self, address: str) -> tuple[httpx.URL, str]:
         """Return an address with the number of its host, and the host's name."""
