@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -151,8 +152,11 @@ def test_timer_makes_no_new_place_for_former_backups(
     kept: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the disk is not mounted that has them."""
-    for function in (marks.succeeded, marks.has_succeeded_at, marks.one_at_a_time):
-        monkeypatch.setattr(marks, function.__name__, partial(function, folder=tmp_path / "state"))
+    own = {
+        function.__name__: partial(function, folder=tmp_path / "state")
+        for function in (marks.succeeded, marks.has_succeeded_at, marks.one_at_a_time)
+    }
+    monkeypatch.setattr(program, "marks", SimpleNamespace(**own))
     monkeypatch.setattr(program, "save", writing(FIRST))
     (tmp_path / "state").mkdir()
     add = ("add", kept.address, kept.shown, "0", "0", "0")
