@@ -89,6 +89,20 @@ def test_forged_digest_prevents_registration(server: Server) -> None:
     assert not found.get("model_versions")
 
 
+def test_version_with_unreadable_checksums_is_not_registered(server: Server) -> None:
+    run = server.call("person", "POST", "runs/create", {"experiment_id": "0"})["run"]["info"]
+    path = run["artifact_uri"].removeprefix("mlflow-artifacts:/").strip("/") + "/model"
+    server.call("person", "POST", "registered-models/create", {"name": "broken"})
+    for content in (b"x\n", b"\xff\xfe\n", b"0  ../data.pkl\n"):
+        assert server.send("person", "PUT", f"{FILES}/{path}/SHA256SUMS", content=content).is_success
+        version = {"name": "broken", "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"]}
+        answer = server.send("person", "POST", "model-versions/create", version)
+        assert answer.status_code >= 400, content
+        assert "No version of 'broken' was registered: the SHA256SUMS of" in answer.text
+    found = server.call("person", "GET", "model-versions/search", {"filter": "name = 'broken'"})
+    assert not found.get("model_versions")
+
+
 def test_only_administrator_signs_old_versions(server: Server) -> None:
     path, answer = server.register("person", "old", sums=False)
     assert answer.is_success

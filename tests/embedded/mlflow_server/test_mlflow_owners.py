@@ -76,6 +76,55 @@ def test_job_registers_its_model_and_moves_alias(server: Server) -> None:
     server.call("admin", "DELETE", "registered-models/delete", {"name": "hers"})
 
 
+def test_job_registers_no_files_of_others(server: Server) -> None:
+    run = new_run(server, "job-alice")
+    hers = path_of(run)
+    assert server.send("job-alice", "PUT", f"{FILES}/{hers}/model/data.pkl", content=b"weights").is_success
+    server.call("job-bob", "POST", "registered-models/create", {"name": "taken"})
+    for user, path, sentence in (
+        ("job-bob", f"{hers}/model", "a job of bob changes only bob's"),
+        ("job-alice", hers, "is not on this server"),
+        ("person", hers, "is not on this server"),
+    ):
+        version = {"name": "taken", "source": f"mlflow-artifacts:/{path}", "run_id": run["info"]["run_id"]}
+        assert refused(server.send(user, "POST", "model-versions/create", version), sentence), (user, path)
+    found = server.call("person", "GET", "model-versions/search", {"filter": "name = 'taken'"})
+    assert not found.get("model_versions")
+    assert server.send("job-alice", "PUT", f"{FILES}/{hers}/model/data.pkl", content=b"newer").is_success
+
+
+def test_job_adds_no_metric_to_model_of_others(server: Server) -> None:
+    mine, hers = new_run(server, "job-bob")["info"], new_run(server, "job-alice")["info"]
+    logged = {"experiment_id": "0", "name": "net", "source_run_id": hers["run_id"]}
+    model = server.call("job-alice", "POST", "logged-models", logged)["model"]["info"]["model_id"]
+    number = {"key": "loss", "value": 1.0, "timestamp": 1, "step": 0, "model_id": model}
+    for path, values in (("runs/log-metric", number), ("runs/log-batch", {"metrics": [number]})):
+        assert refused(
+            server.send("job-bob", "POST", path, {**values, "run_id": mine["run_id"]}),
+            "a job of bob changes only bob's",
+        ), path
+        assert server.send("job-alice", "POST", path, {**values, "run_id": hers["run_id"]}).is_success, path
+
+
+def test_second_credential_gives_job_no_other_rights(server: Server) -> None:
+    run_id = new_run(server, "job-alice")["info"]["run_id"]
+    address = f"{server.address}/api/2.0/mlflow/runs/delete"
+    right = httpx.BasicAuth("alice", TOKENS["job-alice"])._auth_header
+    unknown = httpx.BasicAuth("x", "mlp_" + "z" * 20 + "_" + "Z" * 40)._auth_header
+    for headers in (
+        [("X-MLflow-Authorization", unknown), ("Authorization", right)],
+        [("Authorization", unknown), ("Authorization", right)],
+        [("Authorization", right), ("Authorization", unknown)],
+        [("Authorization", right.replace(" ", "\t"))],
+        [("Authorization", right.replace(" ", "  "))],
+        [("Authorization", right.replace("Basic", "bAsIc"))],
+        [("Authorization", f"{right}=")],
+    ):
+        status = httpx.post(address, json={"run_id": run_id}, headers=headers).status_code
+        assert status in (401, 403, 429), (headers, status)
+    assert server.call("person", "GET", "runs/get", {"run_id": run_id})["run"]["info"]["lifecycle_stage"] == "active"
+
+
 @pytest.mark.parametrize("owner", ["job-alice", "job-bob"])
 def test_job_deletes_nothing(server: Server, owner: str) -> None:
     run = new_run(server, "job-alice")

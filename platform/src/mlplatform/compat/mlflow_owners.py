@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -124,11 +124,21 @@ def _only_own(
                 owner = owner_of(given) if given else None
                 if owner not in (None, caller.name):
                     raise _refusal(f"{'Run' if argument != 'model_id' else 'Model'} {given}", owner, caller.name)
+                _check_metrics(caller, signature.bind(*args, **kwargs).arguments)
             return original(*args, **kwargs)
 
         return change
 
     return make
+
+
+def _check_metrics(caller: Owner, given: Mapping[str, Any]) -> None:
+    """Refuse metrics of a run that are those of somebody else's logged model as well."""
+    metrics = given.get("metrics") or [given.get("metric")]
+    for model in {model for metric in metrics if (model := getattr(metric, "model_id", None))}:
+        owner = _owner_of_model(model)
+        if owner not in (None, caller.name):
+            raise _refusal(f"Model {model}", owner, caller.name)
 
 
 @lru_cache(maxsize=10_000)

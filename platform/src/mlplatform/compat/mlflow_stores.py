@@ -193,16 +193,34 @@ def _create_version(signing: Signing, original: Callable[..., Any]) -> Callable[
             raise _own_tag(TAG_SIGNATURE)
         others = [tag for tag in tags or [] if tag.key not in _OWN_TAGS]
         made = original(self, name, source, run_id, others, *args, **kwargs)
-        digest = _recorded_digest(self.get_model_version_download_uri(name, made.version), signing)
-        if claimed and claimed[TAG_DIGEST] != digest:
+        try:
+            location = self.get_model_version_download_uri(name, made.version)
+            if path := _path_of(location):
+                check_file(path)
+            digest = _recorded_digest(location, signing)
+            if claimed and claimed[TAG_DIGEST] != digest:
+                raise _refusal(f"The digest {claimed[TAG_DIGEST]!r} is not that of the {CHECKSUMS} of {source}.")
+            if digest is None:
+                return made
+            _set_signed(self, name, made.version, digest, signing)
+            return self.get_model_version(name, made.version)
+        except Exception as error:
+            # Otherwise it would stay, unsigned and without a row in the audit.
             self.delete_model_version(name, made.version)
-            raise _refusal(f"The digest {claimed[TAG_DIGEST]!r} is not that of the {CHECKSUMS} of {source}.")
-        if digest is None:
-            return made
-        _set_signed(self, name, made.version, digest, signing)
-        return self.get_model_version(name, made.version)
+            raise _unregistered(name, source, error) from error
 
     return create
+
+
+def _unregistered(name: str, source: str, error: Exception) -> Exception:
+    """Return the error of a client whose version could not be registered."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, MlflowException):
+        return error
+    return MlflowException(
+        f"No version of {name!r} was registered: the {CHECKSUMS} of {source} cannot be read ({error})."
+    )
 
 
 def _change_tag(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,8 +246,8 @@ def _own_tag(key: str) -> Exception:
 
 def _check_source(source: str) -> None:
     path = _path_of(source)
-    # Three levels are one run; a version above that would lock the files of others.
-    if source != _PROMPT and not source.startswith("models:/") and (path is None or path.count("/") < 2):
+    # Three levels are all files of one run; a version there would keep the run, and those above others, from logging.
+    if source != _PROMPT and not source.startswith("models:/") and (path is None or path.count("/") < 3):
         raise _refusal(
             f"The model's source {source!r} is not on this server; log the model to a run, and register that."
         )

@@ -126,8 +126,21 @@ class KnownCallers:
         """Serve one request; whatever it calls, in threads too, finds the owner of its token in `mlflow_owners`."""
         import anyio.to_thread
 
-        password = _password(scope)
-        owner = await anyio.to_thread.run_sync(self._tokens.owner, password) if password else None
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope, password = _canonical(scope)
+        except ValueError:
+            await _reject(send)
+            return
+        owner = None
+        if PERSON_TOKEN.fullmatch(password):
+            owner = await anyio.to_thread.run_sync(self._tokens.owner, password)
+            if owner is None:
+                # MLflow remembers for a while that it was right, and would serve it without the rules for jobs.
+                await _reject(send)
+                return
         if owner and owner.job and not may_job(scope["method"], scope["path"]):
             await _refuse(
                 send, f"A job of {owner.name} may log and register, but not {scope['method']} {scope['path']}."
@@ -137,23 +150,47 @@ class KnownCallers:
             await self._app(scope, receive, send)
 
 
-def _password(scope: Any) -> str | None:
-    """Return the token that a request has as its password."""
-    if scope["type"] != "http":
-        return None
-    for name, value in scope["headers"]:
-        # MLflow reads the second one below /gateway/.
-        if name in (b"authorization", b"x-mlflow-authorization"):
-            scheme, _, encoded = value.decode("latin-1").partition(" ")
-            if scheme.lower() != "basic":
-                continue
-            try:
-                password = base64.b64decode(encoded).decode().partition(":")[2]
-            except ValueError:
-                continue
-            if PERSON_TOKEN.fullmatch(password):
-                return password
-    return None
+def _canonical(scope: Any) -> tuple[Any, str]:
+    """Return a request with one credential in the one spelling that every reader of MLflow understands alike.
+
+    MLflow has several readers: of Flask, of its own for routes past Flask, and of another header for its AI gateway,
+    which is off. A request with two credentials, or with one that they read differently, could pass the rules as one
+    caller and be served as another.
+
+    Returns:
+        The request, and its password; empty without a credential.
+
+    Raises:
+        ValueError: there is more than one credential, or it is not a name and a password.
+    """
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) > 1:
+        raise ValueError("two credentials")
+    headers = [(name, value) for name, value in scope["headers"] if name not in (b"authorization", _OTHER)]
+    password = ""
+    if given:
+        scheme, _, encoded = given[0].decode("latin-1").strip().partition(" ")
+        credential = base64.b64decode(encoded.strip(), validate=True)
+        name, colon, password = credential.decode().partition(":")
+        if scheme.lower() != "basic" or not colon or not name:
+            raise ValueError("no name and password")
+        headers.append((b"authorization", b"Basic " + base64.b64encode(credential)))
+    return {**scope, "headers": headers}, password
+
+
+_OTHER = b"x-mlflow-authorization"
+
+
+async def _reject(send: Any) -> None:
+    """Answer as MLflow does to whoever has no valid credential."""
+    body = b"You are not authenticated. Pass the name and the password of an account, or a valid token."
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"www-authenticate", b'Basic realm="mlflow"'),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _refuse(send: Any, sentence: str) -> None:

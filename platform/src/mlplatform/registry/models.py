@@ -159,8 +159,11 @@ def _digest(version: ModelVersion) -> str | None:
     digest: str | None = version.tags.get(TAG_DIGEST)
     uri, what = str(server.uri()), f"{version.name} version {version.version}"
     if TAG_SIGNATURE not in version.tags:
-        if digest is not None and own_account(uri).login:
-            print(f"{what} is unsigned: it is older than the server's signatures.", file=sys.stderr, flush=True)
+        if own_account(uri).login:
+            missing = (
+                "older than the server's signatures" if digest else "without checksums, or its signature was deleted"
+            )
+            print(f"{what} is unsigned: it is {missing}.", file=sys.stderr, flush=True)
         return digest
     with MlflowRest(uri) as rest:
         found = rest.call("GET", "mlplatform/digest", {"name": version.name, "version": str(version.version)})
