@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from mlplatform.compat.mlflow_tokens import may_job
 
@@ -61,12 +63,8 @@ POST /api/3.0/mlflow/issues
 POST /api/3.0/mlflow/issues/invoke
 POST /api/3.0/mlflow/issues/search
 PATCH /api/3.0/mlflow/issues/x
-PATCH /api/3.0/mlflow/jobs/cancel/x
 POST /api/3.0/mlflow/label-schemas/create
 PATCH /api/3.0/mlflow/label-schemas/update
-POST /api/3.0/mlflow/prompt-optimization/jobs
-POST /api/3.0/mlflow/prompt-optimization/jobs/search
-POST /api/3.0/mlflow/prompt-optimization/jobs/x/cancel
 POST /api/3.0/mlflow/review-queues/create
 POST /api/3.0/mlflow/review-queues/get-or-create-user
 POST /api/3.0/mlflow/review-queues/items/add
@@ -83,6 +81,7 @@ PATCH /api/3.0/mlflow/traces/x/assessments/x
 PATCH /api/3.0/mlflow/traces/x/tags
 POST /api/3.0/mlflow/ui-telemetry
 POST /graphql
+POST /v1/traces
 """
 """Allowed ones, `/ajax-api/` as `/api/`. For each that a new MLflow adds, decide: list it here, or refuse it in
 `mlflow_tokens`."""
@@ -95,11 +94,7 @@ def writing_routes() -> set[tuple[str, str]]:
     from mlflow.server.fastapi_app import create_fastapi_app
 
     of_flask = {(method, rule.rule) for rule in app.url_map.iter_rules() for method in rule.methods or ()}
-    of_fastapi = {
-        (method, getattr(route, "path", ""))
-        for route in create_fastapi_app(app).routes
-        for method in getattr(route, "methods", None) or ()
-    }
+    of_fastapi = set(routes_of_fastapi(create_fastapi_app(app)))
     # Those of accounts are registered with the accounts' database only, so their methods are not known here.
     known = {path for _, path in of_flask | of_fastapi}
     paths = [path for name, path in vars(routes).items() if name.isupper() and isinstance(path, str)]
@@ -109,6 +104,15 @@ def writing_routes() -> set[tuple[str, str]]:
         for method, path in of_flask | of_fastapi | of_accounts
         if method not in ("GET", "HEAD", "OPTIONS") and path.startswith("/")
     }
+
+
+def routes_of_fastapi(router: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Methods and paths of a router and of those that it includes, which FastAPI 0.165 no longer copies into it."""
+    for route in router.routes:
+        for method in getattr(route, "methods", None) or ():
+            yield method, prefix + route.path
+        if included := getattr(route, "original_router", None):
+            yield from routes_of_fastapi(included, prefix + route.include_context.prefix)
 
 
 def test_job_writes_by_routes_that_are_listed_only() -> None:

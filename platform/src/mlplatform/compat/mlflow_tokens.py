@@ -28,7 +28,7 @@ _REMEMBERED_SECONDS = 30.0
 
 _NOT_FOR_JOBS = (
     "delete|delete-(?!tag$)[a-z-]*|restore|rename|permissions?|users?|roles?|webhooks?|scorers?|gateway|gateway-proxy|"
-    "workspaces?|demo|signup|experiments/update"
+    "workspaces?|demo|signup|experiments/update|assistant|mcp-servers?|jobs"
 )
 
 _FOR_JOBS = {
