@@ -35,6 +35,8 @@ from pathlib import Path
 words, file = sys.argv[1:], Path(os.environ["STATE"])
 state = json.loads(file.read_text())
 state["calls"].append(" ".join(words[7:] if words[0] == "compose" else words))
+if words[7:8] == ["up"]:
+    state["origin"] = os.environ.get("PAGES_ORIGIN")
 file.write_text(json.dumps(state))
 if words[0] == "compose" and words[7] == "ps":
     print("\\n".join(state["running"]))
@@ -88,6 +90,12 @@ class Stack:
         """The calls that change something."""
         reads = ("ps", "image", "inspect", "network ls")
         return [call for call in json.loads(self._state.read_text())["calls"] if not call.startswith(reads)]
+
+    @property
+    def origin_of_start(self) -> str | None:
+        """The origin of pages with which containers were started."""
+        found: str | None = json.loads(self._state.read_text()).get("origin")
+        return found
 
     @property
     def settings(self) -> StackSettings:
@@ -183,6 +191,14 @@ def test_running_stack_gets_notebook_without_restart_of_others(stack: Stack) -> 
     assert connected == [
         f"network connect --alias {service} {network} {service}" for service in ("gateway", "mlflow")
     ], "a connected one was connected again"
+
+
+def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
+    with (stack.root / ".env").open("a") as file:
+        file.write("COMPOSE_PROFILES=tracking,ray,proxy\nBIND_ADDRESS=127.0.0.2\n")
+    stack.reports(running=("gateway",))
+    notebooks.add(stack.root, "alice")
+    assert stack.origin_of_start == "https://127.0.0.2"
 
 
 def test_repetition_keeps_port_and_token_unless_they_are_unusable(stack: Stack) -> None:

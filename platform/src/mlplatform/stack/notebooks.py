@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform.credentials import password
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
+from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack import images, networks, notebook_file, unfinished
+from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.notebook_file import service_name, token_name
 from mlplatform.stack.pages import Page, pages
@@ -187,15 +188,17 @@ def _waiting() -> tuple[str, str]:
 
 
 def _compose(root: Path, *arguments: str) -> str:
-    return _run(compose(root, "--profile", "*", *arguments))
+    # As `make up` passes them: with others, it would create the notebook again.
+    variables = {**environment(), **entrance.variables(StackSettings.load(root / ".env"))}
+    return _run(compose(root, "--profile", "*", *arguments), variables)
 
 
 def _docker(*arguments: str) -> str:
     return _run(["docker", *arguments])
 
 
-def _run(command: list[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> str:
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise HostError(f"`{_shown(command)}` failed: {last}")
