@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -123,6 +126,31 @@ def test_rejection_of_host_is_reported_on_both_sides(opened: Open) -> None:
     with pytest.raises(HostError, match="rejected this host: Invalid name 'head'"):
         one.join(name="head")
     assert one.ended() == "The host could not join: Invalid name 'head'."
+
+
+def post(one: Opened, body: bytes, **headers: str) -> int:
+    """Send a request as no host does; return the status of the answer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", one.invitation.port, timeout=5, context=context)
+    with contextlib.closing(connection):
+        connection.request("POST", "/join", body, {name.replace("_", "-"): text for name, text in headers.items()})
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("length", ["-1", "+1", "ten", str(1 << 20)])
+def test_length_is_checked_before_body_is_read(opened: Open, length: str) -> None:
+    one = opened()
+    assert post(one, b"", Content_Length=length) == 404
+    one.join()
+    assert one.ended() == "h2 has joined"
+
+
+@pytest.mark.parametrize("body", [b"{", b"3", b"[1]", b"[" * 10_000, b"\xff"])
+def test_invalid_request_with_right_code_ends_invitation(opened: Open, body: bytes) -> None:
+    one = opened()
+    assert post(one, body, Authorization=f"Bearer {one.invitation.code}") == 400
+    assert one.ended() == "The host sent an invalid request: run `make host-token` and join again."
 
 
 def test_silent_client_delays_nobody(opened: Open) -> None:

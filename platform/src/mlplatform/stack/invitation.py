@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import http.client
 import json
+import re
 import secrets
 import ssl
 import tempfile
@@ -167,20 +168,26 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if self.path != "/join" or length > _REQUEST_BYTES:
+        length = self.headers.get("Content-Length", "")
+        if self.path != "/join" or not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > _REQUEST_BYTES:
             self.send_error(404)
             return
         # Read first: the client sends the body before it reads an answer.
-        body = self.rfile.read(length)
+        body = self.rfile.read(int(length))
         code = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not self.server.invitation.admits(code):
             self.send_error(403)
             return
+        try:
+            request = dict(json.loads(body))
+        except (ValueError, TypeError, RecursionError):
+            self.server.invitation.error = "The host sent an invalid request: run `make host-token` and join again."
+            self.send_error(400)
+            return
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
-        self.server.invitation.answer(json.loads(body), cast("BinaryIO", self.wfile))
+        self.server.invitation.answer(request, cast("BinaryIO", self.wfile))
 
     def log_message(self, *args: Any) -> None:
         """Print nothing, as for errors."""
