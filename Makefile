@@ -29,7 +29,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --services | grep -x minio) ray-head proxy)
+	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 
 up: build  ## Start the stack and print its addresses (ONLY=tracking or ray: one half; BUNDLE=file: without network)

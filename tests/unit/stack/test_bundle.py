@@ -180,3 +180,25 @@ def test_start_from_bundle_asks_for_no_digest() -> None:
     for more, expected in (([], False), (["BUNDLE=stack.bundle"], True)):
         lines = subprocess.run([*printed, *more], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
         assert ("\nPOSTGRES_DIGEST=\n" in lines) is expected
+
+
+@pytest.mark.parametrize(
+    ("image", "built"), [("mlplatform-minio:0.4.0", True), ("quay.io/minio:1", False), ("postgres:17", False)]
+)
+def test_build_leaves_out_minio_of_others(tmp_path: Path, image: str, built: bool) -> None:
+    """The last image is that of a stack with another S3 server."""
+    command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), "build"]
+    for name in ("platform/requirements.txt", "platform/pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    (line,) = (line for line in lines if " build storage-init " in line)
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\ncase "$*" in *" config "*) echo {image} ;; *) echo "$*" ;; esac\n')
+    docker.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    words = subprocess.run(
+        ["sh", "-c", line], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert ("minio" in words) is built
+    assert words[-2:] == ["ray-head", "proxy"]
