@@ -68,11 +68,13 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
         raise HostError(
             f"Its checkout has version {request.get('version')}, the stack {settings.version}: check out the same one."
         )
-    ids = {image: images.image_id(image) for image in (f"mlplatform-{name}:{settings.version}" for name in IMAGES)}
+    # A host that names no other way compares ids, as all did before.
+    digest = images.layers_digest if request.get("compares") == images.LAYERS else images.image_id
+    digests = {image: digest(image) for image in (f"mlplatform-{name}:{settings.version}" for name in IMAGES)}
     present = dict(request.get("images") or {})
     # cpu and cuda share one image; a host with AMD GPUs among others, or the reverse, builds its own.
     if (request.get("accelerator") == "rocm") != (settings.accelerator == "rocm"):
-        ids.pop(f"mlplatform-ray:{settings.version}")
+        digests.pop(f"mlplatform-ray:{settings.version}")
     reply = json.loads(_hub(settings, "add", name, data=key))
     files = {"minio_job": settings.node_accounts or secrets_folder.s3_file(settings, "job")}
     files |= {"mlflow_job": settings.node_accounts or "mlflow_job"}
@@ -85,9 +87,9 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
             "MLFLOW_PORT": str(settings.mlflow_port),
             "S3_ENDPOINT_URL": settings.s3_endpoint,
         },
-        "images": ids,
+        "images": digests,
     }
-    return reply, [image for image, found in ids.items() if present.get(image) != found]
+    return reply, [image for image, found in digests.items() if present.get(image) != found]
 
 
 def joined(root: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -12,6 +13,9 @@ from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, SERVICES, only_variables, profiles_of, started
+
+LAYERS = "layers"
+"""Kind of a digest of `layers_digest`, which begins with it, so that nobody compares it with an id."""
 
 _OURS = "mlplatform-"
 
@@ -36,6 +40,17 @@ def image_id(image: str) -> str:
     """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def layers_digest(image: str) -> str:
+    """Return a digest of an image's layers, or an empty string if this host lacks it.
+
+    Unlike the id, it is the same in all engines: with the containerd image store, the default from Engine 29 on, the id
+    is that of a manifest, and with overlay2 that of a configuration.
+    """
+    command = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return f"{LAYERS}:{hashlib.sha256(json.dumps(json.loads(found)).encode()).hexdigest()}" if found else ""
 
 
 def tagged(image: str) -> str:

@@ -47,12 +47,13 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
     _reject_own_stack(root)
     private, public = openssl.wireguard_key()
     version = env.checkout_version(root)
-    present = {image: images.image_id(image) for image in (f"mlplatform-{kind}:{version}" for kind in IMAGES)}
+    present = {image: images.layers_digest(image) for image in (f"mlplatform-{kind}:{version}" for kind in IMAGES)}
     request = {
         "name": name,
         "key": public,
         "version": version,
         "accelerator": host.accelerator,
+        "compares": images.LAYERS,
         "images": {image: found for image, found in present.items() if found},
     }
 
@@ -122,7 +123,7 @@ def _load_images(archive: BinaryIO) -> None:
 
 
 def _write(root: Path, host: Host, version: str, name: str, private: str, server: str, reply: dict[str, Any]) -> None:
-    wrong = [image for image, expected in reply["images"].items() if images.image_id(image) != expected]
+    wrong = [image for image, expected in reply["images"].items() if _digest(image, expected) != expected]
     if wrong:
         raise HostError(f"The images {', '.join(wrong)} differ from the stack's: run `docker image rm` and join again.")
     folder = root / "secrets"
@@ -145,6 +146,12 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, server
     }
     lines = [f"{key}={value}" for key, value in values.items()]
     env.write_file(root / FILE, "\n".join([_HEADER, *lines, ""]))
+
+
+def _digest(image: str, expected: str) -> str:
+    """Return an image's digest of the same kind as the stack's, which are ids if it was started before they changed."""
+    kind = images.layers_digest if expected.startswith(f"{images.LAYERS}:") else images.image_id
+    return kind(image)
 
 
 def _addresses(block: str) -> dict[str, str]:

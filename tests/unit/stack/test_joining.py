@@ -1,0 +1,100 @@
+"""A host that joins, up to the start of its worker: programs stand in for Docker and for the stack's hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlplatform.errors import HostError
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import env, hosts, joining, openssl, sizing
+from mlplatform.stack.host import Host
+
+CHECKOUT = Path(__file__).parents[3]
+GPUS = Host(memory=64 * sizing.GIB, cpus=32, accelerator="cuda", gpus=4)
+AMD = Host(memory=64 * sizing.GIB, cpus=32, accelerator="rocm", gpus=4, render_gid="992")
+
+# An engine: ids of images differ between engines, their layers do not. The hub assigns addresses.
+DOCKER = """\
+#!/bin/sh
+case "$*" in
+  *"{{.Id}}"*) echo "sha256:$ENGINE" ;;
+  *"{{json .RootFS.Layers}}"*) echo "$LAYERS" ;;
+  *"services.hub add"*) echo '{"addresses": "10.213.76.136/29", "hub_key": "key"}' ;;
+esac
+"""
+
+
+class Two:
+    """A stack and a host that joins it, each with an engine of its own."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        (folder / "bin").mkdir()
+        (folder / "bin/docker").write_text(DOCKER)
+        (folder / "bin/docker").chmod(0o755)
+        patch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        patch.delenv("TORCH_INDEX_URL", raising=False)
+        self.stack, self.host = folder / "stack", folder / "host"
+        for root in (self.stack, self.host):
+            (root / "platform").mkdir(parents=True)
+            shutil.copy(CHECKOUT / ".env.example", root)
+            shutil.copy(CHECKOUT / "platform/pyproject.toml", root / "platform")
+        env.write_env(self.stack, GPUS)
+        patch.setattr(joining, "start", lambda root: None)
+        patch.setattr(joining, "_build_missing", lambda root, version: None)
+        self.needed: list[str] = []
+
+    def engine(self, name: str, *layers: str) -> None:
+        """Let Docker be another engine, whose images have these layers."""
+        self._patch.setenv("ENGINE", name)
+        self._patch.setenv("LAYERS", json.dumps(layers))
+
+    def join(self, *, host: Host = GPUS, server: str = "192.0.2.1:51820", layers: str = "a") -> str:
+        """Join over an answer of the stack, and return what was written."""
+
+        def request_join(server: str, fingerprint: str, code: str, request: dict[str, Any], receive: Any) -> None:
+            self.engine("overlay2", "a")
+            reply, self.needed = hosts.admit(self.stack, StackSettings.load(self.stack / ".env"), request)
+            self.engine("containerd", layers)
+            with (self.host / "empty").open("w+b") as archive:
+                receive(json.loads(json.dumps(reply)), archive)
+
+        self._patch.setattr(joining, "request_join", request_join)
+        self.engine("containerd", layers)
+        joining.join(self.host, host, server, "", "", "lab1")
+        return (self.host / joining.FILE).read_text()
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
+    return Two(tmp_path, monkeypatch)
+
+
+def test_engines_that_store_images_differently_agree(two: Two) -> None:
+    assert "NODE_NAME=ray-worker-lab1" in two.join()
+    assert two.needed == [], "images that the host has would be sent"
+
+
+def test_image_with_other_layers_is_sent_and_rejected(two: Two) -> None:
+    with pytest.raises(HostError, match=r"The images .* differ from the stack's: run `docker image rm` and join again"):
+        two.join(layers="b")
+    assert [image.partition(":")[0] for image in two.needed] == [f"mlplatform-{name}" for name in hosts.IMAGES]
+
+
+def test_host_of_former_version_gets_ids(two: Two) -> None:
+    settings = StackSettings.load(two.stack / ".env")
+    request = {"name": "lab1", "key": openssl.wireguard_key()[1], "version": settings.version}
+    two.engine("overlay2", "a")
+    reply, _ = hosts.admit(two.stack, settings, request)
+    assert set(reply["images"].values()) == {"sha256:overlay2"}
+
+
+def test_ids_of_former_stack_are_compared_with_ids(two: Two) -> None:
+    two.engine("overlay2", "a")
+    assert joining._digest("mlplatform-link:1", "sha256:overlay2") == "sha256:overlay2"
