@@ -98,3 +98,14 @@ def test_host_of_former_version_gets_ids(two: Two) -> None:
 def test_ids_of_former_stack_are_compared_with_ids(two: Two) -> None:
     two.engine("overlay2", "a")
     assert joining._digest("mlplatform-link:1", "sha256:overlay2") == "sha256:overlay2"
+
+
+def test_name_of_stack_is_resolved_for_link(two: Two) -> None:
+    assert f"HUB_ENDPOINT=127.0.0.1:{StackSettings.load(two.stack / '.env').hub_port}\n" in two.join(
+        server="localhost:1"
+    )
+
+
+def test_unknown_name_of_stack_is_rejected_before_code_is_sent(two: Two) -> None:
+    with pytest.raises(HostError, match=r"HOST=stack\.invalid:51820 has no IPv4 address \(.*\): set HOST="):
+        joining.join(two.host, GPUS, "stack.invalid:51820", "", "", "lab1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import subprocess
 from functools import partial
 from itertools import chain
@@ -42,9 +43,10 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
         name: name for this host, unique within the stack.
 
     Raises:
-        HostError: this checkout has a stack of its own, or the invitation or the start failed.
+        HostError: this checkout has a stack of its own, the address is unknown, or the invitation or the start failed.
     """
     _reject_own_stack(root)
+    address = _resolve(server)
     private, public = openssl.wireguard_key()
     version = env.checkout_version(root)
     present = {image: images.layers_digest(image) for image in (f"mlplatform-{kind}:{version}" for kind in IMAGES)}
@@ -59,7 +61,7 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
 
     def receive(reply: dict[str, Any], archive: BinaryIO) -> None:
         _load_images(archive)
-        _write(root, host, version, name, private, server, reply)
+        _write(root, host, version, name, private, address, reply)
 
     request_join(server, fingerprint, code, request, receive)
     _build_missing(root, version)
@@ -114,6 +116,17 @@ def _reject_own_stack(root: Path) -> None:
         )
 
 
+def _resolve(server: str) -> str:
+    """Return the IPv4 address of a server. The link cannot resolve a name: its resolver is at the stack's end."""
+    name = server.rpartition(":")[0]
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise HostError(
+            f"HOST={server} has no IPv4 address ({error}): set HOST= to the address and port of the stack's host."
+        ) from error
+
+
 def _load_images(archive: BinaryIO) -> None:
     """Pass the archive that follows the answer to Docker, if there is one."""
     first = archive.read(image_archive.CHUNK_BYTES)
@@ -122,7 +135,7 @@ def _load_images(archive: BinaryIO) -> None:
         image_archive.load(chain([first], rest), "join again")
 
 
-def _write(root: Path, host: Host, version: str, name: str, private: str, server: str, reply: dict[str, Any]) -> None:
+def _write(root: Path, host: Host, version: str, name: str, private: str, address: str, reply: dict[str, Any]) -> None:
     wrong = [image for image, expected in reply["images"].items() if _digest(image, expected) != expected]
     if wrong:
         raise HostError(f"The images {', '.join(wrong)} differ from the stack's: run `docker image rm` and join again.")
@@ -132,7 +145,6 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, server
     for secret in SECRETS:
         _write_secret(folder / secret, reply["secrets"][secret])
     _write_secret(folder / "link_key", private)
-    address = server.rpartition(":")[0]
     values = {choice.setting: choice.value for choice in sizing.choices_for_joined(host)}
     values |= {
         "MLPLATFORM_VERSION": version,
