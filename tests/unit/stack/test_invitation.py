@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.stack.invitation import TRIES, Invitation, request_join
+from mlplatform.stack.invitation import TRIES, Invitation, UnreadyError, request_join
 
 REQUEST = {"name": "h2", "key": "k"}
 
@@ -31,6 +31,9 @@ class Opened:
     def welcome(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["name"] == "head":
             raise HostError("Invalid name 'head'.")
+        if request["name"] == "amd" and not self.requests:
+            self.requests.append(request)
+            raise UnreadyError("it lacks TORCH_INDEX_URL.")
         self.requests.append(request)
         return {"address": "10.0.0.129"}
 
@@ -126,6 +129,14 @@ def test_rejection_of_host_is_reported_on_both_sides(opened: Open) -> None:
     with pytest.raises(HostError, match="rejected this host: Invalid name 'head'"):
         one.join(name="head")
     assert one.ended() == "The host could not join: Invalid name 'head'."
+
+
+def test_host_that_was_not_ready_joins_with_same_code(opened: Open) -> None:
+    one = opened()
+    with pytest.raises(HostError, match="rejected this host: it lacks TORCH_INDEX_URL"):
+        one.join(name="amd")
+    one.join(name="amd")
+    assert one.ended() == "amd has joined"
 
 
 def post(one: Opened, body: bytes, **headers: str) -> int:

@@ -14,6 +14,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env, hosts, joining, openssl, sizing
 from mlplatform.stack.host import Host
+from mlplatform.stack.invitation import UnreadyError
 
 CHECKOUT = Path(__file__).parents[3]
 GPUS = Host(memory=64 * sizing.GIB, cpus=32, accelerator="cuda", gpus=4)
@@ -22,6 +23,8 @@ AMD = Host(memory=64 * sizing.GIB, cpus=32, accelerator="rocm", gpus=4, render_g
 # An engine: ids of images differ between engines, their layers do not. The hub assigns addresses.
 DOCKER = """\
 #!/bin/sh
+echo "$*" >>"$CALLS"
+case "$ENGINE $*" in "containerd "*"${LACKS:-none}"*) exit 1 ;; esac
 case "$*" in
   *"{{.Id}}"*) echo "sha256:$ENGINE" ;;
   *"{{json .RootFS.Layers}}"*) echo "$LAYERS" ;;
@@ -39,6 +42,8 @@ class Two:
         (folder / "bin/docker").write_text(DOCKER)
         (folder / "bin/docker").chmod(0o755)
         patch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        self.calls = folder / "calls"
+        patch.setenv("CALLS", str(self.calls))
         patch.delenv("TORCH_INDEX_URL", raising=False)
         self.stack, self.host = folder / "stack", folder / "host"
         for root in (self.stack, self.host):
@@ -109,3 +114,19 @@ def test_name_of_stack_is_resolved_for_link(two: Two) -> None:
 def test_unknown_name_of_stack_is_rejected_before_code_is_sent(two: Two) -> None:
     with pytest.raises(HostError, match=r"HOST=stack\.invalid:51820 has no IPv4 address \(.*\): set HOST="):
         joining.join(two.host, GPUS, "stack.invalid:51820", "", "", "lab1")
+
+
+def test_amd_host_needs_index_of_torch_before_it_is_registered(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LACKS", "mlplatform-ray")
+    with pytest.raises(UnreadyError, match=r"repeat `make join` with TORCH_INDEX_URL= .* The code is still valid"):
+        two.join(host=AMD)
+    assert "services.hub add" not in two.calls.read_text()
+    monkeypatch.setenv("TORCH_INDEX_URL", "https://rocm.example.org")
+    assert "TORCH_INDEX_URL=https://rocm.example.org\n" in two.join(host=AMD)
+    assert "services.hub add" in two.calls.read_text()
+
+
+def test_amd_host_of_amd_stack_needs_no_index(two: Two) -> None:
+    with (two.stack / ".env").open("a") as file:
+        file.write("ACCELERATOR=rocm\n")
+    assert "TORCH_INDEX_URL" not in two.join(host=AMD)

@@ -14,7 +14,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import entrance, image_archive, images, networks, secrets_folder
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.invitation import Invitation
+from mlplatform.stack.invitation import Invitation, UnreadyError
 
 PROFILE = "hosts"
 
@@ -54,7 +54,8 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
     """Register a host with the hub; return what it needs to know, and the images that it lacks.
 
     Raises:
-        HostError: its name, version or accelerator does not fit this stack.
+        HostError: its name or version does not fit this stack.
+        UnreadyError: it has to build an image, and lacks a setting for that.
     """
     name, key = str(request.get("name")), str(request.get("key"))
     if not _NAME.fullmatch(name):
@@ -74,7 +75,13 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
     present = dict(request.get("images") or {})
     # cpu and cuda share one image; a host with AMD GPUs among others, or the reverse, builds its own.
     if (request.get("accelerator") == "rocm") != (settings.accelerator == "rocm"):
-        digests.pop(f"mlplatform-ray:{settings.version}")
+        image = f"mlplatform-ray:{settings.version}"
+        digests.pop(image)
+        if request.get("accelerator") == "rocm" and image not in present and request.get("torch_index") is False:
+            raise UnreadyError(
+                "it builds Ray's image, as this stack's is not for AMD GPUs: repeat `make join` with TORCH_INDEX_URL= "
+                "set to an index with ROCm builds of torch. The code is still valid."
+            )
     reply = json.loads(_hub(settings, "add", name, data=key))
     files = {"minio_job": settings.node_accounts or secrets_folder.s3_file(settings, "job")}
     files |= {"mlflow_job": settings.node_accounts or "mlflow_job"}

@@ -48,6 +48,10 @@ def new_code() -> str:
     return "-".join("".join(secrets.choice(_ALPHABET) for _ in range(4)) for _ in range(3))
 
 
+class UnreadyError(HostError):
+    """A host lacks what it needs before it can join; the code stays valid for it."""
+
+
 class Invitation:
     """One open invitation.
 
@@ -116,13 +120,17 @@ class Invitation:
             return False
 
     def answer(self, request: dict[str, Any], out: BinaryIO) -> None:
-        """Register the host and write the answer, then end."""
+        """Register the host and write the answer, then end; a host that is not ready may come again."""
         try:
             reply = self._welcome(request)
             out.write(json.dumps(reply).encode() + b"\n")
             out.flush()
             self._send(request, out)
             self.joined = str(request.get("name"))
+        except UnreadyError as error:
+            out.write(json.dumps({"error": str(error)}).encode() + b"\n")
+            with self._lock:
+                self._used = False
         except PlatformError as error:
             out.write(json.dumps({"error": str(error)}).encode() + b"\n")
             self.error = f"The host could not join: {error}"

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
+from mlplatform.settings.environment import environment
 from mlplatform.stack import env, image_archive, images, openssl, sizing
 from mlplatform.stack.host import Host
 from mlplatform.stack.hosts import IMAGES, SECRETS
@@ -22,6 +23,9 @@ START_TIMEOUT = 300
 
 FILE = "joined.env"
 """Settings of a joined host, in the checkout's root."""
+
+_TORCH_INDEX = "TORCH_INDEX_URL"
+"""Setting of the index from which a host with AMD GPUs builds Ray's image, unless the stack sends it."""
 
 _HEADER = "# Written by `make join`. `.env.example` explains the sizes; after a change, run `make join` without a host."
 
@@ -55,6 +59,7 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
         "key": public,
         "version": version,
         "accelerator": host.accelerator,
+        "torch_index": bool(environment().get(_TORCH_INDEX)),
         "compares": images.LAYERS,
         "images": {image: found for image, found in present.items() if found},
     }
@@ -155,6 +160,7 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, addres
         "HUB_ENDPOINT": f"{address}:{reply['hub_port']}",
         "HUB_KEY": reply["hub_key"],
         **reply["settings"],
+        **({_TORCH_INDEX: index} if (index := environment().get(_TORCH_INDEX)) else {}),
     }
     lines = [f"{key}={value}" for key, value in values.items()]
     env.write_file(root / FILE, "\n".join([_HEADER, *lines, ""]))
