@@ -64,7 +64,8 @@ def _nvidia_gpus() -> int:
     if not shutil.which("nvidia-smi"):
         return 0
     listing = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
-    return len(listing.stdout.splitlines()) if listing.returncode == 0 else 0
+    # The instances of a divided GPU (MIG) are listed below it, on lines of their own.
+    return len(re.findall(r"^GPU ", listing.stdout, re.M)) if listing.returncode == 0 else 0
 
 
 def _amd_gpus() -> int:
