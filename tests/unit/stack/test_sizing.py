@@ -116,6 +116,41 @@ def test_gpu_hosts_get_exporter_and_device_group(root: Path) -> None:
     assert "\nRENDER_GID=992\n" in (root / ".env").read_text()
 
 
+def laid_out(root: Path, host: Host, layout: str, **changed: str) -> StackSettings:
+    """Settings of a `.env` whose layout, and then others, a person has changed before the next `make env`."""
+    stack_env.write_env(root, host)
+    (root / "compose").mkdir()
+    text = (root / ".env").read_text()
+    (root / ".env").write_text(stack_env.filled(text, {"WORKER_LAYOUT": layout, **changed}))
+    return written(root, host)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "memory", "shm", "objects", "cpus"),
+    [
+        ("server with eight GPUs", "generated", 126 * GIB, 63 * GIB, 126 * GIB // 8, 24),
+        ("two GPUs, as in the tutorial", "host", 118 * GIB, 59 * GIB, 118 * GIB // 8, 32),
+        ("laptop", "host", 10 * GIB, 5 * GIB, 10 * GIB // 8, 8),
+    ],
+)
+def test_other_layout_divides_host_among_its_workers(
+    root: Path, name: str, layout: str, memory: int, shm: int, objects: int, cpus: int
+) -> None:
+    settings = laid_out(root, HOSTS[name], layout, WORKER_GPUS="1")
+    assert (settings.worker_memory, settings.worker_shm, settings.worker_object_store) == (memory, shm, objects)
+    assert f"\nWORKER_CPUS={cpus}\n" in (root / ".env").read_text()
+    assert stack_env.write_env(root, HOSTS[name]) == []
+
+
+def test_sizes_that_person_changed_are_kept(root: Path) -> None:
+    settings = laid_out(root, HOSTS["server with eight GPUs"], "generated", WORKER_SHM="100g")
+    assert (settings.worker_memory >> 30, settings.worker_shm >> 30) == (1014, 100)
+    assert any(
+        "1.01e+03 GiB for each of 8 workers" in line
+        for line in sizing.misfits(settings, HOSTS["server with eight GPUs"])
+    )
+
+
 def test_more_memory_never_gives_notebook_less() -> None:
     limits = [
         max(

@@ -153,7 +153,10 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
     stack_env.write_env(root, HOST)
     env = (root / ".env").read_text().replace("WORKER_LAYOUT=gpu", "WORKER_LAYOUT=generated")
     (root / ".env").write_text(env)
-    assert stack_env.write_env(root, HOST) == ["compose/workers.cpu.generated.yaml"]
+    assert stack_env.write_env(root, HOST)[:2] == [
+        "compose/workers.cpu.generated.yaml",
+        "the sizes of 1 worker into .env:",
+    ]
 
 
 def test_generated_layout_of_earlier_version_is_renewed(root: Path) -> None:
@@ -163,7 +166,7 @@ def test_generated_layout_of_earlier_version_is_renewed(root: Path) -> None:
     file = root / "compose" / "workers.cpu.generated.yaml"
     present = workers.render_workers("cpu", 3)
     file.write_text(present.replace('"ownership": {', '"other": {'))
-    assert stack_env.write_env(root, HOST) == ["compose/workers.cpu.generated.yaml again, for this version"]
+    assert stack_env.write_env(root, HOST)[0] == "compose/workers.cpu.generated.yaml again, for this version"
     assert file.read_text() == present
     assert stack_env.write_env(root, HOST) == []
 

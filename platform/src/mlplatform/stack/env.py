@@ -20,8 +20,9 @@ def write_env(root: Path, host: Host) -> list[str]:
 
     Alertmanager's configuration is written whenever the settings ask for another one.
 
-    An existing `.env` changes in one line: MLPLATFORM_VERSION, the tag of the images that this checkout builds.
-    Otherwise that line would keep the version of the checkout that wrote it.
+    An existing `.env` changes in MLPLATFORM_VERSION, the tag of the images that this checkout builds: otherwise that
+    line would keep the version of the checkout that wrote it. If WORKER_LAYOUT now means another number of workers than
+    that among which the host was divided, the sizes of the workers change, unless a person has changed one of them.
 
     Args:
         root: folder of the checkout.
@@ -51,7 +52,8 @@ def write_env(root: Path, host: Host) -> list[str]:
         count = workers.count(before) or host.gpus or 1
         generated.write_text(workers.render_workers(settings.accelerator, count))
         written.append(f"compose/{generated.name}" + (" again, for this version" if before else ""))
-    return written
+    count = {"host": 1, "gpu": 2}.get(settings.worker_layout) or workers.count(generated.read_text())
+    return written + _divide(env_file, host, count)
 
 
 def checkout_version(root: Path) -> str:
@@ -69,6 +71,21 @@ def _write_version(env_file: Path, version: str) -> list[str]:
     write_file(env_file, after)
     stale = re.search(r"^MLPLATFORM_VERSION=(.+)$", before, re.M)
     return [f"{line} into .env, which had {stale[1]}"] if stale else []
+
+
+def _divide(env_file: Path, host: Host, count: int) -> list[str]:
+    """Divide the host among this number of workers, if the sizes are those for another number."""
+    text = env_file.read_text()
+    wanted = sizing.sizes_of_workers(host, count)
+    present = [(re.findall(rf"^{choice.setting}=(.*)$", text, re.M) or [""])[-1] for choice in wanted]
+    others = (sizing.sizes_of_workers(host, number) for number in range(1, max(host.gpus, 2) + 1))
+    chosen = [[choice.value for choice in sizes] for sizes in others]
+    values = [choice.value for choice in wanted]
+    if present == values or present not in chosen:
+        return []
+    write_file(env_file, filled(text, {choice.setting: choice.value for choice in wanted}))
+    lines = [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in wanted]
+    return [f"the sizes of {count} worker{'s' if count > 1 else ''} into .env:", *lines]
 
 
 def write_file(path: Path, text: str) -> None:

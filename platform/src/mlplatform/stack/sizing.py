@@ -50,6 +50,11 @@ def choices(host: Host) -> list[Choice]:
     return [*_hardware(host), *_memory(host), *_processes(host)]
 
 
+def sizes_of_workers(host: Host, workers: int) -> list[Choice]:
+    """Return the settings that depend on the number of workers among which a host is divided."""
+    return [_cpus(host, workers), *_worker_memory(host, workers)]
+
+
 def choices_for_joined(host: Host) -> list[Choice]:
     """Return the settings of a host that has one worker of another host's stack, and none of its services."""
     memory = _limit(host.memory - max(GIB, host.memory // 10))
@@ -77,23 +82,30 @@ def _hardware(host: Host) -> Iterator[Choice]:
             f"{_gib(memory_of_jobs(host))} for jobs are enough for {'two workers' if workers == 2 else 'one worker'}"
         )
     yield Choice("WORKER_LAYOUT", layout, reason)
-    cpus = max(_CPUS_OF_TUTORIALS, host.cpus // workers)
-    share = "all" if workers == 1 else "half"
-    yield Choice(
-        "WORKER_CPUS", str(cpus), f"{share} of {host.cpus} CPUs, and at least the {_CPUS_OF_TUTORIALS} of tutorials"
-    )
+    yield _cpus(host, workers)
     yield Choice("WORKER_GPUS", str(host.gpus // workers), "as many as each worker gets")
 
 
-def _memory(host: Host) -> Iterator[Choice]:
+def _cpus(host: Host, workers: int) -> Choice:
+    cpus = max(_CPUS_OF_TUTORIALS, host.cpus // workers)
+    share = {1: "all", 2: "half"}.get(workers, f"1/{workers}")
+    reason = f"{share} of {host.cpus} CPUs, and at least the {_CPUS_OF_TUTORIALS} of tutorials"
+    return Choice("WORKER_CPUS", str(cpus), reason)
+
+
+def _worker_memory(host: Host, workers: int) -> Iterator[Choice]:
     jobs = memory_of_jobs(host)
-    workers = _workers(host)
     worker = _limit(jobs / workers)
-    share = "what" if workers == 1 else "half of what"
+    share = {1: "what", 2: "half of what"}.get(workers, f"1/{workers} of what")
     reason = f"{share} services and head leave of {_gib(host.memory)} ({_gib(jobs)})"
     yield Choice("WORKER_MEMORY", _text(worker), reason)
     yield Choice("WORKER_SHM", _text(worker // 2), "half of the worker's memory, for data loaders and objects")
     yield Choice("WORKER_OBJECT_STORE", str(worker // 8), "an eighth of the worker's memory")
+
+
+def _memory(host: Host) -> Iterator[Choice]:
+    jobs = memory_of_jobs(host)
+    yield from _worker_memory(host, _workers(host))
     head = 2 * _HEAD if host.memory >= 16 * GIB else _HEAD
     yield Choice("RAY_HEAD_MEMORY", _text(head), "twice its usual use" if head > _HEAD else "its usual use")
     notebook = _limit(jobs * _SHARE_OF_NOTEBOOK)
