@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.services import only_variables
+
 CHECKOUT = Path(__file__).parents[2]
 
 
 def load(path: str) -> dict[str, Any]:
     return dict(yaml.safe_load((CHECKOUT / path).read_text()))
+
+
+def load_list(path: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load((CHECKOUT / path).read_text()))
 
 
 SERVICES: dict[str, dict[str, Any]] = {}
@@ -43,10 +50,11 @@ def networks(name: str) -> set[str]:
 
 
 def listed(name: str) -> list[dict[str, Any]]:
-    """Targets of a file, which is empty for a stack without MinIO."""
+    """Targets of a file; there is an empty one for a stack without this service."""
     folder = CHECKOUT / "docker/prometheus/targets"
-    assert yaml.safe_load((folder / name.replace(".yml", ".external.yml")).read_text()) == []
-    return list(yaml.safe_load((folder / name).read_text()))
+    (without,) = folder.glob(name.replace(".yml", ".*.yml"))
+    assert yaml.safe_load(without.read_text()) == []
+    return load_list(f"docker/prometheus/targets/{name}")
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
@@ -57,6 +65,18 @@ def test_prometheus_reaches_each_target(job: dict[str, Any]) -> None:
     for name in {target.partition(":")[0] for target in targets} - {"localhost"}:
         assert name in SERVICES, f"{name} is not a service of compose/"
         assert networks(name) & networks("prometheus"), f"Prometheus shares no network with {name}"
+
+
+@pytest.mark.parametrize(
+    ("only", "left"), [("", ["gateway:8265", "mlflow:8000"]), ("ray", ["gateway:8265"]), ("tracking", ["mlflow:8000"])]
+)
+def test_half_of_stack_has_no_target_in_other_half(tmp_path: Path, only: str, left: list[str]) -> None:
+    (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\n")
+    variables = only_variables(StackSettings.load(tmp_path / ".env"), only)
+    mounted = [volume.split(":/targets/")[0] for volume in SERVICES["prometheus"]["volumes"] if ":/targets/" in volume]
+    files = [re.sub(r"\$\{(\w+)\+(.*?)\}", lambda at: at[2] if at[1] in variables else "", file) for file in mounted]
+    found = [entry for file in files if "minio" not in file for entry in load_list(f"compose/{file}")]
+    assert [target for entry in found for target in entry["targets"]] == left
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["job_name"])
