@@ -35,6 +35,16 @@ def test_job_with_unrequested_gpus_leaves_before_its_teammate() -> None:
     assert asked(actions) == ["old"]
 
 
+def test_room_that_ray_lags_to_free_is_not_claimed() -> None:
+    """Otherwise the claim would be released for the job within its share, and made again, without end."""
+    teams = [Team("vision", 5, 20), Team("audio", 0, 0)]
+    running = [runs("one", "vision", {"n0": 1}), runs("half", "vision", {"n0": 0.5}, idle=True)]
+    waiting = [job("large", "audio", workers(3)), job("small", "vision", 0.5)]
+    known = view([node("n0", 4)], waiting, running, teams)
+    lags = replace(known, nodes=[replace(one, free={}) for one in known.nodes])
+    assert effects(plan(lags)) == []
+
+
 def test_many_claims_of_overdue_jobs_go_to_jobs_within_share() -> None:
     nodes, names = [node(f"n{number}", 1) for number in range(60)], range(60)
     overdue = [job(f"late{number}", "audio", workers(1), since=NOW - 100 * HOUR) for number in names]

@@ -217,6 +217,8 @@ class _Pass:
                     return True
             elif self._borrow(job, within):
                 return True
+        elif within and (placement := self._books.own.place(job.request)):
+            self._books.promise(job, placement)  # or a job beyond its share could claim it
         if within:
             self._reserve(job)
         return False
@@ -267,7 +269,6 @@ class _Pass:
         """Return the jobs that leave, or have to, so that a job fits, and where it then does; no place if none do.
 
         Args:
-            job: the waiting job.
             name: equal for jobs of which a later one finds no more than an earlier one.
             order: jobs that may be asked to leave.
         """
@@ -299,9 +300,8 @@ class _Pass:
             # Without a claim, an idle job within its share would be back before the one that it leaves for.
             self._hold(job, victims, placement, within)
             return True
-        found = self._fitting.obstacles_of_borrower(job)
         self._ask(victims, job, within)
-        self._promised[job.id] = (*found, reasons.waits_for(victims, Rule.LIMIT))
+        self._promised[job.id] = (*self._fitting.obstacles_of_borrower(job), reasons.waits_for(victims, Rule.LIMIT))
         self._books.promise(job, placement)
         return True
 
