@@ -98,6 +98,7 @@ def script(folder: Path, text: str, name: str = "program.py") -> str:
         "import random; random.random(); print(random.Random(3).random())",
         "import sys; sys.stdout.close()",
         "import logging; logging.warning('to stderr'); logging.getLogger('a').error('b')",
+        "def f(x: int) -> str: ...\nprint(f.__annotations__)",
         "import warnings; warnings.warn('a warning')\ndef f(): warnings.warn('deeper', stacklevel=2)\nf()",
     ],
 )  # fmt: skip
@@ -125,6 +126,7 @@ def test_multiprocessing_behaves_the_same(method: str, warm: Warm, tmp_path: Pat
     [
         ["-c", "import sys; print(sys.argv, sys.path[0], __name__)", "x"],
         ["-c", "raise ValueError('text')"],
+        ["-c", "def f(x: int) -> str: ...\nprint(f.__annotations__)"],
         ["-m", "package", "x"],
         ["-m", "package.module"],
         ["-m", "json.tool", "--help"],

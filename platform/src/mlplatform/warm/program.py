@@ -91,12 +91,13 @@ class Program:
         if self.kind == "-c":
             main.__dict__.update(__loader__=sys.modules["builtins"].__loader__)
             source: Any = self.target.encode(errors="surrogateescape") + b"\n"
-            compiled = compile(source, "<string>", "exec")
+            compiled = compile(source, "<string>", "exec", dont_inherit=True)
             _show_in_tracebacks(compiled, source.decode(errors="replace"))
             return lambda: exec(compiled, main.__dict__)  # noqa: S102
         path = os.path.join(Path.cwd(), self.target)  # noqa: PTH118 - as Python does it, not normalized
         main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
-        return lambda: exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102
+        # This module's `from __future__` is not for the program.
+        return lambda: exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
 
     def fail(self, error: BaseException) -> None:
         """Report an exception that left the program as Python does."""
