@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import random
 import signal
 import subprocess
 import sys
 import textwrap
+import zipapp
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,13 +163,17 @@ def test_command_line_behaves_the_same(arguments: list[str], warm: Warm, tmp_pat
         (["--version"], "option --version"),
         (["missing.py"], "is not a file"),
         (["package"], "is not a file"),
+        (["program.pyz", "x"], "bytecode or an archive"),
+        (["program.pyc", "x"], "bytecode or an archive"),
     ],
     ids=str,
 )
 def test_other_command_line_starts_cold(arguments: list[str], reason: str, warm: Warm, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     script(tmp_path, "print('package')", "package/__main__.py")
-    script(tmp_path, "import sys; print(sys.flags)")
+    script(tmp_path, "import sys; print(sys.flags, sys.argv)")
+    zipapp.create_archive(tmp_path / "package", tmp_path / "program.pyz", sys.executable)
+    py_compile.compile(str(tmp_path / "program.py"), str(tmp_path / "program.pyc"))
     assert_same(warm, tmp_path, arguments, stdin=b"print('from stdin')\n", cold=reason)
 
 

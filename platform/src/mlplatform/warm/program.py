@@ -44,7 +44,8 @@ class Program:
         preloaded: modules that are not the program's.
 
     Raises:
-        Cold: options other than `-u`, or a program that is read from the standard input.
+        Cold: options other than `-u`, or a program that is read from the standard input, or that is not source code.
+        OSError: the script cannot be read.
     """
 
     def __init__(self, arguments: list[str], report: int, preloaded: set[str]) -> None:
@@ -67,6 +68,8 @@ class Program:
         self.target, self.argv = (rest[0], rest) if self.kind == "script" else (rest[1], [rest[0], *rest[2:]])
         if self.kind == "script" and not Path(self.target).is_file():
             raise Cold(f"{self.target} is not a file")
+        if self.kind == "script" and b"\0" in Path(self.target).read_bytes():
+            raise Cold(f"{self.target} is bytecode or an archive")
 
     def folder(self) -> str:
         """Return the first entry of `sys.path`."""
