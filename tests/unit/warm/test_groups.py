@@ -34,6 +34,18 @@ import subprocess
 print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
 """
 
+LEAVING_HALF_A_CHARACTER = """
+import os, time
+ready, named = os.pipe()
+if os.fork() == 0:
+    with open("/proc/self/comm", "wb") as file:
+        file.write("\u00fc".encode()[:1])
+    os.write(named, b"!")
+    time.sleep(60)
+os.read(ready, 1)
+print("ran", flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
@@ -123,6 +135,16 @@ def test_killed_group_takes_along_what_ended_program_left(start: Start) -> None:
     assert is_running(left)
     os.killpg(process.pid, signal.SIGKILL)
     until(lambda: not is_running(left), "the subprocess to end")
+
+
+def test_name_cut_within_character_does_not_repeat_program(start: Start) -> None:
+    process = start(LEAVING_HALF_A_CHARACTER)
+    assert process.stdout
+    assert process.stdout.readline() == "ran\n"
+    assert process.wait(timeout=20) == 0
+    # It reaches the subprocess, which holds the output open.
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == ""
 
 
 def test_group_is_empty_after_last_subprocess(start: Start) -> None:

@@ -160,6 +160,27 @@ def test_woken_template_does_not_start_program_again(warm: Warm, tmp_path: Path)
     assert [reason is None for reason in warm.reasons()] == [False, True]
 
 
+def test_error_after_start_does_not_start_program_again(warm: Warm) -> None:
+    broken = "from mlplatform.warm import client\ndef fail(*_): raise OSError('full')\nclient.guard = fail\n"
+    shim = f"import sys; sys.path.insert(0, {ROOT!r})\n{broken}client.python()"
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", shim, "-c", "print('ran')"],
+        env=warm.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "ran\n")
+    assert warm.reasons() == [None]
+
+
+def test_program_with_half_a_character_keeps_template(warm: Warm) -> None:
+    before = warm.pids()
+    name = "open('/proc/self/comm', 'wb').write('\u00fc'.encode()[:1])"
+    assert start(warm, name).wait(timeout=20) == 0
+    # The template serves in order, so it is done with the first client when it has served the second.
+    assert start(warm, "print()").wait(timeout=20) == 0
+    assert warm.pids() == before
+    assert warm.reasons() == [None, None]
+
+
 def test_nothing_is_left_of_ended_program(warm: Warm) -> None:
     assert start(warm, "print()").wait(timeout=20) == 0
     before = {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)}

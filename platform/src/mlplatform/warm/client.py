@@ -1,7 +1,7 @@
 """Client of a template: run a Python program in a process forked from it, or execute Python itself.
 
 It runs before any package is imported, so it uses little of the standard library: with `-I -S` it starts in about
-15 ms. Executing Python is always possible and always correct; every doubt ends there.
+15 ms. Until the program has started, executing Python is always possible and always correct; every doubt ends there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 
 from mlplatform.warm.exits import exit_status
@@ -66,15 +67,18 @@ def run(arguments: list[str], environment: dict[str, str], template: str) -> Non
         template: name of the template to fork; its socket is `<template>.sock`.
     """
     try:
-        status = _run_warm(arguments, environment, template)
+        follow = _start_warm(arguments, environment, template)
     except (Cold, OSError, ValueError) as error:
         note(environment, template, f"{error}" or type(error).__name__)
         executable = sys.executable
         os.execve(executable, [executable, *arguments], environment)  # noqa: S606
-    _end_as(status)
+    # No error may start the program a second time.
+    note(environment, template, None)
+    _end_as(follow())
 
 
-def _run_warm(arguments: list[str], environment: dict[str, str], template: str) -> int:
+def _start_warm(arguments: list[str], environment: dict[str, str], template: str) -> Callable[[], int]:
+    """Start the program, and return what waits for its end and returns its wait status."""
     folder = environment.get(SOCKETS)
     if not folder or environment.get(SWITCH) == "0":
         raise Cold("warm start is off")
@@ -91,19 +95,22 @@ def _run_warm(arguments: list[str], environment: dict[str, str], template: str) 
     send(connection, request, [lifeline, report_end, directory, *inherited])
     pid = _accepted(connection)
     child = os.pidfd_open(pid)
-    standing = _let_start(connection, child, pid)
-    # From here on the child runs the program, and this process does nothing but wait for it.
     woken = wake_on_signals()
-    _forward_signals(child)
-    # The child has inherited which signals are blocked; here they must arrive.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.close(report_end)
-    note(environment, template, None)
-    status = _wait(connection, child, report, woken)
-    guard(standing, pid)
-    # Whatever the program left running stays, as it would after a cold start.
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) & ~os.O_ASYNC)
-    return status
+    standing = _let_start(connection, child, pid)
+
+    def follow() -> int:
+        # The child runs the program, and this process does nothing but wait for it.
+        _forward_signals(child)
+        # The child has inherited which signals are blocked; here they must arrive.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.close(report_end)
+        status = _wait(connection, child, report, woken)
+        guard(standing, pid)
+        # Whatever the program left running stays, as it would after a cold start.
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) & ~os.O_ASYNC)
+        return status
+
+    return follow
 
 
 def _let_start(connection: socket.socket, child: int, pid: int) -> int:
@@ -206,8 +213,8 @@ def limits() -> dict[str, int]:
 
 
 def read(path: str) -> str:
-    """Return the content of a small file."""
-    with open(path) as file:  # noqa: PTH123 - pathlib takes 5 ms to import
+    """Return the content of a small file, of any bytes: the kernel cuts names within a character."""
+    with open(path, errors="surrogateescape") as file:  # noqa: PTH123 - pathlib takes 5 ms to import
         return file.read()
 
 

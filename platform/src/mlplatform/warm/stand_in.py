@@ -96,10 +96,10 @@ def _members(group: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib takes 5 ms to import
         if name.isdecimal():
-            with suppress(OSError), open(f"/proc/{name}/stat") as file:  # noqa: PTH123
-                # Behind the name, which may contain spaces: state, parent, process group.
-                state, _parent, of, *_rest = file.read().rpartition(")")[2].split()
-                if int(of) == group and state not in "ZX":
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                # Behind the name, which may contain spaces and half a character: state, parent, process group.
+                state, _parent, of, *_rest = file.read().rpartition(b")")[2].split()
+                if int(of) == group and state not in b"ZX":
                     found.append(int(name))
     return found
 

@@ -57,6 +57,6 @@ def _terminated(words: Sequence[str]) -> bytes:
 
 
 def _fields(first: int, count: int) -> list[int]:
-    """Return fields of /proc/self/stat; the second is the name, which may contain spaces."""
-    rest = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    """Return fields of /proc/self/stat; the second is the name, which may contain spaces and half a character."""
+    rest = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     return [int(field) for field in rest[first - 3 : first - 3 + count]]
