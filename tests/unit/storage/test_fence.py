@@ -1,5 +1,6 @@
 """A replaced attempt cannot write checkpoints, in a real folder and in S3."""
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -131,11 +132,13 @@ def test_file_started_before_replacement_is_not_finished(folder: Path, replace: 
 def test_file_of_any_size_arrives_complete(size: int, folder: Path) -> None:
     files, path = filesystem.filesystem(str(folder))
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    kept = list(filesystem._abandoned)
     with pickle.loads(pickle.dumps(files)).open_output_stream(f"{path}/file") as stream:  # noqa: S301 - our own
         for start in range(0, size, 1 << 20):
             stream.write(data[start : start + (1 << 20)])
         assert stream.tell() == size
     assert (folder / "file").read_bytes() == data
+    assert filesystem._abandoned == kept, "the stream is kept in memory"
 
 
 def test_interrupted_write_keeps_previous_file(folder: Path) -> None:
@@ -184,6 +187,12 @@ class Bucket:
             def respond(self) -> None:
                 url = urlsplit(self.path)
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                # pyarrow sends a part in chunks.
+                while self.headers.get("Transfer-Encoding") == "chunked" and (
+                    size := int(self.rfile.readline().partition(b";")[0], 16)
+                ):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
                 status, answer = bucket.answer(self.command, url.path.removeprefix("/ray/"), url.query, body)
                 self.send_response(status)
                 self.send_header("ETag", '"1"')
@@ -254,6 +263,31 @@ def test_s3_upload_started_before_replacement_is_not_completed(bucket: Bucket, t
     with pytest.raises(FencedError):
         upload.upload(tmp_path / "checkpoint", addresses.checkpoint_uri("fit"))
     assert [key.rpartition("/")[2] for key in bucket.objects] == ["a", "attempt"]
+
+
+def test_copy_stopped_by_fence_keeps_previous_s3_object(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model").write_bytes(bytes(20 << 20))
+    key = f"{urlsplit(addresses.checkpoint_uri('fit')).path.removeprefix('/')}/model"
+    bucket.objects[key] = b"the second attempt's"
+    checks = 0
+
+    def replaced_meanwhile() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > 8:
+            raise FencedError(REPLACED)
+
+    files, path = filesystem.filesystem(addresses.checkpoint_uri("fit"))
+    monkeypatch.setattr(fence, "check", replaced_meanwhile)
+    with pytest.raises(FencedError):
+        copy_files(str(tmp_path / "checkpoint"), path, LocalFileSystem(), files)
+    gc.collect()
+    assert bucket.objects[key] == b"the second attempt's"
 
 
 def test_fence_check_waits_out_storage_outage(

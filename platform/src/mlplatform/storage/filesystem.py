@@ -21,7 +21,7 @@ _SMALL_BYTES = 4 << 20
 """Largest file that is kept in memory until it is closed, so that it can be rewritten as a whole."""
 
 _abandoned: list[Any] = []
-"""Streams that must not be closed: pyarrow cannot abort one, and would finish its file when it is freed."""
+"""Streams that are not complete: pyarrow cannot abort one, and would finish its file when it is freed."""
 
 
 class RetryingHandler(FileSystemHandler):  # type: ignore[misc]
@@ -103,6 +103,8 @@ class _Output:
         size = len(data)
         if self._stream is None and self._written + size > _SMALL_BYTES:
             self._stream = _write(self._open)
+            # Until it is closed: after an error, pyarrow frees a stream without closing it.
+            _abandoned.append(self._stream)
             self._stream.write(self._kept.getbuffer())
             self._kept = io.BytesIO()
         if self._stream is None:
@@ -126,12 +128,9 @@ class _Output:
         if self._stream is None:
             _write(self._write_kept)
             return
-        try:
-            fence.check()
-        except BaseException:
-            _abandoned.append(self._stream)
-            raise
+        fence.check()
         self._stream.close()
+        _abandoned.remove(self._stream)
 
     def _write_kept(self) -> None:
         """Replace the file as a whole: an interrupted write would leave Ray Train's list of checkpoints unreadable.
