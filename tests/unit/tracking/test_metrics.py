@@ -97,6 +97,36 @@ def test_points_are_resent_after_database_error(outage: int, arrives: bool) -> N
     assert bool(run.points) is arrives
 
 
+def test_separate_database_errors_drop_no_points() -> None:
+    class Troubled(Picky):
+        def log(self, points: Sequence[Point]) -> str | None:
+            self.requests += 1
+            return "400, BAD_REQUEST: connection already closed" if self.requests % 2 else super().log(points)
+
+    run = Troubled()
+    sink = sink_of(run)
+    for step in range(12):
+        run.requests = 0
+        with pytest.raises(ConnectionError):
+            sink.send(points_of("loss", step=step))
+        sink.send(points_of("loss", step=step))
+    assert [point.step for point in run.points] == list(range(12))
+
+
+def test_bad_point_among_good_ones_is_dropped_in_the_end() -> None:
+    class Troubled(Picky):
+        def log(self, points: Sequence[Point]) -> str | None:
+            return "400, BAD_REQUEST: too large" if super().log(points) else None
+
+    run = Troubled(bad="bad")
+    sink = sink_of(run)
+    for _try in range(5):
+        with pytest.raises(ConnectionError):
+            sink.send(points_of("good", "bad"))
+    sink.send(points_of("good", "bad"))
+    assert {point.key for point in run.points} == {"good"}
+
+
 def test_deleted_run_gets_only_two_requests() -> None:
     run = Picky(deleted=True)
     sink_of(run).send(points_of(*(f"metric {number}" for number in range(900))))

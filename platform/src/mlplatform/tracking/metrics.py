@@ -77,6 +77,8 @@ class RunSink:
         for start in range(0, len(fresh), _BATCH):
             self._log(fresh[start : start + _BATCH])
         self._last_steps = last_steps
+        # Not per request: while a bad point is sent again with others, requests for the others succeed.
+        self._doubted = 0
 
     def _log(self, points: Sequence[Point]) -> None:
         """Log the points of a batch that MLflow accepts; for a single bad point it rejects the whole batch."""
