@@ -20,14 +20,19 @@ _log = logging.getLogger(__name__)
 
 
 def retry(call: Callable[[], _Result], is_transient: Callable[[Exception], bool] = is_outage) -> _Result:
-    """Call until it succeeds, for up to ten minutes; an error that is not transient is raised at once."""
-    started = time.monotonic()
+    """Call until it succeeds, for up to ten minutes after its first failure, however long that call took.
+
+    An error that is not transient is raised at once.
+    """
+    failed: float | None = None
     warn = ThrottledWarning(_log)
     while True:
         try:
             return call()
         except Exception as error:
-            if not is_transient(error) or time.monotonic() - started > _OUTAGE_SECONDS:
+            now = time.monotonic()
+            failed = now if failed is None else failed
+            if not is_transient(error) or now - failed > _OUTAGE_SECONDS:
                 raise
             warn("Storage is unavailable, retrying for up to 10 min: %s", error)
             time.sleep(_PAUSE_SECONDS)
