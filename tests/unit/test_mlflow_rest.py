@@ -49,6 +49,17 @@ def test_token_and_account_of_job_take_precedence(monkeypatch: pytest.MonkeyPatc
     assert str(sent_to("http://elsewhere:5000")).startswith("Basic ")
 
 
+def test_account_of_attempt_is_sent_to_platform_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", f"mlp_{'a' * 20}_{'B' * 40}")
+    assert str(sent_to(OWN)).startswith("Basic ")
+    assert sent_to("http://elsewhere:8000") is None
+    assert sent_to(f"{OWN}0") is None
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "mine")
+    assert str(sent_to(OWN)).startswith("Basic ")
+    assert sent_to("http://elsewhere:8000") == "Bearer mine"
+
+
 def test_malformed_account_file_is_ignored(home: Path) -> None:
     (home / ".mlflow" / "credentials").write_text("[other]\n")
     assert sent_to(OWN) is None

@@ -61,14 +61,14 @@ class Account:
 
 
 def own_account(tracking_uri: str) -> Account:
-    """Return the account of this process: the job's own, else the platform's, for the platform's server only.
+    """Return the account of this process: the job's own, else the platform's; the latter for its server only.
 
     The order is that of `tracking.plugin.JobsOwnKey`, which MLflow's own client uses on the platform's nodes.
     """
-    own = TrackingAccount.load()
+    platform = settings().platform_tracking_uri
+    own = TrackingAccount.load().at(tracking_uri, platform)
     if own.login or own.token:
         return Account(own.login, None if own.login else own.token)
-    platform = settings().platform_tracking_uri
     foreign = platform is not None and platform.rstrip("/") != tracking_uri.rstrip("/")
     file = _CREDENTIALS.expanduser()
     if foreign or not file.is_file():

@@ -111,3 +111,14 @@ def test_account_of_job_is_sent_to_any_server(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hers")
     assert sent("http://elsewhere:8000") == ACCOUNT["Authorization"]
+
+
+@pytest.mark.usefixtures("platform")
+def test_account_of_attempt_is_sent_to_platform_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", f"mlp_{'a' * 20}_{'B' * 40}")
+    assert sent(OWN) == ACCOUNT["Authorization"]
+    assert sent("http://elsewhere:8000") is None
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "mine")
+    assert sent(OWN) == ACCOUNT["Authorization"]
+    assert sent("http://elsewhere:8000") == "Bearer mine"

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from mlplatform.contract import PERSON_TOKEN
 from mlplatform.settings.load import EnvironmentSettings
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -66,6 +67,21 @@ class TrackingAccount(EnvironmentSettings):
     def login(self) -> tuple[str, str] | None:
         """User and password; None unless both are set."""
         return (self.username, self.password) if self.username and self.password else None
+
+    def at(self, server: str, platform: str | None) -> TrackingAccount:
+        """Return this account without what is not for a server.
+
+        A password that is a token of the platform, as the gateway gives each attempt, is for the platform's server
+        only; elsewhere, the job's own bearer token counts.
+
+        Args:
+            server: address of the server, or of a request to it.
+            platform: address of the platform's own server; None if unknown, which removes nothing.
+        """
+        issued = self.password is not None and PERSON_TOKEN.fullmatch(self.password)
+        if not issued or platform is None or f"{server.rstrip('/')}/".startswith(f"{platform.rstrip('/')}/"):
+            return self
+        return self.model_copy(update={"username": None, "password": None})
 
     @property
     def certificate_authority(self) -> Path | None:

@@ -64,8 +64,8 @@ class JobsOwnKey:
     """`RequestAuthProvider` of MLflow, selected by MLFLOW_TRACKING_AUTH=mlplatform on the platform's nodes.
 
     MLflow prefers the account in its credentials file, which the platform mounts, to the token in a job's environment,
-    and sends that account to any server that a job names. Here the job's own key takes precedence, and the file's
-    account is sent only to the platform's server.
+    and sends that account to any server that a job names. Here the job's own key takes precedence, and accounts of the
+    platform, the file's and the attempt's, are sent only to the platform's server.
     """
 
     def get_name(self) -> str:
@@ -78,12 +78,13 @@ class JobsOwnKey:
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         """Set the key of the job's environment, or remove an account that is not meant for the request's server."""
-        own = TrackingAccount.load()
+        server = settings().platform_tracking_uri
+        own = TrackingAccount.load().at(str(request.url), server)
         if own.login:
             return request
         if own.token:
             request.headers["Authorization"] = f"Bearer {own.token}"
-        elif (server := settings().platform_tracking_uri) and not str(request.url).startswith(f"{server.rstrip('/')}/"):
+        elif server and not str(request.url).startswith(f"{server.rstrip('/')}/"):
             request.headers.pop("Authorization", None)
         return request
 
