@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlplatform import advice as advice_module
 from mlplatform import contract
 from mlplatform.compat import ray_core
-from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE
+from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE, fit_tag
 from mlplatform.errors import FencedError
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
@@ -255,12 +255,13 @@ def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
     if config.job_id is None or "'" in fit or _own_active_run(config):
         return None
     client = mlflow.MlflowClient()
-    if config.attempt > 1:
-        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{TAG_FIT}` = '{fit}'"
+    # The second for runs of earlier versions.
+    for tag in (fit_tag(fit), TAG_FIT) if config.attempt > 1 else ():
+        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{tag}` = '{fit}'"
         order = ["attributes.start_time ASC"]
         if found := client.search_runs([active.info.experiment_id], same, order_by=order, max_results=1):
             return found[0]
-    client.set_tag(active.info.run_id, TAG_FIT, fit)
+    client.set_tag(active.info.run_id, fit_tag(fit), fit)
     return None
 
 
