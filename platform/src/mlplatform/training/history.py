@@ -17,6 +17,8 @@ FIELDS = ("timestamp", "training_iteration", "time_this_iter_s")
 
 FOLDER = "reports"
 
+_ENDING = ".jsonl"
+
 _LINES = 1000
 """Reports per file. S3 cannot append, so each delivery rewrites the last file."""
 
@@ -42,7 +44,7 @@ class HistorySink:
         lines = [*self._lines, *(json.dumps(item) for item in items)]
         number = self._number
         while lines:
-            with self._files.open_output_stream(f"{self._folder}/{number:05d}.jsonl") as file:
+            with self._files.open_output_stream(f"{self._folder}/{number:05d}{_ENDING}") as file:
                 file.write("\n".join(lines[:_LINES]).encode())
             if len(lines) < _LINES:
                 break
@@ -81,6 +83,8 @@ def _read(files: FileSystem, folder: str) -> Iterator[str]:
 
 
 def _names(files: FileSystem, folder: str) -> list[str]:
+    """Return the files of reports in order, without drafts that a kill has left."""
     from pyarrow.fs import FileSelector
 
-    return sorted(info.path for info in files.get_file_info(FileSelector(folder, allow_not_found=True)) if info.is_file)
+    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
+    return sorted(info.path for info in found if info.is_file and info.path.endswith(_ENDING))
