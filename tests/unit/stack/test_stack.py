@@ -178,7 +178,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
     assert in_code <= explained
     in_compose = set()
     for path in (CHECKOUT / "compose").glob("*.yaml"):
-        in_compose |= {part.split(":")[0].split("-")[0].split("}")[0] for part in path.read_text().split("${")[1:]}
+        in_compose |= set(re.findall(r"\$\{(\w+)", path.read_text()))
     in_lock = set(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE))
     # `make up` passes them; users do not set them.
     passed = {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "BACKUP_FOLDER", "SETTINGS_DIGEST"}
