@@ -27,8 +27,9 @@ pytestmark = pytest.mark.skipif(not shutil.which("restic"), reason="restic is mi
 HEADER = Header("0.4.0", "2026-11-25T10:00:00+00:00", {"gateway": "0004"})
 KNOWN = {"gateway": {"0004"}}
 
-# Random, so that restic compresses nothing, and large enough for several of its chunks of about 1 MiB.
-SHARED = random.Random(1).randbytes(4 << 20)  # noqa: S311 - contents
+# Random, so that restic compresses nothing, and large enough for many of its chunks of about 1 MiB: where they end is
+# another matter of chance in each repository, and only whole ones are shared.
+SHARED = random.Random(1).randbytes(32 << 20)  # noqa: S311 - contents
 FIRST = {"databases/gateway": b"first", "objects/ray/weights": SHARED}
 SECOND = {"databases/gateway": b"second", "objects/ray/weights": SHARED, "objects/ray/more": b"more"}
 
