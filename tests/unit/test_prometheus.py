@@ -50,7 +50,7 @@ def networks(name: str) -> set[str]:
 
 
 def listed(name: str) -> list[dict[str, Any]]:
-    """Targets of a file; there is an empty one for a stack without this service."""
+    """Targets in a file; a stack without the service mounts a file that has none."""
     folder = CHECKOUT / "docker/prometheus/targets"
     (without,) = folder.glob(name.replace(".yml", ".*.yml"))
     assert yaml.safe_load(without.read_text()) == []

@@ -133,7 +133,7 @@ def check_team(principal: Principal, job: JobRow) -> None:
     """Check that the owner of a job that is resumed may still submit such a job for its team.
 
     Raises:
-        ForbiddenError: the person has left the team, or is no longer a lead and the job is urgent.
+        ForbiddenError: the person has left the team, or the job is urgent and the person no longer leads the team.
     """
     if principal.person and principal.person == job.person:
         _check_member(principal, job.team)

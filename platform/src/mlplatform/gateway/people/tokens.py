@@ -28,7 +28,7 @@ PREFIX = "mlp_"
 LIFETIME, CODE_LIFETIME = timedelta(days=90), timedelta(hours=24)
 
 _OF_ATTEMPTS = timedelta(days=3650)
-"""Longer than any attempt, with whose end its tokens end; one without a limit may run for as long as it likes."""
+"""Longer than any attempt, which may have no limit. A token of an attempt is refused once the attempt has ended."""
 
 CACHE_SECONDS = 20.0
 """Time for which a token is not read again; a revocation through this gateway takes effect at once."""
