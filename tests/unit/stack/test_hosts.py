@@ -71,3 +71,16 @@ def test_joined_host_gives_its_memory_to_one_worker() -> None:
     chosen = {choice.setting: choice.value for choice in sizing.choices_for_joined(GPUS)}
     assert chosen["WORKER_MEMORY"] == "57g"
     assert (chosen["WORKER_GPUS"], chosen["WORKER_CPUS"]) == ("4", "32")
+
+
+@pytest.mark.parametrize("reply", ["No such container: hub", "container 4f0c2e is not running"])
+def test_list_without_hub_names_command_that_starts_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f"#!/bin/sh\necho 'Error response from daemon: {reply}' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(docker.parent), prepend=":")
+    with pytest.raises(HostError, match="hub, which connects hosts, is not running; `make host-token` starts it"):
+        hosts.joined(root)

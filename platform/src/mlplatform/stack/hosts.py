@@ -100,7 +100,11 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
 
 
 def joined(root: Path) -> dict[str, str]:
-    """Return the addresses (CIDR) of each host that has joined, by its name."""
+    """Return the addresses (CIDR) of each host that has joined, by its name.
+
+    Raises:
+        HostError: the hub is not running.
+    """
     settings = StackSettings.load(root / ".env")
     hosts = json.loads(_hub(settings, "list", ""))
     return {name: host["addresses"] for name, host in sorted(hosts.items())}
@@ -165,6 +169,11 @@ def _hub(settings: StackSettings, command: str, name: str, data: str = "") -> st
         text=True,
         check=False,
     )
-    if result.returncode:
-        raise HostError(result.stderr.strip() or f"The hub did not answer ({container}).")
-    return result.stdout
+    if result.returncode == 0:
+        return result.stdout
+    if re.search(r"No such container|container \S+ is not running", result.stderr):
+        raise HostError(
+            f"No host can have joined: {container}, which connects hosts, is not running; `make host-token` starts it "
+            "and invites a host."
+        )
+    raise HostError(result.stderr.strip() or f"The hub did not answer ({container}).")
