@@ -217,10 +217,10 @@ class _Pass:
                     return True
             elif self._borrow(job, within):
                 return True
-        elif within and (placement := self._books.own.place(job.request)):
-            self._books.promise(job, placement)  # or a job beyond its share could claim it
         if within:
-            self._reserve(job)
+            self._reserve(job)  # before the promise, which takes the same room
+            if placement := self._books.own.place(job.request):  # but Ray lags to free it
+                self._books.promise(job, placement)  # or a job beyond its share could claim it
         return False
 
     def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
