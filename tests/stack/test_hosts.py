@@ -1,4 +1,4 @@
-"""A second host joins the running stack, runs jobs, loses its link and its engine, and leaves."""
+"""A second host joins the running stack, runs jobs, loses its link, its engine and the first one, and leaves."""
 
 from __future__ import annotations
 
@@ -209,4 +209,19 @@ def test_removed_host_is_cut_off(hub: Stack) -> None:
         hub.make("remove-host", "NAME=second")
         assert peers(hub) == []
         assert not connects(host, head), "a removed host reaches the stack"
+        wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
+
+
+@pytest.mark.costly(*COVERED, long=True)
+def test_joined_host_returns_after_restart_of_first_engine(hub: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    """As when the first host reboots: all its containers stop, and start again."""
+    (tmp_path / "name.py").write_text("import socket; print(socket.gethostname())")
+    with second_host(hub, "platform", "link", "ray") as host:
+        joined(host)
+        run(str(hub.root / "tests/stack/engine.sh"), "restart")
+        wait_for(lambda: len(hub.alive_nodes()) == 4 and has_node(hub), "all nodes of both hosts", 480)
+        job = jobs.submit(["python", "name.py"], tmp_path, name="name", resources=Resources(CPUS))
+        assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
+        assert NODE in jobs.logs(job)
+        host.make("leave")
         wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
