@@ -230,30 +230,37 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
 ) -> None:
-    # Four minutes in all: the backup of the thirteenth round once took longer than two.
-    steps = 40
-    trainings = [submit(jobs, steps, 6) for _ in range(2)]
-    command = ["python", "writes.py", f"--steps={steps}", "--pause=6"]
-    writers = [jobs.submit(command, SCRIPTS, name="writes") for _ in range(18)]
-    wait_for(
-        lambda: (
-            all(step(jobs, job_id) >= round_ % 5 for job_id in trainings)
-            and all(written(jobs, job_id) > round_ % 5 for job_id in writers)
-        ),
-        "twenty jobs that write",
-        300,
-    )
-    target = tmp_path / "backups"
-    stack.make("backup", f"TO={target}")
-    assert {jobs.get(job_id).status for job_id in trainings + writers} == {"RUNNING"}, "a job did not write all along"
+    # Five minutes in all: the backup of the thirteenth round once took longer than two. With a step every six seconds
+    # instead of ten, a round once kept two cores so busy that the last job started after the first had ended.
+    steps, pause = 30, 10
+    with ExitStack() as all_at_once:
+
+        def begun(job_id: str) -> str:
+            all_at_once.callback(jobs.stop, job_id)
+            return job_id
+
+        trainings = [begun(submit(jobs, steps, pause)) for _ in range(2)]
+        command = ["python", "writes.py", f"--steps={steps}", f"--pause={pause}"]
+        writers = [begun(jobs.submit(command, SCRIPTS, name="writes")) for _ in range(18)]
+        wait_for(
+            lambda: (
+                all(step(jobs, job_id) >= round_ % 5 for job_id in trainings)
+                and all(written(jobs, job_id) > round_ % 5 for job_id in writers)
+            ),
+            "twenty jobs that write",
+            300,
+        )
+        target = tmp_path / "backups"
+        stack.make("backup", f"TO={target}")
+        assert {jobs.get(job_id).status for job_id in trainings + writers} == {"RUNNING"}, (
+            "a job did not write all along"
+        )
     # The first stack stays up, idle, which saves a minute per round.
-    for job_id in trainings + writers:
-        jobs.stop(job_id)
     share_password(stack, moved)
     moved.make("restore", f"FROM={target}")
-    with Jobs(client_settings(moved.root)) as restored, ExitStack() as all_at_once:
+    with Jobs(client_settings(moved.root)) as restored, ExitStack() as hurry:
         for job_id in trainings + writers:
-            all_at_once.enter_context(hurried(moved, job_id))
+            hurry.enter_context(hurried(moved, job_id))
         for job_id in trainings:
             nothing_is_lost(moved, restored, job_id, steps)
         for job_id in writers:
