@@ -173,7 +173,7 @@ def _hub(settings: StackSettings, command: str, name: str, data: str = "") -> st
         return result.stdout
     if re.search(r"No such container|container \S+ is not running", result.stderr):
         raise HostError(
-            f"No host can have joined: {container}, which connects hosts, is not running; `make host-token` starts it "
-            "and invites a host."
+            f"The container {container}, which connects hosts, is not running; `make host-token` starts it and invites "
+            "a host."
         )
     raise HostError(result.stderr.strip() or f"The hub did not answer ({container}).")
