@@ -54,11 +54,16 @@ ENV = {
 _T = TypeVar("_T")
 
 
+_BUILD_STEP = re.compile(r"^(#\d+ (\[|DONE|CACHED|transferring|exporting|writing|naming).*)?\n", re.M)
+"""A build's lines about steps that end well: a hundred lines, which hid the reason in CI's extract of the output."""
+
+
 def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command. If it fails and `check` is set, the error contains its output."""
+    """Run a command. If it fails and `check` is set, the error contains its output, except for the steps of builds."""
     result = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     if check and result.returncode:
-        raise AssertionError(f"{' '.join(command)} exited {result.returncode}:\n{result.stdout}\n{result.stderr}")
+        output = _BUILD_STEP.sub("", f"{result.stdout}\n{result.stderr}")
+        raise AssertionError(f"{' '.join(command)} exited {result.returncode}:\n{output}")
     return result
 
 
