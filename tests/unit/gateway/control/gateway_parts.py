@@ -17,7 +17,7 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.scheduling.resources import Node
 
-BOUND_S = 20
+BOUND_S = 60
 NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
 
 

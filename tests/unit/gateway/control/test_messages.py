@@ -195,7 +195,7 @@ def test_endless_answer_of_receiver_is_not_read(gateway: Gateway) -> None:
         await subscribe(gateway, address)
         await add(gateway)
         await end(gateway, Outcome.FAILED)
-        async with messenger(gateway) as work, asyncio.timeout(10):
+        async with messenger(gateway) as work, asyncio.timeout(30):
             await work.deliver()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)

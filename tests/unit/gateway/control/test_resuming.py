@@ -122,7 +122,7 @@ def test_log_of_resumed_job_grows_again(gateway: Gateway) -> None:
             await gateway.logs.reopen("mine", "The job was resumed.")
             following = asyncio.create_task(anext(gateway.logs.follow("mine", skip_lines=1)))
             await gateway.logs.note("mine", "line of the second attempt")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 return [await following]
 
     assert "line of the second attempt\n" in asyncio.run(scenario())[0]

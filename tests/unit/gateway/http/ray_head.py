@@ -35,7 +35,7 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 MEBIBYTE = bytes(1 << 20)
 FLOOD = 200
 """Mebibytes; exceeds the socket buffers of two hops (Linux's default: 32 each)."""
-BOUND_S = 10
+BOUND_S = 30
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Unused. Otherwise httpx reads the system's certificates for every client, which takes longer than most tests."""
 

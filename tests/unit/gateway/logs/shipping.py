@@ -62,7 +62,7 @@ class Gateway:
         await asyncio.gather(self._task, self._writer, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 8) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 30) -> None:
     """Wait for a condition, a plain or a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:
@@ -93,7 +93,7 @@ def run(gateway: Gateway, root: Path, scenario: Callable[[], Coroutine[Any, Any,
     """Run a scenario concurrently with a gateway and a shipper."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(30), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+        async with asyncio.timeout(90), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
             await gateway.start()
             shipper = asyncio.create_task(LogShipper(root, client, gateway.heartbeat).run())
             try:

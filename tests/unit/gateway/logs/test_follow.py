@@ -89,7 +89,7 @@ def follow(url: str, lines: list[str]) -> None:
             lines.append(line)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 8) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
