@@ -58,6 +58,7 @@ async def add(gateway: Gateway, job_id: str, team: str, part: float = 1.0, perso
     job = Submission.model_validate(fields).job()
     job.team, job.person = team, person
     await gateway.store.add(job)
+    gateway.reconciler.wake()
 
 
 async def started(gateway: Gateway, part: float = 1.0, idle_s: int = 600) -> None:

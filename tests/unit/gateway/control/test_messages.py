@@ -83,6 +83,7 @@ async def add(gateway: Gateway, job_id: str = "mine", person: str | None = "alic
     job = Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job()
     job.person, job.team = person, "vision" if person else None
     await gateway.store.add(job)
+    gateway.reconciler.wake()
 
 
 async def end(gateway: Gateway, outcome: Outcome, job_id: str = "mine", number: int = 1) -> None:
