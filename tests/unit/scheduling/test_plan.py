@@ -70,6 +70,13 @@ def test_job_that_ends_in_time_is_backfilled() -> None:
     assert explained(actions, "big").latest_start == NOW + 2 * HOUR + GRACE
 
 
+def test_jobs_that_end_at_the_same_time_leave_together() -> None:
+    """One of them may have been started by the same plan, before it was killed."""
+    running = [runs(name, where={"n0": gpus}, ends_by=NOW + HOUR) for name, gpus in (("r0", 4), ("r1", 1))]
+    waiting = [job("big", request=6), job("small", request=2)]
+    assert started(plan(view([node("n0", 8)], waiting, running))) == ["small"], "both fit beside each other by then"
+
+
 def test_job_without_resources_always_starts() -> None:
     plain = job("plain", request=Request(Resources()))
     assert started(plan(view([node("n0", 1)], [plain], [runs("r")]))) == ["plain"]

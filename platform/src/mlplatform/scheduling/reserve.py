@@ -78,9 +78,11 @@ def reserve(job: WaitingJob, overdue: bool, room: Room, leaving: Sequence[Leavin
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if free_after(middle).place(job.request) is not None else (middle + 1, high)
-    beside = free_after(high)
+    time = known[high - 1].time if high else -math.inf
+    # With all that leaves by then: what a plan starts until that time has left, also if a later plan finds it running.
+    beside = free_after(max(high, sum(one.time <= time < math.inf for one in known)))
     placement = beside.place(job.request)
     if placement is None:
         return None
     beside.take(placement)
-    return Reservation(job, overdue, known[high - 1].time if high else -math.inf, placement, beside)
+    return Reservation(job, overdue, time, placement, beside)
