@@ -18,7 +18,6 @@ async def add(gateway: Gateway, job_id: str, cpus: float, team: str | None = Non
     job = Submission.model_validate({"entrypoint": "true", "submission_id": job_id, "entrypoint_num_cpus": cpus}).job()
     job.team, job.person = team, person
     await gateway.store.add(job)
-    gateway.reconciler.wake()
 
 
 async def add_team(gateway: Gateway, name: str, **values: Any) -> None:

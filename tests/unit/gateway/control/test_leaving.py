@@ -102,7 +102,11 @@ def test_slow_starts_of_one_team_hold_up_no_other(gateway: Gateway) -> None:
             await add(gateway, "owed", 4, "vision", "alice")
             gateway.head.status = "RUNNING"
             rows = await settled_beside(gateway, "owed")
-        assert rows["borrower"].preemptions == 1
+
+            async def left() -> bool:
+                return (await job(gateway, "borrower")).preemptions == 1
+
+            await gateway.until(left)
         assert sum(row.state == State.WAITING for row in rows.values() if row.id.startswith("slow")) == 2
 
     asyncio.run(scenario())
