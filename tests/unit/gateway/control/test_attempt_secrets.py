@@ -31,7 +31,6 @@ async def started(gateway: Gateway, **variables: str) -> dict[str, Any]:
     job = Submission.model_validate(fields).job()
     job.person, job.team = "alice", "vision"
     await gateway.store.add(job)
-    gateway.reconciler.wake()
     async with gateway.at_work():
         await gateway.until_state(State.RUNNING)
     found: dict[str, Any] = gateway.head.requests[-1]

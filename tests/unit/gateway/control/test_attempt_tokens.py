@@ -33,7 +33,6 @@ async def started(gateway: Gateway, person: str | None = "alice", **variables: s
     job.person, job.team = person, "vision" if person else None
     await gateway.store.add(job)
     gateway.reconciler.wake()
-    gateway.reconciler.wake()
     await gateway.until_state(State.RUNNING)
     found: dict[str, str] = gateway.head.requests[-1]["runtime_env"]["env_vars"]
     return found
