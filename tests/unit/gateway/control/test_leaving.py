@@ -102,6 +102,8 @@ def test_slow_starts_of_one_team_hold_up_no_other(gateway: Gateway) -> None:
             await add(gateway, "owed", 4, "vision", "alice")
             gateway.head.status = "RUNNING"
             rows = await settled_beside(gateway, "owed")
+            former = [each["status"] for name, each in gateway.head.jobs.items() if name.startswith("borrower")]
+            assert former[:1] == ["STOPPED"], "a job starts while another has its room"
 
             async def left() -> bool:
                 return (await job(gateway, "borrower")).preemptions == 1
