@@ -16,7 +16,7 @@ import stand_in
 from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
-from persons import Person, administer, log_in
+from persons import People, administer
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -164,15 +164,9 @@ def team(stack: Stack) -> str:
 
 
 @pytest.fixture
-def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[dict[str, Person]]:
-    """Alice, her lead Lea and her team-mate Tom, and Bob of another team; all have logged in with their codes."""
-    other = f"audio-{secrets.token_hex(3)}"
-    administer(stack, "teams", "add", other)
-    roles = {"alice": (team,), "tom": (team,), "lea": (team, "--lead"), "bob": (other,)}
-    found = {}
-    for role, where in roles.items():
-        (tmp_path / role).mkdir()
-        found[role] = log_in(stack, tmp_path / role, role, *where)
+def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[People]:
+    """Alice, her lead Lea and her team-mate Tom, and Bob of another team, each as soon as the test names them."""
+    found = People(stack, team, tmp_path)
     yield found
     for person in found.values():
         administer(stack, "people", "remove", person.name)

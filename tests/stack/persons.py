@@ -79,6 +79,31 @@ def log_in(stack: Stack, home: Path, role: str, team: str, *options: str) -> Per
     return person
 
 
+class People(dict[str, Person]):
+    """People by role: alice, her lead lea and her team-mate tom, and bob of another team.
+
+    A person is added and logs in when a test first names the role, because this takes two seconds and most tests need
+    one or two people.
+    """
+
+    def __init__(self, stack: Stack, team: str, homes: Path) -> None:
+        super().__init__()
+        self._stack, self._team, self._homes = stack, team, homes
+
+    def __missing__(self, role: str) -> Person:
+        options = {"alice": (), "tom": (), "lea": ("--lead",), "bob": ()}[role]
+        (self._homes / role).mkdir()
+        self[role] = log_in(self._stack, self._homes / role, role, self._team_of(role), *options)
+        return self[role]
+
+    def _team_of(self, role: str) -> str:
+        if role != "bob":
+            return self._team
+        name = f"audio-{secrets.token_hex(3)}"
+        administer(self._stack, "teams", "add", name)
+        return name
+
+
 def submit(person: Person, *command: str, gpus: float = 0, folder: Path | None = None, **metadata: str) -> str:
     """Submit a job with Ray's own command, as someone else in the metadata; return its id."""
     given = json.dumps({"user": "somebody-else", **metadata})
