@@ -33,8 +33,11 @@ PARTS = "/api/2.0/mlflow-artifacts/mpu"
 API = "/api/2.0/mlflow"
 REFUSED = (401, 403)
 
-TEAM = ("admin", "gateway", "job", "person", "prometheus", "alice")
-"""MLflow lets every account log and promote; what is registered is guarded, whoever asks. Alice has a token."""
+PEOPLE = ("alice", "team-mate", "lead", "other team", "administrator")
+"""People with tokens: Alice, others of her team, and others."""
+
+TEAM = ("admin", "gateway", "job", "person", "prometheus", *PEOPLE)
+"""MLflow knows no teams: it lets every account log and promote; what is registered is guarded, whoever asks."""
 
 ALL = (*TEAM, "job of alice")
 """With the token of an attempt, which changes only what belongs to the owner of the job."""
@@ -42,7 +45,8 @@ ALL = (*TEAM, "job of alice")
 ACCOUNTS = (*ALL, "revoked", "ended job of alice", "nobody")
 
 # Action: method, path, values, and the accounts that may. {name}: a registered model of the administrator, with the
-# files at {path}, in {run}; {own}: that run's other files; {new}: a name of its own for each try.
+# files at {path}, in {run}; {own}: that run's other files; {hers}, {experiment}: a registered model and an experiment
+# of Alice; {new}: a name of its own for each try.
 MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "read runs": ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}, ALL),
     "create experiment": ("POST", f"{API}/experiments/create", {"name": "{new}"}, ALL),
@@ -52,11 +56,25 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     ),
     "log to a run": ("POST", f"{API}/runs/log-parameter", {"run_id": "{run}", "key": "{new}", "value": "1"}, TEAM),
     "delete others' run": ("POST", f"{API}/runs/delete", {"run_id": "{run}"}, ("admin",)),
+    # Alice's own, which only she and MLflow's administrator may delete or share.
+    "delete version of Alice's model": (
+        *("DELETE", f"{API}/model-versions/delete"),
+        *({"name": "{hers}", "version": "9"}, ("admin", "alice")),
+    ),
+    "share Alice's experiment": (
+        *("POST", f"{API}/experiments/permissions/create"),
+        *({"experiment_id": "{experiment}", "username": "{new}", "permission": "READ"}, ("admin", "alice")),
+    ),
     "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, ALL),
     "register files elsewhere": (
         *("POST", f"{API}/model-versions/create"),
         *({"name": "{name}", "source": "s3://jobs/x", "run_id": "{run}"}, ()),
     ),
+    "add version": (
+        *("POST", f"{API}/model-versions/create"),
+        *({"name": "{name}", "source": "mlflow-artifacts:/{path}", "run_id": "{run}"}, TEAM),
+    ),
+    "rename model": ("PATCH", f"{API}/registered-models/rename", {"name": "{new}", "new_name": "{new}-2"}, TEAM),
     "move alias": (
         *("POST", f"{API}/registered-models/alias"),
         *({"name": "{name}", "alias": "champion", "version": "1"}, ALL),
@@ -125,7 +143,8 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
 
 CHANGE_NOTHING = (
     *("delete others' version", "delete others' model", "change password", "become administrator"),
-    *("create user", "delete user", "add webhook"),
+    *("create user", "delete user", "add webhook", "rename model"),
+    *("delete version of Alice's model", "share Alice's experiment"),
 )
 """Actions whose values name nothing or are incomplete: allowed, they fail with another status than 401 and 403."""
 
@@ -147,24 +166,29 @@ class Mlflow:
 
 @pytest.fixture(scope="module")
 def tokens(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, str]]]:
-    """Accounts of people: Alice, a running and an ended job of hers, and somebody whose token was revoked."""
-    team = f"rights-{secrets.token_hex(3)}"
-    administer(running, "teams", "add", team)
-    alice, revoked = (log_in(running, tmp_path_factory.mktemp(name), name, team) for name in ("alice", "revoked"))
-    administer(running, "tokens", "revoke", revoked.token_file.read_text().split("_")[1])
+    """Accounts of people, of a running and an ended job of Alice, and of somebody whose token was revoked."""
+    team, other = (f"rights-{secrets.token_hex(3)}" for _ in range(2))
+    for name in (team, other):
+        administer(running, "teams", "add", name)
+    places = {"lead": (team, "--lead"), "other team": (other,), "administrator": (other, "--admin")}
+    people = {
+        role: log_in(running, tmp_path_factory.mktemp("home"), role.replace(" ", "-"), *places.get(role, (team,)))
+        for role in (*PEOPLE, "revoked")
+    }
+    alice = people["alice"]
+    administer(running, "tokens", "revoke", people["revoked"].token_file.read_text().split("_")[1])
     show = "import os, time; print('token:', os.environ['MLFLOW_TRACKING_PASSWORD'], flush=True); time.sleep({})"
     with Jobs(client_settings(running.root)) as jobs:
         ended, runs = (submit(alice, "python", "-c", show.format(seconds)) for seconds in (0, 1000))
         assert jobs.wait(ended, timeout_s=120).status == "SUCCEEDED"
         shown = {job: wait_for(partial(token_in, jobs, job), "the job to show its token") for job in (ended, runs)}
         yield {
-            "alice": (alice.name, alice.token_file.read_text().strip()),
-            "revoked": (revoked.name, revoked.token_file.read_text().strip()),
+            **{role: (person.name, person.token_file.read_text().strip()) for role, person in people.items()},
             "job of alice": (alice.name, shown[runs]),
             "ended job of alice": (alice.name, shown[ended]),
         }
         jobs.stop(runs)
-    for person in (alice, revoked):
+    for person in people.values():
         administer(running, "people", "remove", person.name)
 
 
@@ -191,10 +215,15 @@ def mlflow(running: Stack, tokens: dict[str, tuple[str, str]]) -> Iterator[Mlflo
             answer = client.put(f"{ARTIFACTS}/{path}/{file}", content=text.encode(), auth=logins["admin"])
             answer.raise_for_status()
         found.send("admin", "POST", f"{API}/registered-models/create", {"name": name}).raise_for_status()
+        hers = {"name": f"{name}-hers"}
+        found.send("alice", "POST", f"{API}/registered-models/create", hers).raise_for_status()
+        experiment = found.send("alice", "POST", f"{API}/experiments/create", hers).raise_for_status().json()
+        found.names |= {"hers": hers["name"], "experiment": experiment["experiment_id"]}
         version = {"name": name, "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"]}
         found.send("admin", "POST", f"{API}/model-versions/create", version).raise_for_status()
         yield found
-        found.send("admin", "DELETE", f"{API}/registered-models/delete", {"name": name})
+        for model in (name, hers["name"]):
+            found.send("admin", "DELETE", f"{API}/registered-models/delete", {"name": model})
 
 
 @pytest.mark.parametrize("action", MLFLOW)

@@ -75,6 +75,16 @@ def alice(stack: Stack, teams: tuple[str, str], tmp_path: Path) -> Iterator[Pers
     administer(stack, "people", "remove", person.name)
 
 
+@pytest.fixture(params=["lead", "administrator"])
+def superior(request: pytest.FixtureRequest, stack: Stack, teams: tuple[str, str], tmp_path: Path) -> Iterator[Person]:
+    """The lead of the first team, and an administrator in it."""
+    options = {"lead": "--lead", "administrator": "--admin"}
+    (tmp_path / "superior").mkdir()
+    person = log_in(stack, tmp_path / "superior", request.param, teams[0], options[request.param])
+    yield person
+    administer(stack, "people", "remove", person.name)
+
+
 def tries(person: Person, *arguments: str) -> dict[str, str]:
     printed = person.types("python", str(SCRIPT), *arguments)
     found = re.search(r"tries: (.*)", printed)
@@ -106,6 +116,13 @@ def refused(person: Person) -> bool:
 def test_person_uses_storage_as_table_says(stack: Stack, teams: tuple[str, str], objects: str, alice: Person) -> None:
     assert (alice.home / ".aws/credentials").stat().st_mode & 0o077 == 0
     outcomes = tries(alice, objects, *teams)
+    assert allowed(outcomes) == SHARED | TEAM, outcomes
+
+
+def test_lead_and_administrator_use_storage_as_members_do(
+    teams: tuple[str, str], objects: str, superior: Person
+) -> None:
+    outcomes = tries(superior, objects, *teams)
     assert allowed(outcomes) == SHARED | TEAM, outcomes
 
 

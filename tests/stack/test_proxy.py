@@ -356,10 +356,24 @@ def test_jupyterlab_runs_terminal_through_tls(proxied: Stack, tls_page: Page) ->
 
 
 @pytest.mark.soak
-def test_crashed_entrance_is_healthy_again_with_its_authority(proxied: Stack) -> None:
+def test_entrance_crashes_idle_and_under_a_job_without_loss(proxied: Stack, tmp_path: Path) -> None:
     url, trusted = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
     crash_until_healthy(proxied, "proxy")
-    assert httpx.get(url, verify=trusted).is_success
+    assert httpx.get(url, verify=trusted).is_success, "it has another authority"
+
+    ray = [str(CHECKOUT / ".venv/bin/ray"), "job"]
+    script = "import time\nfor number in range(30): print('line', number, flush=True); time.sleep(1)"
+    (tmp_path / "job.py").write_text(script)
+    submit = ("submit", "--no-wait", "--working-dir", str(tmp_path), "--", "python", "job.py")
+    job_id = re.findall(r"raysubmit_\w+", run(*ray, *submit, env=environment(proxied)).stdout)[0]
+
+    def log() -> str:
+        return run(*ray, "logs", job_id, env=environment(proxied)).stdout
+
+    wait_for(lambda: "line 1" in log(), "the job to run", 120)
+    crash_until_healthy(proxied, "proxy")
+    wait_for(lambda: "succeeded" in run(*ray, "status", job_id, env=environment(proxied)).stdout, "the job", 120)
+    assert re.findall(r"line (\d+)", log()) == [str(number) for number in range(30)]
 
 
 def test_rotation_replaces_authority(proxied: Stack) -> None:

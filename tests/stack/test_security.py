@@ -219,6 +219,29 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
     assert not served, f"{service} answered {served} to a caller with credentials: {credentials}"
 
 
+METRICS = {
+    "gateway_prometheus_token": ("gateway", {"/platform/metrics"}),
+    "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/metrics/" in path}),
+}
+"""Tokens that only Prometheus has: their service and the paths that they open."""
+
+
+@pytest.mark.parametrize("secret", METRICS)
+def test_token_of_metrics_opens_nothing_else(stack: Stack, secret: str) -> None:
+    own, paths = METRICS[secret]
+    headers, opened = {"Authorization": f"Bearer {stack.secret(secret)}"}, set()
+    for service in CLOSED:
+        # MinIO answers 400 to an Authorization header that is not S3's.
+        refused = {400, 401, 403} if service == "minio" else {401, 403, 429}
+        with httpx.Client(base_url=base_url(stack, service), headers=headers, timeout=20) as client:
+            for method, path in CLOSED[service]:
+                answer = client.request(method, path)
+                count("actions tried with accounts")
+                if answer.status_code not in refused and not refuses(answer):
+                    opened.add((service, path))
+    assert opened == {(own, path) for path in paths}
+
+
 def test_every_route_of_mlflow_requires_login(stack: Stack) -> None:
     paths = [entry for entry in mlflow_paths() if entry[1] not in {*OPEN["mlflow"], "/static-files/x"}]
     assert len(paths) > 500
