@@ -56,14 +56,15 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     ),
     "log to a run": ("POST", f"{API}/runs/log-parameter", {"run_id": "{run}", "key": "{new}", "value": "1"}, TEAM),
     "delete others' run": ("POST", f"{API}/runs/delete", {"run_id": "{run}"}, ("admin",)),
-    # Alice's own, which only she and MLflow's administrator may delete or share.
+    # Alice's own, which only she and MLflow's administrator may delete.
     "delete version of Alice's model": (
         *("DELETE", f"{API}/model-versions/delete"),
-        *({"name": "{hers}", "version": "9"}, ("admin", "alice")),
+        *({"name": "{hers}", "version": "99"}, ("admin", "alice")),
     ),
-    "share Alice's experiment": (
-        *("POST", f"{API}/experiments/permissions/create"),
-        *({"experiment_id": "{experiment}", "username": "{new}", "permission": "READ"}, ("admin", "alice")),
+    # It was not deleted, so that whoever may restore it changes nothing.
+    "restore Alice's experiment": (
+        *("POST", f"{API}/experiments/restore"),
+        *({"experiment_id": "{experiment}"}, ("admin", "alice")),
     ),
     "register": ("POST", f"{API}/registered-models/create", {"name": "{new}"}, ALL),
     "register files elsewhere": (
@@ -74,7 +75,7 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
         *("POST", f"{API}/model-versions/create"),
         *({"name": "{name}", "source": "mlflow-artifacts:/{path}", "run_id": "{run}"}, TEAM),
     ),
-    "rename model": ("PATCH", f"{API}/registered-models/rename", {"name": "{new}", "new_name": "{new}-2"}, TEAM),
+    "rename model": ("POST", f"{API}/registered-models/rename", {"name": "{new}", "new_name": "{new}-2"}, TEAM),
     "move alias": (
         *("POST", f"{API}/registered-models/alias"),
         *({"name": "{name}", "alias": "champion", "version": "1"}, ALL),
@@ -119,7 +120,7 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "delete others' version": (
         "DELETE",
         f"{API}/model-versions/delete",
-        {"name": "{name}", "version": "9"},
+        {"name": "{name}", "version": "99"},
         ("admin",),
     ),
     "delete others' model": ("DELETE", f"{API}/registered-models/delete", {"name": "{new}"}, ("admin",)),
@@ -144,7 +145,7 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
 CHANGE_NOTHING = (
     *("delete others' version", "delete others' model", "change password", "become administrator"),
     *("create user", "delete user", "add webhook", "rename model"),
-    *("delete version of Alice's model", "share Alice's experiment"),
+    *("delete version of Alice's model", "restore Alice's experiment"),
 )
 """Actions whose values name nothing or are incomplete: allowed, they fail with another status than 401 and 403."""
 
