@@ -150,6 +150,10 @@ CHANGE_NOTHING = (
 """Actions whose values name nothing or are incomplete: allowed, they fail with another status than 401 and 403."""
 
 
+KINDS = {"experiments": ("POST", "POST", "experiment_id"), "registered-models": ("GET", "DELETE", "name")}
+"""What the actions leave: the methods to search and to delete it, and the name of its identity."""
+
+
 @dataclass
 class Mlflow:
     """MLflow with one registered model."""
@@ -223,8 +227,10 @@ def mlflow(running: Stack, tokens: dict[str, tuple[str, str]]) -> Iterator[Mlflo
         version = {"name": name, "source": f"mlflow-artifacts:/{path}", "run_id": run["run_id"]}
         found.send("admin", "POST", f"{API}/model-versions/create", version).raise_for_status()
         yield found
-        for model in (name, hers["name"]):
-            found.send("admin", "DELETE", f"{API}/registered-models/delete", {"name": model})
+        for kind, (search, delete, identity) in KINDS.items():
+            made = {"filter": "name LIKE 'rights-%'", "max_results": 1000}
+            for entry in found.send("admin", search, f"{API}/{kind}/search", made).json()[kind.replace("-", "_")]:
+                found.send("admin", delete, f"{API}/{kind}/delete", {identity: entry[identity]}).raise_for_status()
 
 
 @pytest.mark.parametrize("action", MLFLOW)
