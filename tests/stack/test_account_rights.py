@@ -151,7 +151,7 @@ CHANGE_NOTHING = (
 
 
 KINDS = {"experiments": ("POST", "POST", "experiment_id"), "registered-models": ("GET", "DELETE", "name")}
-"""What the actions leave: the methods to search and to delete it, and the name of its identity."""
+"""Objects that the actions leave: the methods to search and to delete them, and the name of their identity."""
 
 
 @dataclass
