@@ -168,7 +168,7 @@ def people(stack: Stack, team: str, tmp_path: Path) -> Iterator[People]:
     """Alice, and as soon as the test names them her lead Lea, her team-mate Tom, and Bob of another team."""
     found = People(stack, team, tmp_path)
     # At once, because nearly every test needs her, and that of backups names her after the stack has stopped.
-    assert found["alice"]
+    found.log_in("alice")
     yield found
     for person in found.values():
         administer(stack, "people", "remove", person.name)

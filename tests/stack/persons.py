@@ -48,10 +48,16 @@ class Person:
         done = run(path, *arguments, cwd=self.home, env=self._variables, check=False)
         return done.stdout + done.stderr
 
+    @property
+    def ray(self) -> httpx.Client:
+        """A client of the gateway with this person's token."""
+        headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
+        return httpx.Client(base_url=self._variables["RAY_ADDRESS"], headers=headers, timeout=30)
+
     def asks(self, method: str, path: str) -> httpx.Response:
         """Send a request to the gateway with this person's token."""
-        headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"}
-        return httpx.request(method, self._variables["RAY_ADDRESS"] + path, headers=headers, timeout=30)
+        with self.ray as client:
+            return client.request(method, path)
 
     def asks_mlflow(self, path: str) -> int:
         """Send a request to MLflow with the account that `mlplatform login` has written; return the status."""
@@ -91,6 +97,10 @@ class People(dict[str, Person]):
         self._stack, self._team, self._homes = stack, team, homes
 
     def __missing__(self, role: str) -> Person:
+        return self.log_in(role)
+
+    def log_in(self, role: str) -> Person:
+        """Add the person of a role, who logs in on an own laptop."""
         options = {"alice": (), "tom": (), "lea": ("--lead",), "bob": ()}[role]
         (self._homes / role).mkdir()
         self[role] = log_in(self._stack, self._homes / role, role, self._team_of(role), *options)

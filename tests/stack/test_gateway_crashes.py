@@ -1,6 +1,6 @@
 """Repeated gateway crashes while jobs are submitted, started and ended: each job runs exactly as often as it should.
 
-What they reserve is in the gateway's ledger of usage to the second.
+People of two teams submit most of them. What they reserve is in the gateway's ledger of usage to the second.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from typing import Any
 import httpx
 import pytest
 from host import Stack, run, wait_for
+from persons import People, Person, administer
 
 from mlplatform.client.jobs import ENDED
 
-CLIENTS = 4
-CPUS = 0.01
+CPUS = GPUS = 0.01
 """Reserved by each job, little enough for all of them to run at once."""
 
 LEDGER = "/shared/gateway-crashes/ledger"
@@ -91,6 +91,7 @@ def submit(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> boo
         "submission_id": job_id,
         "entrypoint": SCRIPT.format(seconds=seconds, end=kind.end),
         "entrypoint_num_cpus": CPUS,
+        "entrypoint_num_gpus": GPUS,
         "metadata": {"max_restarts_on_failure": str(kind.max_restarts_on_failure)},
     }
     unsure = False
@@ -115,34 +116,35 @@ def submit(client: httpx.Client, job_id: str, kind: Kind, seconds: float) -> boo
 
 
 class Clients:
-    """Threads that submit jobs until they are stopped."""
+    """Threads that submit jobs until they are stopped, each with the token of one owner."""
 
-    def __init__(self, stack: Stack, tag: str, seed: int) -> None:
-        self._stack = stack
+    def __init__(self, owners: Sequence[Person | Stack], tag: str, seed: int) -> None:
+        self._owners = owners
         self._seed = seed
         self._tag = tag
         self.jobs: dict[str, Kind] = {}
+        self.owners: dict[str, Person | Stack] = {}
         self.lost: list[str] = []
         self._stop = threading.Event()
         self.submitting = threading.Event()
 
-    def _work(self, number: int) -> None:
+    def _work(self, number: int, owner: Person | Stack) -> None:
         rng = random.Random(f"{self._seed}-{number}")  # noqa: S311 - pauses and kinds of jobs
-        with self._stack.ray as client:
+        with owner.ray as client:
             for count in range(1000):
                 # About the rate that two cores sustain: each job costs Ray 1 to 2 s of CPU time.
                 if self._stop.wait(rng.uniform(4, 16)):
                     return
                 job_id, kind = f"{self._tag}-{number}-{count}", rng.choice(KINDS)
-                self.jobs[job_id] = kind
+                self.jobs[job_id], self.owners[job_id] = kind, owner
                 self.submitting.set()
                 if submit(client, job_id, kind, rng.uniform(0, 2)):
                     self.lost.append(job_id)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            futures = [pool.submit(self._work, number) for number in range(CLIENTS)]
+        with ThreadPoolExecutor(len(self._owners)) as pool:
+            futures = [pool.submit(self._work, number, owner) for number, owner in enumerate(self._owners)]
             try:
                 yield
             finally:
@@ -160,37 +162,59 @@ def ledger_of(stack: Stack) -> dict[str, list[tuple[int, str, float]]]:
     return {job_id: sorted(found, key=lambda one: one[2]) for job_id, found in lines.items()}
 
 
-def cpu_seconds(stack: Stack) -> dict[str, float]:
-    """CPU-seconds of each job in the gateway's ledger."""
-    found: dict[str, float] = {}
-    window: dict[str, Any] = {"by": "job"}
+def usage(stack: Stack, by: str) -> dict[str, dict[str, Any]]:
+    """Entries of the gateway's ledger, by person or job."""
+    found: dict[str, dict[str, Any]] = {}
+    window: dict[str, Any] = {"by": by}
     while True:
         answer = stack.ray.get("/platform/usage", params=window).raise_for_status().json()
-        found |= {entry["job"]: entry["cpu_seconds"] for entry in answer["entries"]}
+        found |= {entry[by]: entry for entry in answer["entries"]}
         if answer["next"] is None:
             return found
         window |= {"until": answer["until"], "after": answer["next"]}
 
 
-def check_usage(attempts: list[dict[str, Any]], lines: list[tuple[int, str, float]], reserved: float) -> None:
+def check_usage(attempts: list[dict[str, Any]], lines: list[tuple[int, str, float]], entry: dict[str, Any]) -> None:
     """Compare the ledger with the gateway's times of attempts, and with those at which the scripts began and ended."""
     ran = sum(when if what == "end" else -when for _, what, when in lines)
     held = [datetime.fromisoformat(one["ended"]) - datetime.fromisoformat(one["created"]) for one in attempts]
-    # Times in the ledger are rounded down to milliseconds.
-    assert ran - 0.1 <= reserved / CPUS <= sum(span.total_seconds() for span in held) + 0.1, (attempts, lines)
+    for reserved in (entry["cpu_seconds"] / CPUS, entry["gpu_seconds"] / GPUS):
+        # Times in the ledger are rounded down to milliseconds.
+        assert ran - 0.1 <= reserved <= sum(span.total_seconds() for span in held) + 0.1, (attempts, lines)
+
+
+def check_people(stack: Stack, owners: dict[str, Person | Stack], by_job: dict[str, dict[str, Any]]) -> None:
+    """Assert that the ledger charges each person exactly for the jobs that they submitted."""
+    by_person = usage(stack, "person")
+    for person in {owner for owner in owners.values() if isinstance(owner, Person)}:
+        own = [by_job[job_id] for job_id, owner in owners.items() if owner is person]
+        assert {entry["person"] for entry in own} == {person.name}
+        for resource in ("cpu_seconds", "gpu_seconds"):
+            charged = by_person[person.name][resource]
+            assert charged == pytest.approx(sum(entry[resource] for entry in own), abs=1e-6)
 
 
 MANY = pytest.mark.soak("gateway/control", "gateway/jobs", "gateway/usage")
 
 
+@pytest.fixture
+def owners(stack: Stack, people: People, team: str) -> Iterator[list[Person | Stack]]:
+    """The shared token, two people of a team that has a share of a GPU, and one who only borrows."""
+    administer(stack, "teams", "set", team, "--gpus", "1")
+    yield [stack, people["alice"], people["tom"], people["bob"]]
+    administer(stack, "teams", "set", team, "--gpus", "0")
+
+
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("crashes", "seed"), [(5, 5), pytest.param(100, 6, marks=MANY)], ids=["5", "100"])
-def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: str, crashes: int, seed: int) -> None:
+def test_gateway_crashes_neither_lose_nor_duplicate_jobs(
+    stack: Stack, owners: list[Person | Stack], ledger: str, crashes: int, seed: int
+) -> None:
     print(f"\nseed {seed}")
     rng = random.Random(seed)  # noqa: S311 - moments
     tag = f"crash-{time.time():.0f}"
     begun = time.monotonic()
-    clients = Clients(stack, tag, seed)
+    clients = Clients(owners, tag, seed)
     outages = []
     with started_by_hand(stack), clients.at_work():
         for number in range(crashes):
@@ -224,7 +248,7 @@ def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: s
     over = time.time()
     # A report ends with a whole second.
     wait_for(lambda: stack.ray.get("/platform/usage").json()["until"] > over, "a report that includes the last end")
-    lines, reserved = ledger_of(stack), cpu_seconds(stack)
+    lines, by_job = ledger_of(stack), usage(stack, "job")
     assert lines.keys() == jobs.keys()
     for job_id, kind in jobs.items():
         attempts = stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]
@@ -233,4 +257,5 @@ def test_gateway_crashes_neither_lose_nor_duplicate_jobs(stack: Stack, ledger: s
         # Sorted by time: no attempt starts twice or before the previous one has ended.
         expected = [(attempt["number"], what) for attempt in attempts for what in ("start", "end")]
         assert [(number, what) for number, what, _ in lines[job_id]] == expected, lines[job_id]
-        check_usage(attempts, lines[job_id], reserved[job_id])
+        check_usage(attempts, lines[job_id], by_job[job_id])
+    check_people(stack, clients.owners, by_job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from failure_training import (
 )
 from host import Stack, run, wait_for
 from second_host import CPUS, SecondHost, second_host
+from secret_search import leaks, of_services, shown_by
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
@@ -99,6 +101,27 @@ def connects(host: SecondHost, address: str) -> bool:
     return done.stdout == "0\n"
 
 
+def answers_strangers(stack: Stack) -> bool:
+    """Return whether the hub answers a packet that looks like WireGuard's first, but which no known key has signed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        # Connected, so that a closed port is an error.
+        stranger.connect(("127.0.0.1", stack.settings.hub_port))
+        stranger.settimeout(2)
+        stranger.send(b"\1\0\0\0" + bytes(144))
+        try:
+            return bool(stranger.recv(1))
+        except TimeoutError:
+            return False
+
+
+def show_no_secret(host: SecondHost) -> None:
+    """Assert that neither what the first host adds for others nor a container of the second one shows a secret."""
+    first = host.stack
+    assert not leaks(first.root / "secrets", shown_by(of_services(first, "hub", "copies")))
+    running = json.loads(host.docker("inspect", *host.docker("ps", "--quiet").stdout.split()).stdout)
+    assert not leaks(host.checkout / "secrets", shown_by(running, host.docker))
+
+
 def joined(host: SecondHost) -> None:
     host.join()
     wait_for(lambda: has_node(host.stack), "the second host's node")
@@ -146,6 +169,8 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         assert "a task ran on ray-worker-0" in jobs.logs(job)
         wait_for(lambda: health(hub, address) == {"up"}, "metrics of the second host", 60)
         assert "second\t10.213." in hub.make("hosts").stdout
+        assert not answers_strangers(hub)
+        show_no_secret(host)
 
         wait_for(lambda: hub.execute("hub", "cat", "/hub/endpoints.json").stdout != "{}", "a recorded endpoint", 30)
         # Whole seconds: a comparison with the time of the crash would miss a session within the same second.

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from figures import count
 from host import Stack, run, wait_for
 from persons import administer
+from secret_search import leaks, of_services, shown_by
 from test_networks import CONNECT
+from test_security import CLOSED, refuses
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack import notebook_file
@@ -81,6 +84,19 @@ def test_notebook_of_person_has_no_secret_of_stack(stack: Stack, labs: dict[str,
     values = {name: re.findall(r"[\w-]{32,}", stack.secret(name)) for name in others}
     assert sum(map(len, values.values())) > 20
     assert not [name for name, found in values.items() if any(value in seen for value in found)]
+
+
+def test_notebook_of_person_opens_to_their_token_only(stack: Stack, labs: dict[str, Lab]) -> None:
+    alice, served = labs["alice"], []
+    wait_for(alice.awake, "JupyterLab of Alice", 120)
+    for token in ("", "wrong", stack.secret("notebook_token"), labs["bob"].token):
+        headers = {"Authorization": f"token {token}"} if token else {}
+        with httpx.Client(base_url=alice.address, headers=headers, trust_env=False, timeout=20) as client:
+            served += [path for method, path in CLOSED["notebook"] if not refuses(client.request(method, path))]
+        count("requests without valid credentials", len(CLOSED["notebook"]))
+    assert not served
+    assert alice.asks(f"/lab?token={alice.token}").is_success
+    assert not leaks(stack.root / "secrets", shown_by(of_services(stack, alice.service, "gateway")))
 
 
 def test_notebook_of_person_reaches_entry_points_only(stack: Stack, labs: dict[str, Lab]) -> None:

@@ -21,9 +21,10 @@ import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
 from browser import BOUND_S, Page
-from failure_training import crash_until_healthy
+from failure_training import container_state, crash_until_healthy, outage
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
+from secret_search import leaks, of_services, shown_by
 from test_security import CLOSED, PORTS, refuses
 from websockets.sync.client import connect
 
@@ -253,6 +254,16 @@ def test_session_cookie_is_for_tls_only(proxied: Stack) -> None:
     answer = httpx.post(url, data={"token": proxied.secret("ray_token")}, verify=authority(proxied))
     assert answer.status_code == httpx.codes.SEE_OTHER
     assert "secure" in answer.headers["Set-Cookie"].lower()
+
+
+def test_entrance_shows_no_secret_of_an_address(proxied: Stack) -> None:
+    url = f"{address(proxied, 'notebook')}/lab?token={proxied.secret('notebook_token')}"
+    assert httpx.get(url, verify=authority(proxied)).is_success
+    with outage(proxied, "notebook"):
+        # An error is what servers log with its address.
+        assert httpx.get(url, verify=authority(proxied), timeout=60).status_code == httpx.codes.BAD_GATEWAY
+    wait_for(lambda: container_state(proxied, "notebook")[1] == "healthy", "the notebook")
+    assert not leaks(proxied.root / "secrets", shown_by(of_services(proxied, "proxy", "notebook")))
 
 
 def test_half_sent_headers_are_cut(proxied: Stack) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import httpx
 import pytest
 from figures import count
 from host import CHECKOUT, Stack, Trained, run
+from secret_search import leaks, shown_by, values
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
 OPEN = {
@@ -335,31 +335,8 @@ def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     assert {address for address, port in listening if port in ports} == {"127.0.0.1"}
 
 
-def values(stack: Stack) -> dict[str, str]:
-    """Each secret's unguessable part: in files with several lines, the text after the last separator of a line."""
-    found = {}
-    for file in (stack.root / "secrets").iterdir():
-        for line in file.read_text().splitlines():
-            if line.startswith("#"):
-                continue  # a form to fill in, not a secret
-            value = re.split(r"\s*[=:]\s*", line)[-1].strip()
-            if len(value) >= 30:
-                found[f"{file.name} {value[:3]}..."] = value
-    assert len(found) >= 18, "this test looks for the secrets in the wrong place"
-    return found
-
-
 def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: Trained) -> None:
-    places = {}
-    for entry in stack.containers():
-        name = entry["Name"].strip("/")
-        places[f"definition of {name}"] = json.dumps([entry["Config"], entry["HostConfig"], entry["Args"]])
-        logs = run("docker", "logs", name, check=False)
-        places[f"log of {name}"] = logs.stdout + logs.stderr
-        if entry["State"]["Running"]:
-            everything = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'"
-            places[f"processes of {name}"] = run("docker", "exec", name, "sh", "-c", everything, check=False).stdout
-            assert "PATH=" in places[f"processes of {name}"], f"nothing could be read in {name}"
+    places = shown_by(stack.containers())
     for node in ("ray-head", "ray-worker-0", "ray-worker-1"):
         everything = "find /tmp/ray/session_2*/logs -type f -exec cat {} +"
         lines = stack.execute(node, "bash", "-c", everything, check=False).stdout.splitlines()
@@ -369,19 +346,18 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
         direct = [line for line in lines if "WebSocket handshake error" in line and "X-Forwarded-For" not in line]
         places[f"Ray's logs on {node}"] = "\n".join(line for line in lines if line not in direct)
     places["the job's log"] = trained.log
-    secrets = values(stack).items()
-    count("places searched for secrets", len(places))
-    leaks = [f"{secret} in the {place}" for place, text in places.items() for secret, value in secrets if value in text]
-    assert not leaks, leaks
+    assert not leaks(stack.root / "secrets", places)
 
 
 def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
-    patterns = "\n".join(values(stack).values())
+    secrets = values(stack.root / "secrets").values()
+    assert len(secrets) >= 18, "this test looks for the secrets in the wrong place"
+    patterns = "\n".join(secrets)
     for name in ("platform", "ray", "notebook", "minio", "proxy", "link"):
         image = f"mlplatform-{name}:{stack.settings.version}"
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout
-        assert not any(value in history + config for value in values(stack).values())
+        assert not any(value in history + config for value in secrets)
         # Skip site-packages: gigabytes of libraries that no build step of ours writes into.
         search = "grep -rFl --exclude-dir=site-packages --file=- /opt /home /etc /root /tmp /usr/local /var; true"
         container = ("docker", "run", "--rm", "--interactive", "--network=none", "--user=0", "--entrypoint=sh", image)
