@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import job_client
 
 from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_setup_worker
 from mlplatform.compat import ray_checkpoints as layout
@@ -123,6 +124,19 @@ def test_submission_metadata_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
         {"user": "ada", "note": "mine"},
         {"user": "ada", "note": "none"},
     ]
+
+
+def test_client_of_benchmark_uses_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.job_submission import JobSubmissionClient
+
+    asked: list[str] = []
+    check = "_check_connection_and_version"
+    monkeypatch.setattr(JobSubmissionClient, check, lambda self, *_, **__: asked.append(self._address))
+    monkeypatch.setenv("RAY_ADDRESS", "http://gateway:8265")
+    JobSubmissionClient("http://ray-head:8265")
+    job_client("http://ray-head:8265")
+    # Ray's client prefers the variable, so the gateway was once compared with itself.
+    assert list(dict.fromkeys(asked)) == ["http://gateway:8265", "http://ray-head:8265"]
 
 
 def test_grafana_dashboards_are_generated(tmp_path: Path) -> None:
