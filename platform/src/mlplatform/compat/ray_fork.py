@@ -6,7 +6,7 @@ failed: erased == 1". `@ray.remote` is the first use, because it draws the ID of
 at import. While this module is loaded, the IDs of actor classes come from the operating system instead.
 
 Threads: Ray sets OMP_NUM_THREADS when a worker gets its first task, before that imports anything. A forked worker has
-loaded the libraries that read it, so their thread pools are resized then.
+loaded the libraries that read it, so their thread pools are resized then, unless they have this size already.
 
 Exit: before a driver disconnects, Ray's exit handler sleeps 0.5 s for messages that still arrive. A driver that ends
 without an error, and does not print what its workers print, disconnects at once.
@@ -23,7 +23,7 @@ from collections.abc import Callable
 import ray.actor
 from ray._private import utils, worker
 
-from mlplatform.warm.program import apply_threads
+from mlplatform.warm import threads
 
 
 class RandomActorClassID(ray.actor.ActorClassID):  # type: ignore[misc]
@@ -54,15 +54,15 @@ def _drawn_in_child() -> bytes:
     return drawn
 
 
-def _then_apply_threads(set_number: Callable[[], bool]) -> Callable[[], bool]:
+def _then_resize_pools(set_number: Callable[[], bool]) -> Callable[[], bool]:
     @functools.wraps(set_number)
-    def set_and_apply() -> bool:
+    def set_and_resize() -> bool:
         changed = set_number()
         if changed:
-            apply_threads(os.environ)
+            threads.resize(os.environ)
         return changed
 
-    return set_and_apply
+    return set_and_resize
 
 
 def _disconnect() -> None:
@@ -76,4 +76,4 @@ atexit.register(_disconnect)
 
 _ActorClassID = ray.actor.ActorClassID
 ray.actor.ActorClassID = RandomActorClassID
-utils.set_omp_num_threads_if_unset = _then_apply_threads(utils.set_omp_num_threads_if_unset)
+utils.set_omp_num_threads_if_unset = _then_resize_pools(utils.set_omp_num_threads_if_unset)

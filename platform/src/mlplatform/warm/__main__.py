@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlplatform.warm import conditions, program, title
+from mlplatform.warm import conditions, program, threads, title
 from mlplatform.warm.client import FORKED, JOB_PREFIX, SILENCE_SECONDS, START, Cold, receive, send
 from mlplatform.warm.imports import Record, import_in_background
 from mlplatform.warm.notes import DRIVERS
@@ -131,13 +131,15 @@ def _start(template: Template, connection: socket.socket, module_path: ModulePat
         program.set_dumpable(True)
         os.setsid()
         connection, lifeline, report = program.inherit(request, connection, files, template.record.exported)
-        started = Program(list(request["arguments"]), report, template.preloaded)
+        started = Program(list(request["arguments"]), report, template)
         folders = started.module_path(environment)
-        if found := conditions.shadow(template.record, folders):
+        if found := conditions.shadow(template.known, folders):
             raise Cold(f"{found} comes before a package that is loaded")
         module_path.apply(folders)
         program.open_standard_streams(started.unbuffered or bool(environment.get("PYTHONUNBUFFERED")))
-        program.apply_threads(environment)
+        # Ray sets the number of its workers with their first task.
+        if template.name == DRIVERS or threads.NUMBER in environment:
+            threads.resize(environment)
         program.draw_new_seeds(template.record.unseeded)
         if template.name == DRIVERS:
             # Ray gives its workers titles of their own.

@@ -27,13 +27,23 @@ def difference(record: Record, ours: Mapping[str, str], theirs: Mapping[str, str
     return None
 
 
-def shadow(record: Record, folders: list[str]) -> str | None:
-    """Return a path in the program's folders that a cold start would import, and a warm one would not."""
-    loaded = {name.partition(".")[0] for name in sys.modules} | record.missing | {"sitecustomize", "usercustomize"}
-    loaded -= {"__main__"}
+def known(record: Record) -> frozenset[str]:
+    """Return the top-level modules that are loaded, that were looked for in vain, or that Python looks for at start."""
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    return frozenset(loaded | record.missing | {"sitecustomize", "usercustomize"}) - {"__main__"}
+
+
+def shadow(known: frozenset[str], folders: list[str]) -> str | None:
+    """Return a path in the program's folders that a cold start would import, and a warm one would not.
+
+    Args:
+        known: modules as `known` returns them, from the template: a forked process that went through all modules would
+            copy the memory that it shares with the template.
+        folders: of the program.
+    """
     for folder in folders:
         found = _importable(folder)
-        for name in found.keys() & loaded:
+        for name in known.intersection(found):
             if not _is_where(name, found[name]):
                 return found[name]
     return None

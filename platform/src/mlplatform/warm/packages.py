@@ -27,6 +27,8 @@ _BASE = (
     "colorful",
     "jsonschema",
     "msgpack",
+    "pyarrow.json",
+    "pydantic.v1",
     "rich.console",
     "mlflow.system_metrics.system_metrics_monitor",
     "mlplatform.tracking.run",
@@ -48,6 +50,7 @@ _CORE = (
     FORK,
     "ray._private.worker",
     "ray._private.node",
+    "ray._private.arrow_serialization",
     "ray._private.async_compat",
     "ray._private.runtime_env.setup_hook",
     "ray.dag",
@@ -91,7 +94,7 @@ OF_JOBS = Packages(
 """Of a node that runs jobs."""
 
 OF_HEAD = Packages(
-    base=("numpy", "pandas", "pyarrow.fs", "jsonschema", "msgpack", "pydantic"),
+    base=("numpy", "pandas", "pyarrow.fs", "pyarrow.json", "jsonschema", "msgpack", "pydantic", "pydantic.v1"),
     driver=(),
     worker=(*_CORE, "ray.train.v2._internal.execution.controller.placement_group_cleaner"),
 )

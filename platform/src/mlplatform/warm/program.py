@@ -20,10 +20,12 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from mlplatform.warm.client import F_SETSIG, Cold, limits, read
+from mlplatform.warm.template import Template
 
 _PR_SET_DUMPABLE = 4
 
@@ -41,18 +43,20 @@ class Program:
     Args:
         arguments: as on the command line, without the executable.
         report: file to which the exit code is written, for a client whose template has died.
-        preloaded: modules that are not the program's.
+        template: whose modules are not the program's.
 
     Raises:
         Cold: options other than `-u`, or a program that is read from the standard input, or that is not source code.
         OSError: the script cannot be read.
     """
 
-    def __init__(self, arguments: list[str], report: int, preloaded: set[str]) -> None:
+    def __init__(self, arguments: list[str], report: int, template: Template) -> None:
         self.arguments = arguments
         self.status = 0
         self._report = report
-        self._preloaded = preloaded
+        # Not freed when its caller returns, either: its records are in memory that is shared with the template, and
+        # each page is copied when it is first written to.
+        self._template = template
         self.unbuffered = False
         rest = list(arguments)
         while rest and rest[0] == "-u":
@@ -133,7 +137,7 @@ class Program:
             atexit._run_exitfuncs()
         status = _flush(self.status)
         # Open files are flushed, and finalizers of the program's objects run.
-        for name in [name for name in sys.modules if name not in self._preloaded and name != "__main__"]:
+        for name in self._imported():
             sys.modules.pop(name)
         namespace = vars(sys.modules.pop("__main__", types.ModuleType("__main__")))
         for name in [name for name in namespace if name != "__builtins__"]:
@@ -148,6 +152,13 @@ class Program:
         with contextlib.suppress(OSError):
             os.write(self._report, bytes([status & 0xFF]))
         os._exit(status)
+
+    def _imported(self) -> list[str]:
+        """Return the program's modules: the latest ones. Even to read the names of all would copy shared memory."""
+        preloaded = self._template.preloaded
+        last = next(reversed(preloaded), None)
+        latest = takewhile(lambda name: name != last, reversed(sys.modules))
+        return [name for name in latest if name not in preloaded and name != "__main__"]
 
 
 def set_environment(environment: Mapping[str, str], exported: Mapping[str, str]) -> None:
@@ -243,22 +254,6 @@ class ModulePath:
         # Ray's import adds one.
         added = [entry for entry in sys.path if entry not in self._initial]
         sys.path[:] = [*dict.fromkeys(added), first, *dict.fromkeys([*extra, *self._startup])]
-
-
-def apply_threads(environment: Mapping[str, str]) -> None:
-    """Resize the thread pools that read OMP_NUM_THREADS when they were loaded."""
-    wanted = environment.get("OMP_NUM_THREADS", "")
-    if not wanted.isdecimal():
-        return
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(int(wanted))
-    if sys.modules.get("numpy"):
-        variables = dict(os.environ)
-        from threadpoolctl import threadpool_limits
-
-        # Its import sets KMP_DUPLICATE_LIB_OK, which the program's children would inherit.
-        set_environment(variables, {})
-        threadpool_limits(int(wanted))
 
 
 def draw_new_seeds(unseeded: Iterable[random.Random]) -> None:

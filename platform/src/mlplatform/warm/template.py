@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from mlplatform.warm import conditions, threads
 from mlplatform.warm.client import WAITING, Cold, peer_user, read, send
 from mlplatform.warm.imports import Record, Sources, import_all, recorded
 
@@ -82,11 +83,19 @@ class Template:
         self.environment = dict(environment)
         self.idle_seconds = idle_seconds
         self._is_base = origin is None
+        self._origin = origin
+        """Not freed in this process, which would copy the memory that both share."""
+
         self._pid: int = os.getpid()
         self._parent: int = origin._pid if origin else os.getppid()
         self.record: Record = origin.record if origin else Record()
         self.sources: Sources = origin.sources if origin else Sources()
-        self.preloaded: set[str] = set()
+        self.preloaded: dict[str, None] = {}
+        """Modules that this process has loaded, in their order."""
+
+        self.known: frozenset[str] = frozenset()
+        """Top-level modules that are loaded, or were looked for in vain."""
+
         self.names: set[str] = set()
         """Names (`/proc/<pid>/comm`, 15 bytes) that its programs had when they ended."""
 
@@ -129,9 +138,11 @@ class Template:
         since = _STARTED if self._is_base else time.time()
         with recorded(self.record, self._show_progress):
             loader(modules)
+        threads.shrink()
         check_forkable()
         self.sources.add_loaded(since)
-        self.preloaded = set(sys.modules)
+        self.preloaded = dict.fromkeys(sys.modules)
+        self.known = conditions.known(self.record)
         gc.collect()
         gc.freeze()
 
@@ -321,9 +332,9 @@ def check_forkable(devices: tuple[str, ...] = DEVICES) -> None:
     Args:
         devices: beginnings of paths that may not be open.
     """
-    threads = [thread.name for thread in threading.enumerate()]
-    if len(threads) > 1:
-        raise RuntimeError(f"The imports have left threads running: {', '.join(threads[1:])}.")
+    running = [thread.name for thread in threading.enumerate()]
+    if len(running) > 1:
+        raise RuntimeError(f"The imports have left threads running: {', '.join(running[1:])}.")
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if (target := str(entry.readlink())).startswith(devices):
