@@ -218,6 +218,12 @@ def test_own_modules_are_imported(warm: Warm, tmp_path: Path) -> None:
     assert_same(warm, tmp_path, arguments, environment={"PYTHONPATH": f"{tmp_path}/modules:relative:"})
 
 
+@pytest.mark.parametrize("then", ["", "import json, sys; del sys.modules['json']; import json"])
+def test_objects_of_own_modules_are_finalized(then: str, warm: Warm, tmp_path: Path) -> None:
+    script(tmp_path, "class Left:\n    def __del__(self): print('finalized')\nleft = Left()", "helper.py")
+    assert_same(warm, tmp_path, [script(tmp_path, f"import helper\n{then}")])
+
+
 def test_open_files_are_inherited(warm: Warm, tmp_path: Path) -> None:
     program = [script(tmp_path, "import os; print(os.read(9, 5), sorted(map(int, os.listdir('/proc/self/fd')))[:4])")]
     (tmp_path / "data").write_text("whole")
