@@ -114,8 +114,8 @@ def answers_strangers(stack: Stack) -> bool:
             return False
 
 
-def show_no_secret(host: SecondHost) -> None:
-    """Assert that neither what the first host adds for others nor a container of the second one shows a secret."""
+def assert_no_secret_visible(host: SecondHost) -> None:
+    """Assert that no secret is visible in the second host's containers, or in the first host's services for it."""
     first = host.stack
     assert not leaks(first.root / "secrets", shown_by(of_services(first, "hub", "copies")))
     running = json.loads(host.docker("inspect", *host.docker("ps", "--quiet").stdout.split()).stdout)
@@ -170,7 +170,7 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         wait_for(lambda: health(hub, address) == {"up"}, "metrics of the second host", 60)
         assert "second\t10.213." in hub.make("hosts").stdout
         assert not answers_strangers(hub)
-        show_no_secret(host)
+        assert_no_secret_visible(host)
 
         wait_for(lambda: hub.execute("hub", "cat", "/hub/endpoints.json").stdout != "{}", "a recorded endpoint", 30)
         # Whole seconds: a comparison with the time of the crash would miss a session within the same second.
