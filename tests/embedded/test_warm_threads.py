@@ -45,10 +45,10 @@ def variables(number: str | None) -> dict[str, str]:
 def test_pools_have_the_same_sizes_as_after_cold_start(number: str | None, warm: Warm) -> None:
     environment = {**inherited(), **variables(number)}
     _threads, exported, cold = pools([sys.executable], environment)
-    assert not exported
-    _threads, exported, started_warm = pools(warm.command([]), warm.environment(variables(number)))
+    _threads, also_exported, started_warm = pools(warm.command([]), warm.environment(variables(number)))
     assert warm.reasons()[-1] is None
-    assert not exported
+    # A test before this one may have set it here, where all processes inherit it.
+    assert also_exported == exported
     # The template has loaded more libraries than the program.
     assert {name: started_warm[name] for name in cold} == cold
     assert "torch" in cold
