@@ -14,7 +14,7 @@ from mlplatform.compat import mlflow_server
 from mlplatform.compat.mlflow_stores import Signing
 from mlplatform.compat.mlflow_tokens import Tokens
 from mlplatform.files import checksums
-from mlplatform.services.mlflow_pages import GuardedPages
+from mlplatform.services.mlflow_pages import GuardedPages, for_own_pages
 from mlplatform.settings.environment import provide_secret
 from mlplatform.settings.job import Settings
 
@@ -33,7 +33,8 @@ def create_app() -> Any:
     key = settings.mlflow_signing_key_file.read_bytes().strip()
     signing = Signing(key, lambda text: checksums.digest(checksums.parse(text)))
     tokens = Tokens(settings.mlflow_tokens_uri)
-    return GuardedPages(mlflow_server.authenticated_app("prometheus", "person", "gateway", signing, tokens))
+    app = mlflow_server.authenticated_app("prometheus", "person", "gateway", signing, tokens)
+    return GuardedPages(for_own_pages(app))
 
 
 def create_local_app() -> Any:

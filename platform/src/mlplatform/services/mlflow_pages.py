@@ -1,12 +1,16 @@
-"""Security headers on every answer of the MLflow server, and 429 after too many failed log-ins.
+"""Guards around the MLflow server: foreign origins, its assistant, security headers, and failed log-ins.
 
-An ASGI application around MLflow's, because MLflow serves some of its routes by Flask and others past it.
+ASGI applications around MLflow's, because MLflow serves some of its routes by Flask and others past it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from starlette.responses import PlainTextResponse
+
+from mlplatform.origins import foreign_origin
 from mlplatform.throttle import LoginThrottle, throttled_text
 
 _HEADERS = {
@@ -15,6 +19,27 @@ _HEADERS = {
     b"referrer-policy": b"same-origin",
     b"content-security-policy": b"frame-ancestors 'self'; object-src 'none'; base-uri 'self'",
 }
+
+_ASSISTANT = re.compile(r"(/ajax-api|/api)/[0-9.]+/mlflow/assistant(/|$)")
+
+
+def for_own_pages(app: Any) -> Any:
+    """Return an ASGI application that refuses every request of pages of another origin, and MLflow's assistant.
+
+    MLflow 3.17 accepts changes by any page of any port of `localhost`, with the browser's credentials, and its
+    assistant runs commands as the server's user for whoever connects from loopback. No setting changes either.
+    """
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        refusal = None
+        if scope["type"] in ("http", "websocket"):
+            if (origin := foreign_origin(scope["headers"])) is not None:
+                refusal = f"Pages of {origin!r} may not use MLflow; open its own address."
+            elif _ASSISTANT.match(scope["path"]):
+                refusal = "MLflow's assistant is off here, because it runs commands on the server."
+        await (PlainTextResponse(refusal, 403) if refusal else app)(scope, receive, send)
+
+    return guarded
 
 
 class GuardedPages:

@@ -29,6 +29,7 @@ from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
 from mlplatform.gateway.people.principal import SHARED, Principal
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.tokens import PREFIX, Tokens
+from mlplatform.origins import foreign_origin
 from mlplatform.secret_folder import PATH as ATTEMPT_SECRETS
 from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
 
@@ -284,20 +285,12 @@ def _cross_site(scope: Scope) -> Response | None:
 
 def _foreign(scope: Scope) -> Response | None:
     """Return the refusal of a page of another origin that opens a WebSocket, or changes something with a cookie."""
-    headers = Headers(scope=scope)
-    origin = headers.get("origin")
-    if origin is None or _same_host(origin, headers.get("host", "")):
+    origin = foreign_origin(scope["headers"])
+    if origin is None:
         return None
-    if scope["type"] == "websocket" or (scope["method"] not in _BROWSERS_MAY and "cookie" in headers):
-        return PlainTextResponse(f"Pages of {origin[:200]!r} may not use the gateway; open its own address.", 403)
+    if scope["type"] == "websocket" or (scope["method"] not in _BROWSERS_MAY and "cookie" in Headers(scope=scope)):
+        return PlainTextResponse(f"Pages of {origin!r} may not use the gateway; open its own address.", 403)
     return None
-
-
-def _same_host(origin: str, host: str) -> bool:
-    """Return whether an origin is the address to which a request was sent; a TLS proxy may have changed the scheme."""
-    scheme, _, origin_host = origin.lower().partition("://")
-    port = {"http": ":80", "https": ":443"}.get(scheme)
-    return port is not None and origin_host.removesuffix(port) == host.lower().removesuffix(port)
 
 
 def _only_reads(scope: Scope) -> bool:
