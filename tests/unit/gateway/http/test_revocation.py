@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from peopled import as_person
-from ray_head import BOUND_S, Head, served, talking
+from ray_head import BOUND_S, NO_TLS, Head, served, talking
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -40,10 +40,16 @@ def token(engine: Engine) -> str:
 
 
 @pytest.fixture
-def gateway(engine: Engine, head: Head) -> Iterator[str]:
+def shared() -> list[str]:
+    """The shared token, with the former ones before it."""
+    return ["shared"]
+
+
+@pytest.fixture
+def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
     """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
     tokens = Tokens(engine, cache_seconds=0)
-    check, sessions = TokenCheck(lambda: "shared", tokens=tokens), Sessions(engine, lambda: "shared", tokens)
+    check, sessions = TokenCheck(lambda: shared[-1], tokens=tokens), Sessions(engine, lambda: shared[-1], tokens)
     app = Starlette(routes=[*http_sessions.routes(check, sessions), Mount("/", ReverseProxy(head.address))])
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
@@ -95,6 +101,32 @@ def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) ->
         with pytest.raises(ConnectionClosed):
             socket.recv(BOUND_S)
         assert "session of ada has ended" in (socket.close_reason or "")
+
+
+def test_stream_of_the_shared_tokens_session_ends_with_the_log_out(gateway: str) -> None:
+    session = httpx.post(f"{gateway}{LOGIN}", headers={"Authorization": "Bearer shared"}, verify=NO_TLS).cookies[COOKIE]
+    with (
+        httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S, verify=NO_TLS) as browser,
+        browser.stream("GET", "/halting") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines) == "first"
+        assert httpx.post(f"{gateway}{LOGOUT}", cookies={COOKIE: session}, verify=NO_TLS).status_code == 303
+        with pytest.raises(httpx.RemoteProtocolError):
+            next(lines)
+
+
+@pytest.mark.parametrize("logged_in", [False, True], ids=["token", "session"])
+def test_stream_of_the_shared_token_ends_with_its_rotation(gateway: str, shared: list[str], logged_in: bool) -> None:
+    given = {"Authorization": f"Bearer {shared[-1]}"}
+    if logged_in:
+        given = {"Cookie": f"{COOKIE}={httpx.post(f'{gateway}{LOGIN}', headers=given, verify=NO_TLS).cookies[COOKIE]}"}
+    with talking(gateway, additional_headers=given) as socket:
+        assert socket.recv(BOUND_S)
+        shared.append("another")
+        with pytest.raises(ConnectionClosed):
+            socket.recv(BOUND_S)
+        assert socket.close_code == 1008
 
 
 def test_request_of_valid_token_lasts(gateway: str, token: str) -> None:

@@ -176,6 +176,23 @@ def test_session_may_not_change_anything_from_browser(browser: httpx.Client) -> 
     assert browser.post("/api/jobs/", json={"entrypoint": "true"}).status_code == 405
 
 
+def test_session_may_not_change_anything_from_program(browser: httpx.Client) -> None:
+    cookie, url = {"Cookie": f"{COOKIE}={log_in(browser)}"}, f"{browser.base_url}{ECHO}"
+    for headers in (cookie, {**cookie, "User-Agent": "curl/8"}, {**cookie, "X-HTTP-Method-Override": "GET"}):
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"):
+            answer = httpx.request(method, url, headers=headers, verify=NO_TLS)
+            assert (answer.status_code, "send the token itself" in answer.text) == (405, True)
+        for method in ("GET", "HEAD"):
+            assert httpx.request(method, url, headers=headers, verify=NO_TLS).status_code == 200
+
+
+def test_page_of_another_origin_may_not_log_browser_in(browser: httpx.Client) -> None:
+    for origin in ("http://evil.example", "http://127.0.0.1:1", "null", "https://localhost"):
+        answer = browser.post(LOGIN, headers={**AUTHORIZED, "Origin": origin})
+        assert (answer.status_code, "may not use the gateway" in answer.text) == (403, True)
+        assert "set-cookie" not in answer.headers
+
+
 def test_other_origins_may_not_end_session(browser: httpx.Client) -> None:
     log_in(browser)
     for origin in ("http://evil.example", "http://127.0.0.1:1", "null", f"{browser.base_url}".replace("http", "ftp")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +75,32 @@ def test_revocation_by_another_gateway_takes_effect_after_the_cache(engine: Engi
     # Of a request that lasts, the token is checked this often.
     assert CACHE_SECONDS <= 30
     assert CACHE_SECONDS + CHECK_SECONDS < 60
+
+
+def test_token_that_is_revoked_while_it_is_read_is_not_remembered(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, tokens = alice(engine), Tokens(engine)
+    people, find = People(engine, tokens.forget), tokens._find
+    ends = [
+        lambda: tokens.revoke(token.split("_")[1], PLATFORM),
+        lambda: people.remove("alice", PLATFORM),
+    ]
+    for end in ends:
+
+        async def read_and_revoked(token_id: str, end: Callable[[], Coroutine[Any, Any, None]] = end) -> object:
+            found = await find(token_id)
+            await end()
+            return found
+
+        with Session(engine) as session, session.begin():
+            session.execute(update(TokenRow).values(revoked=None))
+        tokens.forget()
+        with monkeypatch.context() as patch:
+            patch.setattr(tokens, "_find", read_and_revoked)
+            do(tokens.check(token))
+        with pytest.raises(TokenError, match="was revoked"):
+            do(tokens.check(token))
 
 
 def test_known_token_is_accepted_without_database(engine: Engine) -> None:

@@ -177,10 +177,10 @@ class TokenAuth:
     """ASGI middleware that accepts requests with the token or an open session, and reads of the open paths.
 
     Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, 429 after ten
-    of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a browser's
-    request that changes something (Ray's CSRF guard). The handshake of a WebSocket is checked in the same way. What
-    comes after sees the shared token instead of the session or of a person's token, and the `Principal`. A browser that
-    opens a page of ours is sent to the login page. A person's requests that last end with the token and the session.
+    of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a request of a
+    browser (Ray's CSRF guard) or with a session that changes something. The handshake of a WebSocket is checked in the
+    same way. What comes after sees the shared token instead of the session or of a person's token, and the `Principal`.
+    A browser that opens a page of ours is sent to the login page. Requests that last end with their token or session.
 
     Args:
         check: check of the token.
@@ -216,18 +216,20 @@ class TokenAuth:
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
         refusal = refusal or _cross_site(scope)
         app = refusal or self._app
-        if refusal is None and principal_of(scope).token_id:
+        if refusal is None and (principal_of(scope).administrator or principal_of(scope).token_id):
             app = until_refused(app, lambda: self._again(scope), self._check_seconds)
         await app(scope, receive, send)
 
     async def _again(self, scope: Scope) -> None:
-        """Check the person of a request that lasts, and the session; raise TokenError if either has ended."""
-        principal, session_id = principal_of(scope), _session_in(Headers(scope=scope))
-        await self._check.again(principal)
-        if self._sessions is None or session_id is None or scope.get(_KIND) != "session":
-            return
-        if await self._sessions.holder(session_id) is None:
-            raise TokenError(f"This session of {principal.person} has ended; log in again.")
+        """Check the credential of a request that lasts again; raise TokenError if it has ended."""
+        principal, headers = principal_of(scope), Headers(scope=scope)
+        if principal.token_id:
+            await self._check.again(principal)
+        if self._sessions is not None and scope.get(_KIND) == "session":
+            if await self._sessions.holder(_session_in(headers) or "") is None:
+                raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
+        elif not principal.token_id and not _equal(headers["authorization"], self._check.token()):
+            raise TokenError("The shared token was replaced; send the request again with the new one.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
@@ -276,19 +278,26 @@ def _malformed(scope: Scope) -> Response | None:
 
 
 def _cross_site(scope: Scope) -> Response | None:
-    """Return the refusal of a browser's request that changes something."""
+    """Return the refusal of a request that changes something, and is a browser's or has a session for a credential.
+
+    A session only reads, whatever the headers: every server on the browser's host gets its cookie, on any port.
+    """
     method = scope.get("method", "GET")  # a WebSocket has none and begins as a GET
-    if method in _BROWSERS_MAY or scope["path"] in BROWSERS_POST or not is_browser(Headers(scope=scope)):
+    if scope["path"] in BROWSERS_POST:
         return None
-    return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
+    if method not in _BROWSERS_MAY and is_browser(Headers(scope=scope)):
+        return PlainTextResponse(f"'{method}' method not allowed for browser traffic.", 405)
+    if method not in ("GET", "HEAD") and scope.get(_KIND) == "session":
+        return PlainTextResponse(f"'{method}' method not allowed for sessions; send the token itself.", 405)
+    return None
 
 
 def _foreign(scope: Scope) -> Response | None:
-    """Return the refusal of a page of another origin that opens a WebSocket, or changes something with a cookie."""
+    """Return the refusal of a page of another origin that opens a WebSocket, logs in or out, or sends a cookie along."""
     origin = foreign_origin(scope["headers"])
-    if origin is None:
+    if origin is None or scope.get("method", "") in _BROWSERS_MAY:
         return None
-    if scope["type"] == "websocket" or (scope["method"] not in _BROWSERS_MAY and "cookie" in Headers(scope=scope)):
+    if scope["type"] == "websocket" or scope["path"] in BROWSERS_POST or "cookie" in Headers(scope=scope):
         return PlainTextResponse(f"Pages of {origin!r} may not use the gateway; open its own address.", 403)
     return None
 

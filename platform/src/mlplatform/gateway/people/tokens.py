@@ -89,6 +89,7 @@ class Tokens:
         self.engine = engine
         self._cache_seconds = cache_seconds
         self._known: dict[str, _Known] = {}
+        self._changes = 0
 
     async def check(self, token: str) -> Principal:
         """Return the owner of a token.
@@ -116,6 +117,7 @@ class Tokens:
     def forget(self) -> None:
         """Read all tokens and memberships again when they are used next."""
         self._known.clear()
+        self._changes += 1
 
     async def exchange(self, code: str, address: str, instead_of: str = "") -> NewToken:
         """Return a new token for a code, which is then used up.
@@ -130,7 +132,7 @@ class Tokens:
             NameTakenError: the other token is of somebody else; the code remains valid.
         """
         issued = await self._exchange(code, address, instead_of)
-        self._known.pop(instead_of, None)
+        self.forget()
         return issued
 
     async def revoke(self, token_id: str, actor: Actor, person: str | None = None) -> None:
@@ -145,7 +147,7 @@ class Tokens:
             NoSuchNameError: the token does not exist.
         """
         await self._revoke(token_id, actor, person)
-        self._known.pop(token_id, None)
+        self.forget()
 
     @transaction
     def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
@@ -157,6 +159,7 @@ class Tokens:
         known = self._known.get(token_id)
         if known is not None and time.monotonic() - known.read < self._cache_seconds:
             return known
+        changes = self._changes
         try:
             found = await self._find(token_id)
         except UnreachableError:
@@ -164,8 +167,8 @@ class Tokens:
             if known is None:
                 raise
             return known
-        # Ids that do not exist are not remembered: they would fill the memory.
-        if found is not None:
+        # Ids that do not exist are not remembered: they would fill the memory. Nor is what was read during a change.
+        if found is not None and changes == self._changes:
             self._known[token_id] = found
         return found
 
