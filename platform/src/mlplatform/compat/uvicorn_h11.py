@@ -1,7 +1,7 @@
 """A bound on the time in which a client must send a request's headers; seen in uvicorn 0.54.0.
 
-uvicorn closes idle connections after a response only: 300 half-sent requests were all open after 75 s. It has no
-setting for it, but accepts a subclass of its protocol.
+uvicorn closes idle connections after a response only: 300 half-sent requests were all open after 75 s, and those whose
+body trickled in after the response for ever. It has no setting for it, but accepts a subclass of its protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class BoundedHeaders(H11Protocol):
-    """HTTP protocol that closes a connection whose next request's headers are incomplete for `HEADER_SECONDS`."""
+    """HTTP protocol that closes a connection whose next request's headers are incomplete for `HEADER_SECONDS`.
+
+    The time also runs for the rest of a body that the response did not wait for.
+    """
 
     HEADER_SECONDS = 30.0
 
@@ -28,7 +31,8 @@ class BoundedHeaders(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, and wait for the rest of the headers if they are incomplete."""
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        answered_early = self.conn.their_state is h11.SEND_BODY and self.cycle and self.cycle.response_complete
+        if self.conn.their_state is h11.IDLE or answered_early:
             self._await_headers()
         else:
             self._stop_waiting()

@@ -131,6 +131,12 @@ def test_old_packages_without_job_are_unused(packages: Packages, root: Path) -> 
     assert not packages.was_requested(names[0])
 
 
+def test_names_of_missing_packages_are_not_remembered(client: httpx.Client, packages: Packages) -> None:
+    names = [f"_ray_pkg_{number:032x}.zip" for number in range(50)]
+    assert {client.get(f"/api/packages/gcs/{name}").status_code for name in names} == {404}
+    assert not any(packages.was_requested(name) for name in names)
+
+
 def test_package_that_is_uploaded_again_is_kept_for_its_job(packages: Packages, root: Path) -> None:
     for _ in range(2):
         asyncio.run(packages.put(NAME, pieces(b"x")))

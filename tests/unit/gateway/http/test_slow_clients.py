@@ -16,11 +16,14 @@ import uvicorn
 from ray_head import BOUND_S, served
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from mlplatform.compat.uvicorn_h11 import BoundedHeaders
 from mlplatform.gateway import app
+from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.errors import error_response
 
 HEADER_SECONDS = 0.8
 """Enough for a client on a busy machine to send its headers."""
@@ -35,9 +38,23 @@ async def slow(request: Request) -> PlainTextResponse:
     return PlainTextResponse("done")
 
 
+async def whole(request: Request) -> Response:
+    try:
+        await request_body.whole(request.receive, 1 << 20, "send less", HEADER_SECONDS)
+    except RequestError as error:
+        return error_response(error)
+    return PlainTextResponse("done")
+
+
+async def refused(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("no token", 401)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with served(Starlette(routes=[Route("/", slow, methods=["GET", "POST"])]), http=Quick) as address:
+    routes = [Route("/", slow, methods=["GET", "POST"])]
+    routes += [Route(f"/{view.__name__}", view, methods=["POST"]) for view in (whole, refused)]
+    with served(Starlette(routes=routes), http=Quick) as address:
         yield address
 
 
@@ -62,6 +79,23 @@ def is_closed_while_sending(client: socket.socket) -> bool:
     return False
 
 
+def trickled(client: socket.socket) -> bytes:
+    """Send a body byte by byte until the server closes the connection; return what it answered."""
+    client.settimeout(0.05)
+    received, deadline = b"", time.monotonic() + BOUND_S
+    while time.monotonic() < deadline:
+        try:
+            client.sendall(b"x")
+            if not (part := client.recv(4096)):
+                return received
+            received += part
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return received
+    raise AssertionError(f"The connection is still open after {BOUND_S} s.")
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: gateway\r\nX-Slow: "])
 def test_connection_with_incomplete_headers_is_closed(server: str, sent: bytes) -> None:
     with connection(server) as client:
@@ -76,6 +110,7 @@ def test_gateways_program_serves_with_bound_on_headers(monkeypatch: pytest.Monke
     monkeypatch.setattr(logging.getLogger("httpx"), "setLevel", lambda level: None)
     monkeypatch.setattr(BoundedHeaders, "HEADER_SECONDS", HEADER_SECONDS)
     runpy.run_module("mlplatform.gateway", run_name="__main__")
+    assert 3000 <= given["limit_concurrency"] <= 10_000  # connections, of 20,000 descriptors and 768 MiB
     with (
         served(given["app"], **({"http": given["http"]} if "http" in given else {})) as address,
         connection(address) as client,
@@ -92,6 +127,20 @@ def test_incomplete_second_request_is_closed(server: str) -> None:
             received += client.recv(4096)
         client.sendall(b"GET / HTTP/1.1\r\nHost: gateway\r\nX-Slow: ")
         assert is_closed_while_sending(client)
+
+
+@pytest.mark.parametrize("path", ["/whole", "/refused"])
+def test_body_that_trickles_is_cut(server: str, path: str) -> None:
+    """As 200 log-ins with a byte every 20 s did, which were all open after 150 s."""
+    with connection(server) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\nHost: gateway\r\nContent-Length: 100000000\r\n\r\n".encode())
+        received = trickled(client)
+    assert received.startswith((b"HTTP/1.1 408", b"HTTP/1.1 401"))
+
+
+def test_connection_serves_again_after_early_answer(server: str) -> None:
+    with httpx.Client(base_url=server, timeout=BOUND_S, trust_env=False) as client:
+        assert [client.post("/refused", content=b"short").status_code for _ in range(3)] == [401] * 3
 
 
 def test_slow_answer_and_slow_body_are_not_cut(server: str) -> None:

@@ -12,6 +12,9 @@ from mlplatform.gateway.errors import BodyTooLargeError, ClientGoneError, Stalle
 SILENT_SECONDS = 30.0
 """Idle timeout of an upload; uvicorn itself would wait indefinitely."""
 
+WHOLE_SECONDS = 60.0
+"""Time for a body that fits into memory: single bytes would extend an idle timeout for ever."""
+
 
 async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> AsyncIterator[bytes]:
     """Yield the body of a request as it arrives.
@@ -36,20 +39,25 @@ async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> 
             yield message["body"]
 
 
-async def whole(receive: Receive, max_bytes: int, instead: str) -> bytes:
+async def whole(receive: Receive, max_bytes: int, instead: str, seconds: float = WHOLE_SECONDS) -> bytes:
     """Return the body of a request that fits into memory.
 
     Args:
         max_bytes: the size limit.
         instead: what to do instead of sending more; ends the error message.
+        seconds: time for all of it.
 
     Raises:
         BodyTooLargeError, StalledRequestError, ClientGoneError: the body exceeds the limit or did not arrive.
     """
     parts, size = [], 0
-    async for part in incoming(receive):
-        size += len(part)
-        if size > max_bytes:
-            raise BodyTooLargeError(f"The body is larger than {max_bytes / (1 << 20):g} MiB; {instead}.")
-        parts.append(part)
+    try:
+        with anyio.fail_after(seconds):
+            async for part in incoming(receive):
+                size += len(part)
+                if size > max_bytes:
+                    raise BodyTooLargeError(f"The body is larger than {max_bytes / (1 << 20):g} MiB; {instead}.")
+                parts.append(part)
+    except TimeoutError as error:
+        raise StalledRequestError(f"The request did not end within {seconds:g} s; send it again.") from error
     return b"".join(parts)

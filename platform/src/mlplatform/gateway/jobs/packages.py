@@ -83,8 +83,14 @@ class Packages:
     async def exists(self, name: str) -> bool:
         """Return whether a package is stored; if so, it is kept for a day."""
         key = _key(name)
-        self._asked_for[name] = time.monotonic()
-        return await self._stored(self._has, key)
+        self._asked_for[name] = time.monotonic()  # before the check, so that `delete` keeps what is found
+        found = False
+        try:
+            found = await self._stored(self._has, key)
+        finally:
+            if not found:  # names that do not exist would fill the memory
+                self._asked_for.pop(name, None)
+        return found
 
     async def put(
         self,
