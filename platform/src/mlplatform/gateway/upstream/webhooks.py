@@ -17,6 +17,9 @@ _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _ANSWER_SECONDS = 15.0
 """Time for the whole answer, of which each part may come just before the timeout."""
 
+_IPV6, _6TO4 = ipaddress.ip_network("2000::/3"), ipaddress.ip_network("2002::/16")
+"""Addresses that IANA assigns to hosts, and those of them that hold an IPv4 address, be it a private one."""
+
 
 class WebhookSender:
     """Client for people's webhooks.
@@ -73,9 +76,17 @@ class WebhookSender:
         except OSError as error:
             raise SettingsError(f"The host of the webhook, {url.host}, is unknown ({error.strerror}).") from error
         numbers = [str(entry[4][0]) for entry in found]
-        if not self._private and not all(ipaddress.ip_address(number).is_global for number in numbers):
+        if not self._private and not all(map(is_public, numbers)):
             raise SettingsError(
                 f"The host of the webhook, {url.host}, is in a private network; the administrator may allow that with "
                 "WEBHOOK_PRIVATE_ADDRESSES=true."
             )
         return url.copy_with(host=numbers[0]), url.host
+
+
+def is_public(number: str) -> bool:
+    """Return whether an address is that of a host of the internet, and none that a router translates (NAT64, 6to4)."""
+    address = ipaddress.ip_address(number)
+    if address.version == 6 and (address not in _IPV6 or address in _6TO4):
+        return False
+    return address.is_global and not address.is_multicast
