@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import sqlite3
 import tarfile
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, files, objects, restoring, saving, spool
+from mlplatform.services.backup import archive, databases, files, objects, restoring, saving, spool
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
@@ -156,6 +158,74 @@ def test_restored_file_never_leaves_its_folder(tmp_path: Path, path: str) -> Non
     with pytest.raises(StorageError):
         files.restore_entry(folder, {"kind": "file", "path": path, "uid": 0, "gid": 0, "mode": 0o600}, io.BytesIO())
     assert not (tmp_path / "out").exists()
+
+
+OWNER = {"uid": os.getuid(), "gid": os.getgid(), "mode": 0o644}
+
+
+def test_restored_file_gains_no_rights(tmp_path: Path) -> None:
+    files.restore_entry(tmp_path, {**OWNER, "kind": "file", "path": "tool", "mode": 0o6755}, io.BytesIO(b"#!"))
+    files.restore_entry(tmp_path, {**OWNER, "kind": "folder", "path": "shared", "mode": 0o3777}, io.BytesIO())
+    assert [(tmp_path / name).stat().st_mode & 0o7777 for name in ("tool", "shared")] == [0o755, 0o1777]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+@pytest.mark.parametrize("before", ["file", "folder", "link to a folder", "link to nothing"])
+def test_restored_entry_replaces_another_kind(tmp_path: Path, kind: str, before: str) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    for path in (folder, outside):
+        path.mkdir()
+    (outside / "kept").touch()
+    place = folder / "place"
+    if before == "folder":
+        (place / "deep").mkdir(parents=True)
+    elif before == "file":
+        place.touch()
+    else:
+        place.symlink_to(outside if before == "link to a folder" else "nothing")
+    meta = {**OWNER, "kind": kind, "path": "place", **({"target": "elsewhere"} if kind == "link" else {})}
+    files.restore_entry(folder, meta, io.BytesIO(b"content"))
+    assert (place.is_symlink(), place.is_dir(), place.is_file()) == (kind == "link", kind == "folder", kind == "file")
+    assert (outside / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "meta"),
+    [
+        ("workspace/a", {}),
+        ("workspace/a", {"kind": "file", **OWNER}),
+        ("workspace/a", {"kind": "file", "path": 7, **OWNER}),
+        ("workspace/a", {"kind": "file", "path": "a\0b", **OWNER}),
+        ("workspace/.", {"kind": "file", "path": ".", **OWNER}),
+        ("workspace/.", {"kind": "link", "path": "./", "target": "/", **OWNER}),
+        ("workspace/a", {"kind": "link", "path": "a", **OWNER}),
+        ("workspace/a", {"kind": "device", "path": "a", **OWNER}),
+        ("workspace/a", {"kind": "file", "path": "a", **OWNER, "mode": "0644"}),
+        ("workspace/a", {"kind": "file", "path": "a", "uid": 0, "gid": 0}),
+        ("workspace/a", {"kind": "file", "path": "../a", **OWNER}),
+        ("grafana/grafana.db", {"kind": "file", "path": "grafana.db", "folder": {"uid": 0}, **OWNER}),
+        ("objects/ray/a", {"key": "a"}),
+        ("objects/ray/a", {"bucket": "of-others", "key": "a"}),
+        ("settings/a/b", {}),
+        ("databases/postgres", {}),
+        ("unknown/a", {}),
+    ],
+)
+def test_backup_that_cannot_be_restored_is_rejected_before_anything_changes(
+    name: str, meta: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "known_revisions", dict)  # needs MLflow
+    output = io.BytesIO()
+    writer = Writer(output, Header("0.4.0", "", {}))
+    writer.add_bytes(name, b"", meta)
+    writer.close()
+
+    @contextmanager
+    def source() -> Iterator[IO[bytes]]:
+        yield io.BytesIO(output.getvalue())
+
+    with pytest.raises(StorageError):
+        restoring.verify(source)
 
 
 class Listing:

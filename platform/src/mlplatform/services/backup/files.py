@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -109,33 +110,61 @@ def _copied(path: Path, without: Mapping[str, str]) -> Iterator[IO[bytes]]:
             yield copy
 
 
-def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> None:
-    """Write a file, folder or link of a backup below a volume's folder.
+def check_entry(meta: dict[str, Any]) -> None:
+    """Check the metadata of a file, folder or link of a backup.
 
     Raises:
-        StorageError: its path leads out of the folder.
+        StorageError: they are not those of a backup, or the path leads out of its folder.
     """
-    path = _below(folder, meta["path"])
-    if meta["kind"] == "folder":
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            path.unlink()
-        path.mkdir(parents=True, exist_ok=True)
-    else:
+    kind, path, target = meta.get("kind"), meta.get("path"), meta.get("target", "-")
+    is_text = all(isinstance(text, str) and text and "\0" not in text for text in (path, target))
+    if kind not in ("file", "folder", "link") or not is_text or ("target" in meta) != (kind == "link"):
+        raise _invalid(meta)
+    if not all(map(_is_owner, (meta, meta.get("folder", meta)))):
+        raise _invalid(meta)
+    if (path, kind) != (".", "folder"):
+        checksums.check_paths([str(path)])
+        if Path(str(path)) == Path():
+            raise _invalid(meta)
+
+
+def _is_owner(owner: Any) -> bool:
+    """Return whether these are the values of `_owner`."""
+    names = ("uid", "gid", "mode")
+    return isinstance(owner, dict) and all(type(owner.get(name)) is int and 0 <= owner[name] < 2**31 for name in names)
+
+
+def _invalid(meta: dict[str, Any]) -> StorageError:
+    return StorageError(f"The backup has a file with invalid metadata {str(meta)[:500]}; do not use this backup.")
+
+
+def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> None:
+    """Write a file, folder or link of a backup below a volume's folder, in place of another kind that is there.
+
+    Raises:
+        StorageError: as `check_entry`.
+    """
+    check_entry(meta)
+    path, kind = _below(folder, meta["path"]), meta["kind"]
+    is_folder = path.is_dir() and not path.is_symlink()
+    if is_folder and kind != "folder":
+        shutil.rmtree(path)
+    elif not is_folder:
         path.unlink(missing_ok=True)
-        if meta["kind"] == "link":
-            path.symlink_to(meta["target"])
-        else:
-            with path.open("wb") as file:
-                while chunk := content.read(_CHUNK_BYTES):
-                    file.write(chunk)
+    if kind == "folder":
+        path.mkdir(parents=True, exist_ok=True)
+    elif kind == "link":
+        path.symlink_to(meta["target"])
+    else:
+        with path.open("wb") as file:
+            while chunk := content.read(_CHUNK_BYTES):
+                file.write(chunk)
     if "folder" in meta:
         _give(folder, meta["folder"])
     _give(path, meta)
 
 
 def _below(folder: Path, relative: str) -> Path:
-    if relative != ".":
-        checksums.check_paths([relative])
     path = folder / relative
     # A link of the backup, or one that was there before, must not lead a later file out of the volume.
     if not path.parent.resolve().is_relative_to(folder.resolve()) and relative != ".":
@@ -150,7 +179,7 @@ def _owner(status: os.stat_result) -> dict[str, int]:
 def _give(path: Path, owner: dict[str, Any]) -> None:
     os.chown(path, owner["uid"], owner["gid"], follow_symlinks=False)
     if not path.is_symlink():
-        path.chmod(owner["mode"])
+        path.chmod(owner["mode"] & 0o1777)  # without SUID and SGID
 
 
 def give_to_owner_of(folder: Path) -> None:
