@@ -1,7 +1,7 @@
 """A bound on the time in which a client must send a request's headers; seen in uvicorn 0.54.0.
 
 uvicorn closes idle connections after a response only: 300 half-sent requests were all open after 75 s, and those whose
-body trickled in after the response for ever. It has no setting for it, but accepts a subclass of its protocol.
+body trickled in after the response never ended. It has no setting for it, but accepts a subclass of its protocol.
 """
 
 from __future__ import annotations

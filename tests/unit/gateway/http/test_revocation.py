@@ -103,7 +103,7 @@ def test_request_of_a_session_ends_with_the_log_out(gateway: str, token: str) ->
         assert "session of ada has ended" in (socket.close_reason or "")
 
 
-def test_stream_of_the_shared_tokens_session_ends_with_the_log_out(gateway: str) -> None:
+def test_stream_of_shared_tokens_session_ends_with_log_out(gateway: str) -> None:
     session = httpx.post(f"{gateway}{LOGIN}", headers={"Authorization": "Bearer shared"}, verify=NO_TLS).cookies[COOKIE]
     with (
         httpx.Client(base_url=gateway, cookies={COOKIE: session}, timeout=BOUND_S, verify=NO_TLS) as browser,

@@ -13,7 +13,7 @@ SILENT_SECONDS = 30.0
 """Idle timeout of an upload; uvicorn itself would wait indefinitely."""
 
 WHOLE_SECONDS = 60.0
-"""Time for a body that fits into memory: single bytes would extend an idle timeout for ever."""
+"""Time for a body that fits into memory: single bytes would extend an idle timeout indefinitely."""
 
 
 async def incoming(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> AsyncIterator[bytes]:
