@@ -87,6 +87,21 @@ def test_prometheus_has_secrets_of_each_target(job: dict[str, Any]) -> None:
     assert {Path(file).name for file in files - {None}} <= set(SERVICES["prometheus"]["secrets"])
 
 
+def test_jobs_can_neither_flood_prometheus_nor_forge_metrics_of_alerts() -> None:
+    (ray,) = [job for job in JOBS if job["job_name"] == "ray"]
+    assert 10_000 <= ray["sample_limit"] <= 100_000
+    assert {name for name in ray if name.endswith("limit")} == {
+        *("body_size_limit", "sample_limit", "label_limit", "label_name_length_limit", "label_value_length_limit")
+    }
+    (rule,) = ray["metric_relabel_configs"]
+    assert (rule["source_labels"], rule["action"]) == (["__name__", "WorkerId"], "drop")
+    read = {name for alert in RULES for name in re.findall(r"\bray_\w+", alert["expr"])}
+    assert {"ray_cluster_active_nodes", "ray_node_disk_free", "ray_node_mem_used"} <= read
+    for name in read:  # Prometheus anchors the expression and joins the labels' values with a semicolon
+        assert re.fullmatch(rule["regex"], f"{name};0a1b"), name
+        assert not re.fullmatch(rule["regex"], f"{name};"), name
+
+
 @pytest.mark.parametrize("service", ["alertmanager", "postgres-exporter"])
 def test_service_without_login_of_its_own_requires_password(service: str) -> None:
     assert "--web.config.file=/run/secrets/metrics_web" in SERVICES[service]["command"]
