@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mlplatform.contract import TAG_END_REASON
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.gateway.upstream.mlflow import close_runs, jobs_with_open_runs, mlflow_client
+from mlplatform.gateway.upstream.mlflow import JobPages, close_runs, jobs_with_open_runs, mlflow_client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -164,3 +165,22 @@ def test_account_from_file_is_sent(tmp_path: Path) -> None:
     assert next(flow).headers["Authorization"].startswith("Basic ")
     assert read_mlflow_account(tmp_path / "account")[0] == "job"
     assert str(client._http.base_url) == "http://mlflow:8000/api/2.0/mlflow/"
+
+
+def test_page_of_job_is_a_run_of_its_owner(mlflow: Any, mlflow_address: str) -> None:
+    def claim(user: str, **tags: str) -> str:
+        body = {"experiment_id": "0", "user_id": user, "tags": [{"key": "mlflow.user", "value": "bob"}]}
+        body["tags"] += [{"key": f"mlplatform.{key}", "value": value} for key, value in tags.items()]
+        answer = httpx.post(f"{mlflow_address}/api/2.0/mlflow/runs/create", json=body)
+        return str(answer.json()["run"]["info"]["run_id"])
+
+    async def page(owner: str | None) -> str | None:
+        async with mlflow_client(mlflow_address) as client:
+            return await JobPages(client).run("taken-over", owner)
+
+    first = claim("alice", job_id="taken-over", role="job")
+    assert asyncio.run(page("bob")) is None
+    own = claim("bob", job_id="taken-over")
+    assert own in (asyncio.run(page("bob")) or "")
+    # A job of the shared token has no owner: everybody with the token may log for it.
+    assert first in (asyncio.run(page(None)) or "")

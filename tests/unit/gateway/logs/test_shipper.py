@@ -15,8 +15,11 @@ import pytest
 import uvicorn
 from shipping import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, run, until, until_log
 
+from mlplatform.gateway.logs import shipper as logs_shipper
+from mlplatform.gateway.logs import starts as logs_starts
 from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.shipper import LogShipper, ship
+from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings import environment as settings_environment
 from mlplatform.settings.gateway import GatewaySettings
 
@@ -346,6 +349,28 @@ def test_store_outage_leaves_lines_on_nodes(root: Path, gateway: Gateway, tmp_pa
         await until_log(gateway, "before\n" + lines.decode())
 
     run(gateway, root, scenario)
+
+
+def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (logs_shipper._NEWEST_FILES, logs_starts._NEWEST_LOGS) == (10_000, 1000)
+    monkeypatch.setattr(logs_shipper, "_NEWEST_FILES", 100)
+    monkeypatch.setattr(logs_starts, "_NEWEST_LOGS", 100)
+    folder, elsewhere = logs_of(root), logs_of(root, "ray-worker-1")
+    for index in range(140):
+        path = (folder / "old" if index % 2 else folder) / f"worker-{'ab' * 28}-02000000-{index}.out"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+        if index < 40:
+            os.utime(path, (time.time() - 60, time.time() - 60))
+        (root / "ray-worker-0" / f"starts-{index:016x}.jsonl").touch()
+    append(elsewhere / DRIVER, b"of another node\n")
+    client: Any = None  # nothing is sent
+    shipper = LogShipper(root, client)
+    assert shipper._list() == {"ray-worker-0", "ray-worker-1"}
+    assert len(shipper._files) == 101
+    listed = {file.path.rpartition("-")[2] for file in shipper._files.values() if "-02000000-" in file.path}
+    assert listed == {f"{index}.out" for index in range(40, 140)}
+    assert len(list(StartShipper(root, client)._logs())) == 100
 
 
 def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, tmp_path: Path) -> None:

@@ -77,9 +77,7 @@ def test_revocation_by_another_gateway_takes_effect_after_the_cache(engine: Engi
     assert CACHE_SECONDS + CHECK_SECONDS < 60
 
 
-def test_token_revoked_while_it_is_read_is_not_remembered(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_revoked_while_it_is_read_is_not_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     token, tokens = alice(engine), Tokens(engine)
     people, find = People(engine, tokens.forget), tokens._find
     ends = [

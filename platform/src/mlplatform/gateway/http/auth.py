@@ -293,7 +293,7 @@ def _cross_site(scope: Scope) -> Response | None:
 
 
 def _foreign(scope: Scope) -> Response | None:
-    """Return the refusal of a page of another origin that opens a WebSocket, logs in or out, or sends a cookie along."""
+    """Return the refusal of a page of another origin that opens a WebSocket, logs in or out, or sends a cookie."""
     origin = foreign_origin(scope["headers"])
     if origin is None or scope.get("method", "") in _BROWSERS_MAY:
         return None

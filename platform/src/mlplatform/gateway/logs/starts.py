@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,9 @@ from mlplatform.throttle import ThrottledWarning
 _PASS_SECONDS = 1.0
 
 _REQUEST_BYTES = 64 << 10
+
+_NEWEST_LOGS = 1000
+"""Logs per node that are looked at: each start of Ray makes one, and a job any number."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,4 +111,11 @@ class StartShipper:
     def _logs(self) -> Iterator[Path]:
         for node in self._root.iterdir():
             if node.is_dir():
-                yield from (path for path in sorted(node.glob("starts-*.jsonl")) if START_LOG.fullmatch(path.name))
+                found = (path for path in node.glob("starts-*.jsonl") if START_LOG.fullmatch(path.name))
+                yield from heapq.nlargest(_NEWEST_LOGS, found, key=_changed)
+
+
+def _changed(path: Path) -> float:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return path.stat(follow_symlinks=False).st_mtime
+    return 0.0

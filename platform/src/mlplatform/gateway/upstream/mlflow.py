@@ -124,20 +124,21 @@ class DeletedRuns:
 class JobPages:
     """Finds the pages of a job at MLflow, as paths below its address; None if there is none.
 
+    Any run may name the job in a tag. If the job has an owner, only runs that MLflow records as the owner's count.
     Every method raises UnreachableError or AccessError, as `close_runs` does.
     """
 
     def __init__(self, client: AsyncMlflowRest) -> None:
         self._client = client
 
-    async def run(self, job_id: str) -> str | None:
+    async def run(self, job_id: str, owner: str | None = None) -> str | None:
         """Return the page of a job's own run, or of the first run that its code has started."""
-        run = await self._run_of(job_id)
+        run = await self._run_of(job_id, owner)
         return f"#/experiments/{run['experiment_id']}/runs/{run['run_id']}" if run else None
 
-    async def model(self, job_id: str) -> str | None:
+    async def model(self, job_id: str, owner: str | None = None) -> str | None:
         """Return the page of the latest model version of a job's run, or else of a model that the run has logged."""
-        run = await self._run_of(job_id)
+        run = await self._run_of(job_id, owner)
         if run is None:
             return None
         query = {"filter": f"run_id = '{run['run_id']}'", "max_results": 1}
@@ -148,10 +149,11 @@ class JobPages:
         models = (await self._client.call("POST", "logged-models/search", logged)).get("models", [])
         return f"#/experiments/{run['experiment_id']}/models/{models[0]['info']['model_id']}" if models else None
 
-    async def _run_of(self, job_id: str) -> dict[str, Any] | None:
+    async def _run_of(self, job_id: str, owner: str | None) -> dict[str, Any] | None:
         if not _UNQUOTED.fullmatch(job_id):
             return None
         runs = await _runs(self._client, f"tags.`{TAG_JOB}` = '{job_id}'")
+        runs = [run for run in runs if owner in (None, run["info"].get("user_id"))]
         own = [run for run in runs if _tags(run).get(TAG_ROLE) == "job"]
         first = min(own or runs, key=lambda run: run["info"]["start_time"], default=None)
         return first["info"] if first else None

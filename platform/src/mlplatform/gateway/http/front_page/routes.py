@@ -125,21 +125,20 @@ class FrontPageRoutes:
         return response
 
     async def _run(self, request: Request) -> Response:
-        job_id = await self._job_of(request)
-        found = await self._pages.run(job_id) if self._pages else None
-        return self._at_mlflow(request, found, f"Job {job_id} has no run at MLflow.")
+        job = await self._job_of(request)
+        found = await self._pages.run(job.id, job.person) if self._pages else None
+        return self._at_mlflow(request, found, f"Job {job.id} has no run at MLflow.")
 
     async def _model(self, request: Request) -> Response:
-        job_id = await self._job_of(request)
-        found = await self._pages.model(job_id) if self._pages else None
-        return self._at_mlflow(request, found, f"Job {job_id} has logged no model.")
+        job = await self._job_of(request)
+        found = await self._pages.model(job.id, job.person) if self._pages else None
+        return self._at_mlflow(request, found, f"Job {job.id} has logged no model.")
 
-    async def _job_of(self, request: Request) -> str:
-        """Return the id of the job; raise ForbiddenError or NoSuchJobError if the person may not see its pages."""
-        job_id: str = request.path_params["job_id"]
-        if not principal_of(request.scope).administrator:
-            require(request.scope, Verb.METADATA, await self._job(job_id))
-        return job_id
+    async def _job_of(self, request: Request) -> JobRow:
+        """Return the job; raise ForbiddenError or NoSuchJobError if the person may not see its pages."""
+        job = await self._job(request.path_params["job_id"])
+        require(request.scope, Verb.METADATA, job)
+        return job
 
     def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
         if page is None or self._mlflow_port is None:
