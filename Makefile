@@ -117,6 +117,7 @@ format: .venv/light/ready  ## Format the code, apply safe fixes, and write the t
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
 	$(LIGHT)/python tests/structure.py
+	$(LIGHT)/python tests/official/facts.py
 	$(LIGHT)/lint-imports --no-cache --no-logo
 
 types: .venv/dev  ## Check types
@@ -150,9 +151,9 @@ soak: .venv/light/ready .venv/dev  ## Run the tests that CI leaves out and that 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
 
-lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in; UPGRADE=1: newest versions)
-	ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade)
-	$(if $(ONLY),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
+lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in, ONLY=images: pull those of others and compare them with tests/official/facts.toml; UPGRADE=1: newest versions)
+	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
+	$(if $(filter-out images,$(ONLY)),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
 
 sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ (ONLY=ray for one)
 	@$(CLI) stack sbom --only "$(ONLY)"

@@ -10,7 +10,9 @@ if [ -x /image/opt/venv/bin/python ]; then
     cyclonedx-py environment --pyproject /tmp/pyproject.toml --output-reproducible --output-file /parts/python.cdx.json \
         /image/opt/venv/bin/python
 fi
-if [ -x /image/usr/local/bin/minio ]; then
-    cyclonedx-gomod bin -json -output /parts/go.cdx.json /image/usr/local/bin/minio
-fi
+for program in minio caddy; do
+    if [ -x "/image/usr/local/bin/$program" ]; then
+        cyclonedx-gomod bin -json -output /parts/go.cdx.json "/image/usr/local/bin/$program"
+    fi
+done
 debsbom merge --sbom-type cdx --distro-name "$name" --distro-version "$version" --out "/out/$name" /parts/*.cdx.json

@@ -25,16 +25,17 @@ current() {
 # The folder in bases/ is named after the last part of the image's name. Images without a folder are skipped.
 build() {
   # Built under the tag alone: the digest in compose/images.lock is that of the official image.
-  local image=${1%%@*} name tag digest
+  local image=${1%%@*} name tag major digest
   name=${image%:*}
   name=${name##*/}
   tag=${image##*:}
-  tag=${tag#v}
+  major=${tag#v}
   [ -e "$here/bases/$name/Dockerfile" ] || return 0
   digest=$(cd "$here/bases/$name" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
   if current "$image" "$digest"; then return 0; fi
   echo "building $image" >&2
-  docker build --quiet --label "built-from=$digest" --build-arg "MAJOR=${tag%%[.-]*}" --tag "$image" "$here/bases/$name" >/dev/null ||
+  docker build --quiet --label "built-from=$digest" --build-arg "MAJOR=${major%%[.-]*}" --build-arg "TAG=$tag" \
+    --build-arg "GOPROXY=${GOPROXY:-}" --tag "$image" "$here/bases/$name" >/dev/null ||
     fail "could not build $image from tests/stack/bases/$name; the reason is above"
 }
 

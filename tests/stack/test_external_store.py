@@ -13,7 +13,7 @@ from host import CHECKOUT, Stack, run
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
 
-IMAGE, SERVER = "versity/versitygw:v1.2.0", "external-versitygw"
+IMAGE, SERVER = "versity/versitygw:v1.8.0", "external-versitygw"
 
 EXTERNAL = {
     "STACK_PREFIX": "external-",

@@ -70,7 +70,7 @@ def test_compose_starts_and_builds_from_locked_digests(pushed: str, tmp_path: Pa
     shutil.copytree(CHECKOUT / "compose", tmp_path / "compose")
     shutil.copytree(CHECKOUT / "images", tmp_path / "images")
     storage = tmp_path / "compose/storage.yaml"
-    storage.write_text(storage.read_text().replace("postgres:17.6-trixie", pushed))
+    storage.write_text(storage.read_text().replace("postgres:17.11-trixie", pushed))
     image_lock.lock(tmp_path)
     digest = image_lock.seen_digest(pushed)
     text = (tmp_path / image_lock.LOCK).read_text()
@@ -129,7 +129,7 @@ def test_cyclonedx_file_lists_packages_of_debian_and_python(checkout: Stack) -> 
         ("ray", "pypi//torch"),
         ("notebook", "pypi//jupyterlab"),
         ("minio", "golang/github.com/minio/minio"),
-        ("proxy", "deb/debian/caddy"),
+        ("proxy", "golang/github.com/caddyserver/caddy"),
         ("link", "deb/debian/wireguard-go"),
     ],
 )

@@ -14,7 +14,8 @@ LOCK = Path("compose/images.lock")
 
 _HEADER = """\
 # Digests of the images that others build; `make lock` writes this file, and Compose uses it for builds and starts.
-# unseen: its registry did not answer `make lock`, so the image is pinned by its tag only.
+# unseen: its registry did not answer `make lock`, so the image is pinned by its tag only. What is known of each, and from
+# where, is in tests/official/facts.toml; `make lock ONLY=images` compares the images with it.
 """
 
 # In the compose files and Dockerfiles: `name:tag${NAME_DIGEST:-}` and `name:tag${NAME_DIGEST}`.

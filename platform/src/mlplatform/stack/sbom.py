@@ -14,7 +14,7 @@ from mlplatform.stack.services import SERVICES
 
 FOLDER = "sbom"
 
-_GO = {"minio"}
+_GO = {"minio", "proxy"}
 """Images with a program that we compile from Go modules."""
 
 

@@ -22,9 +22,11 @@ setting() {
   unset "$file"
 }
 
-# It listens on its socket only, so that no client connects before the init scripts have finished.
-temporary_server() {
-  PGUSER=$POSTGRES_USER pg_ctl --pgdata "$PGDATA" --wait --options "-c listen_addresses=''" "$@" >/dev/null
+# It listens on its socket only, so that no client connects before the init scripts have finished. As in the official
+# image, it also gets the arguments of the server.
+start_temporary_server() {
+  PGUSER=$POSTGRES_USER pg_ctl --pgdata "$PGDATA" --wait \
+    --options "$(printf '%q ' "$@" -c listen_addresses= -p "${PGPORT:-5432}")" start >/dev/null
 }
 
 sql() {
@@ -65,7 +67,7 @@ initialise() {
 
   unname_user
 
-  temporary_server start
+  start_temporary_server "$@"
   [ "$POSTGRES_DB" = postgres ] ||
     sql --dbname postgres --set db="$POSTGRES_DB" <<<'CREATE DATABASE :"db";'
   for file in /docker-entrypoint-initdb.d/*; do
@@ -78,7 +80,7 @@ initialise() {
       *) echo "postgres: ignored, neither .sh nor .sql nor .sql.gz" ;;
     esac
   done
-  temporary_server --mode fast stop
+  pg_ctl --pgdata "$PGDATA" --wait --mode fast stop >/dev/null
   unset POSTGRES_PASSWORD
   echo "postgres: initialized, starting"
 }
@@ -91,6 +93,6 @@ if [ "${1:-}" = postgres ]; then
     exec setpriv --reuid=postgres --regid=postgres --init-groups -- "$0" "$@"
   fi
   chmod 700 "$PGDATA" || true
-  [ -s "$PGDATA/PG_VERSION" ] || initialise
+  [ -s "$PGDATA/PG_VERSION" ] || initialise "${@:2}"
 fi
 exec "$@"
