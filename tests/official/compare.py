@@ -2,8 +2,8 @@
 
     compare.py [--pull]   without it, the images are those that this host has
 
-Prints one line per difference. Which variables a program reads cannot be seen in an image, so that only the sources that
-the facts name tell.
+Prints one line per difference. Which variables a program reads cannot be seen in an image: for those, there are only
+the sources that the facts name.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class Files:
     def __init__(self, image: str) -> None:
         container = docker("create", image).strip()
         try:
-            with subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE) as export:
-                with tarfile.open(fileobj=export.stdout, mode="r|") as archive:
-                    self._found = {"/" + entry.name.strip("/"): entry for entry in archive}
+            with (
+                subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE) as export,
+                tarfile.open(fileobj=export.stdout, mode="r|") as archive,
+            ):
+                self._found = {"/" + entry.name.strip("/"): entry for entry in archive}
         finally:
             docker("rm", "--force", "--volumes", container)
 
@@ -125,7 +127,9 @@ def main() -> int:
         except subprocess.CalledProcessError as error:
             found = [f"it was not compared ({error.stderr.strip().splitlines()[-1]})"]
         failed |= bool(found)
-        print("\n".join(f"{name}, {image}: {line}" for line in found or ["as in tests/official/facts.toml"]), flush=True)
+        print(
+            "\n".join(f"{name}, {image}: {line}" for line in found or ["as in tests/official/facts.toml"]), flush=True
+        )
     return failed
 
 

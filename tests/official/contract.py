@@ -89,24 +89,27 @@ def _folders(service: Service, facts: Facts, owned: set[str]) -> Iterator[str]:
     modes = {folder["path"]: folder["mode"] for folder in facts["folders"]}
     mounts = {mount["target"]: mount for mount in service.get("volumes") or []}
     temporary = {entry.partition(":")[0] for entry in service.get("tmpfs") or []}
-    for path in facts["volumes"]:
-        if path not in mounts:
-            yield f"nothing is mounted at {path}, so that its data is in a volume without a name"
-    if service.get("read_only"):
-        for path in sorted(set(modes) - set(mounts) - temporary):
-            yield f"its root file system is read-only, and {path}, which the program writes, is not mounted"
-    for path in sorted(temporary):
+    for path in sorted(set(facts["volumes"]) - set(mounts)):
+        yield f"nothing is mounted at {path}, so that its data is in a volume without a name"
+    for path in sorted(set(modes) - set(mounts) - temporary if service.get("read_only") else ()):
+        yield f"its root file system is read-only, and {path}, which the program writes, is not mounted"
+    for path in sorted(temporary if "user" in service else ()):
         # A tmpfs has the mode of the image's folder, and root owns it.
-        if not int(modes.get(path, "0"), 8) & 0o002 and "user" in service:
+        if not int(modes.get(path, "0"), 8) & 0o002:
             yield f"the tmpfs {path} has the mode {modes.get(path, 'of no fact')}, so that its user cannot write there"
-    for path, mount in mounts.items():
-        if mount["type"] == "volume" and not mount.get("read_only"):
-            if path not in modes:
-                yield f"the volume at {path} is writable, and the program writes nothing there"
-            if "user" in service and mount["source"] not in owned:
-                yield f"nobody gives the volume {mount['source']} to its user"
-        elif mount["type"] == "bind" and not mount.get("read_only"):
-            yield f"{path} is a folder of the host and writable"
+    for mount in mounts.values():
+        yield from _mount(mount, set(modes), owned if "user" in service else {mount["source"]})
+
+
+def _mount(mount: Mapping[str, Any], written: set[str], owned: set[str]) -> Iterator[str]:
+    path, writable = mount["target"], not mount.get("read_only")
+    if mount["type"] == "bind" and writable:
+        yield f"{path} is a folder of the host and writable"
+    if mount["type"] == "volume" and writable:
+        if path not in written:
+            yield f"the volume at {path} is writable, and the program writes nothing there"
+        if mount["source"] not in owned:
+            yield f"nobody gives the volume {mount['source']} to its user"
 
 
 def _rights(service: Service, facts: Facts) -> Iterator[str]:

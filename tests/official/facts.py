@@ -53,7 +53,7 @@ def problems() -> Iterator[str]:
         pin = entry.get("tag", entry.get("version", ""))
         for hole in holes(pin, entry.get("fixed", [])):
             yield f"tests/official/facts.toml: {name} {pin} has a known hole: {hole}; raise the pin"
-    for name, entry in built.items():
+    for entry in built.values():
         for file in sorted(path for pattern in entry["files"] for path in CHECKOUT.glob(pattern)):
             pinned = set(re.findall(rf"\b{entry['argument']}[=:]([\w.-]+)", file.read_text()))
             if pinned - {entry["version"]}:
@@ -71,8 +71,8 @@ def old(today: date) -> Iterator[str]:
 
 
 def main() -> int:
-    found = list(problems())
-    print("\n".join([*found, *(f"note: {line}" for line in old(date.today()))]) or "Pins: none is old or has known holes.")
+    found, notes = list(problems()), [f"note: {line}" for line in old(date.today())]
+    print("\n".join([*found, *notes]) or "Pins: none is old or has a known hole.")
     return bool(found)
 
 

@@ -22,9 +22,9 @@ from mlplatform.stack.env import client_settings
 CHECKOUT = Path(__file__).parents[2]
 
 # All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
-# time; a person who is none of the containers' accounts; a GPU that each worker only declares; no Grafana, because no
-# package contains it; webhooks to a receiver on the stack's own network; images by their tags, under which bases.sh
-# builds those that a machine without an image registry cannot pull.
+# time; a person who is none of the containers' accounts; a GPU that each worker only declares; webhooks to a receiver
+# on the stack's own network; images by their tags, under which bases.sh builds those that a machine without an image
+# registry cannot pull.
 ENV = {
     **dict.fromkeys(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE), ""),
     "STACK_PREFIX": "test-",
@@ -32,7 +32,7 @@ ENV = {
     "NOTEBOOK_USER": "ada",
     "CLUSTER_NETWORK": "10.213.78",
     "WORKER_GPUS": "1",
-    "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring",
+    "COMPOSE_PROFILES": "tracking,ray,notebook,monitoring,grafana",
     "WORKER_MEMORY": "6g",
     "WORKER_SHM": "2g",
     "RAY_HEAD_MEMORY": "3g",

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
-import pytest
 from browser import BOUND_S, Page
 from gpu_jobs import holding_gpu
-from host import Stack, Trained, run, wait_for
+from host import Stack, Trained, wait_for
 
 from mlplatform.client.jobs import Jobs
 
 STATE_OF_NODE, STATUS_OF_JOB = 2, 4
 """Columns of the tables of nodes and jobs (Ray 2.60)."""
-
-HEALTHY_GRAFANA = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
-class Health(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"database": "ok"}')
-
-HTTPServer(("", 3000), Health).serve_forever()
-"""
-
-
-@pytest.fixture
-def grafana(stack: Stack) -> Iterator[None]:
-    """The health check of Grafana, of which no image exists here; Ray's page shows no chart without it."""
-    name = stack.container("grafana-health")
-    network = (f"--network={stack.container('mlplatform')}_edge", "--network-alias=grafana")
-    image = f"mlplatform-platform:{stack.settings.version}"
-    container = ("docker", "run", "--detach", "--rm", "--init", f"--name={name}", *network)
-    run(*container, image, "python", "-c", HEALTHY_GRAFANA)
-    try:
-        with stack.ray as gateway:
-            for path in ("/api/grafana_health", "/api/prometheus_health"):
-                wait_for(lambda path=path: gateway.get(path).raise_for_status().json()["result"], path)
-        yield
-    finally:
-        run("docker", "stop", "--timeout=0", name)
 
 
 def cell(page: Page, name: str, column: int) -> str | None:
@@ -90,7 +58,10 @@ def test_dashboard_shows_resources_and_waiting_jobs(stack: Stack, jobs: Jobs, pa
     page.wait_for_text("0.0/2.0 GPU", "GPUs that are free again")
 
 
-def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page, grafana: None) -> None:
+def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page) -> None:
+    with stack.ray as gateway:
+        for path in ("/api/grafana_health", "/api/prometheus_health"):
+            wait_for(lambda path=path: gateway.get(path).raise_for_status().json()["result"], path)
     logged_in(stack, page, "metrics")
     panels = wait_for(lambda: page.evaluate("document.querySelector('iframe')?.src"), "Grafana's panels", BOUND_S)
     assert panels.startswith(f"http://127.0.0.1:{stack.settings.grafana_port}/d/"), panels

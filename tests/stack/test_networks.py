@@ -16,7 +16,7 @@ REACHABLE = {
     ("notebook", 8888),
     ("prometheus", 9090),
 }
-HIDDEN = {("postgres", 5432), ("alertmanager", 9093), ("postgres-exporter", 9187)}
+HIDDEN = {("postgres", 5432), ("alertmanager", 9093), ("postgres-exporter", 9187), ("grafana", 3000)}
 
 CONNECT = """
 import json, socket, sys

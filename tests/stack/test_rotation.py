@@ -113,6 +113,9 @@ class Secrets:
                 f"http://{self.stack.address('alertmanager')}:9093/metrics",
                 auth=("prometheus", self.text("metrics_password")),
             ),
+            "grafana": httpx.get(
+                f"{base}:{settings.grafana_port}/api/user", auth=("admin", self.text("grafana_password"))
+            ),
         }
         count("log-ins with rotated secrets", len(found))
         return {name for name, answer in found.items() if answer.is_success}
@@ -183,7 +186,6 @@ def test_training_continues_while_all_secrets_change(
     print(f"\nmake rotate: {time.monotonic() - started:.0f} s\n{printed}")
 
     rotated = {name for group in GROUPS.values() if not group.interrupts for name in group.secrets}
-    rotated -= {"grafana_password"}
     unchanged = {name for name in FILES if now.text(name) == old.text(name)}
     assert unchanged == set(FILES) - rotated
     assert old.roles() == set()
@@ -195,7 +197,7 @@ def test_training_continues_while_all_secrets_change(
     assert old.mlflow_accounts() == {"job"}
     assert now.mlflow_accounts() == set(MLFLOW)
     assert old.pages() == set()
-    assert now.pages() == {"prometheus", "gateway's metrics", "minio's metrics", "alertmanager"}
+    assert now.pages() == {"prometheus", "gateway's metrics", "minio's metrics", "alertmanager", "grafana"}
     admin = read_mlflow_account(now.folder / "mlflow_admin")
     assert now.mlflow(admin, f"/webhooks/{webhook}").is_success, "MLflow cannot read the webhook's secret"
     for worker in ("ray-worker-0", "notebook"):

@@ -25,7 +25,11 @@ FACTS: dict[str, Any] = {
     "group": "0",
     "entrypoint": ["/bin/store"],
     "volumes": ["/data"],
-    "folders": [{"path": "/data", "mode": "755"}, {"path": "/cache", "mode": "1777"}, {"path": "/run/own", "mode": "755"}],
+    "folders": [
+        {"path": "/data", "mode": "755"},
+        {"path": "/cache", "mode": "1777"},
+        {"path": "/run/own", "mode": "755"},
+    ],
     "programs": ["sh", "wget", "grep", "store"],
     "flags": ["path"],
     "variables": ["STORE_KEY_FILE"],

@@ -346,9 +346,9 @@ def test_only_images_of_started_services_are_required(root: Path, monkeypatch: p
 
 def test_unpullable_image_error_names_setting_and_workaround() -> None:
     profiles = ["tracking", "grafana"]
-    problem = images._problem("grafana", "grafana/grafana:12.4.10", "a\nno such host\n", profiles)
+    problem = images._problem("grafana", "grafana/grafana:12.4", "a\nno such host\n", profiles)
     assert problem == (
-        "The image grafana/grafana:12.4.10 of the service grafana cannot be pulled (no such host): set GRAFANA_IMAGE in "
+        "The image grafana/grafana:12.4 of the service grafana cannot be pulled (no such host): set GRAFANA_IMAGE in "
         ".env to one that this host reaches, or leave the service out with COMPOSE_PROFILES=tracking."
     )
     problem = images._problem("postgres", "postgres:17", "no such host", profiles)
