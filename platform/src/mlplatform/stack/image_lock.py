@@ -14,7 +14,7 @@ LOCK = Path("compose/images.lock")
 
 _HEADER = """\
 # Digests of the images that others build; `make lock` writes this file, and Compose uses it for builds and starts.
-# unseen: its registry did not answer `make lock`, so the image is pinned by its tag only. What is known of each, and from
+# unseen: its registry did not answer `make lock`, so the image is pinned by its tag only. What was read about each, and
 # where, is in tests/official/facts.toml; `make lock ONLY=images` compares the images with it.
 """
 
