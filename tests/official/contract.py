@@ -1,4 +1,4 @@
-"""What services of the compose files rely on in the images of others, compared with facts.toml."""
+"""Reliance of services of the compose files on the images of others, compared with facts.toml."""
 
 from __future__ import annotations
 

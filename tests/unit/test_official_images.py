@@ -129,7 +129,7 @@ def test_metrics_of_rules_and_dashboards_are_exported() -> None:
 
 
 @pytest.mark.parametrize("name", ["dcgm-exporter", "amd-exporter"])
-def test_stand_in_of_exporter_has_metrics_and_labels_of_the_facts(name: str) -> None:
+def test_stand_in_of_exporter_has_metrics_of_the_facts(name: str) -> None:
     folder = IMAGES[name]["image"].rpartition("/")[2]
     text = (CHECKOUT / "tests/stack/bases" / folder / "metrics.txt").read_text()
     assert set(re.findall(r"^(\w+)\{", text, re.MULTILINE)) == set(IMAGES[name]["exports"])
@@ -155,7 +155,7 @@ def test_pin_below_a_fix_of_its_line_has_the_hole(pin: str, found: list[str]) ->
     assert list(facts.holes(pin, FIXED)) == found
 
 
-def test_no_pin_has_a_known_hole_or_another_version_than_its_facts() -> None:
+def test_pins_have_no_known_hole_and_versions_of_facts() -> None:
     assert list(facts.problems()) == []
 
 
