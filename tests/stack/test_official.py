@@ -45,6 +45,13 @@ def test_image_is_as_the_facts_describe(name: str) -> None:
     assert list(compare.differences(image, IMAGES[name])) == []
 
 
+def test_another_image_differs_in_each_kind_of_fact() -> None:
+    found = "\n".join(compare.differences("debian:trixie-slim", IMAGES["prometheus"]))
+    for words in ("user: ", "entry point: ", "volumes: ", "no promtool", "has bash", "/prometheus is missing"):
+        assert words in found
+    assert "has no flag --storage.tsdb.path" in found
+
+
 @pytest.fixture(params=GPU_EXPORTERS)
 def exporter(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], str, int]]:
     """Definition, container and port of an exporter that runs with the rights of its service, without its devices."""
