@@ -89,3 +89,23 @@ def test_working_dir_is_found_as_ray_finds_it(kind: str, tmp_path: Path) -> None
         return
     (tmp_path / "runtime.yaml").write_text("working_dir: jobs\n")
     assert submit_hook._working_dir(str(tmp_path / "runtime.yaml"), None) == "jobs"
+
+
+def test_refusal_of_git_is_printed_in_one_line(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # As in a repository of another owner, which takes root to make.
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "true")
+    assert client_git.describe(repository, "python x.py") == {"entrypoint": "python x.py"}
+    printed = capfd.readouterr().err
+    assert printed.startswith("The job's commit is not recorded: git refuses (fatal: detected dubious ownership")
+    assert f"git config --global --add safe.directory {repository}" in printed
+    assert printed.count("\n") == 1
+
+
+def test_missing_git_is_printed_in_a_repository_only(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "install it" in (client_git.refusal(repository / "jobs") or "")
+    assert client_git.refusal(tmp_path_factory.mktemp("plain")) is None

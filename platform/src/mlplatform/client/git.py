@@ -12,6 +12,9 @@ from mlplatform.contract import MAX_PACKED, pack
 from mlplatform.settings.environment import environment
 
 _MAX_COMMAND = 4096
+_NO_COMMIT = ("not a git repository", "Needed a single revision")
+"""Answers of git outside of repositories and before the first commit."""
+
 _MAX_NEW_FILE = 256 * 1024
 """Size limit of an untracked file in the diff, in bytes; a larger one is data rather than code."""
 
@@ -20,6 +23,17 @@ def commit(folder: Path) -> str | None:
     """Commit of the folder's repository; None without git or outside of a repository."""
     answer = git(folder, "rev-parse", "--verify", "HEAD")
     return answer.strip() if answer else None
+
+
+def refusal(folder: Path) -> str | None:
+    """Return in a sentence why git does not tell the commit of a folder that is in a repository; None if it is not."""
+    if shutil.which("git") is None:
+        there = any((parent / ".git").exists() for parent in (folder.absolute(), *folder.absolute().parents))
+        return "git is not installed; install it, or the run has no commit." if there else None
+    done = _run(folder, "rev-parse", "--verify", "HEAD")
+    if done.returncode == 0 or any(sign in done.stderr for sign in _NO_COMMIT):
+        return None
+    return f"git refuses ({' '.join(done.stderr.split())})."
 
 
 def diff(folder: Path) -> str | None:
@@ -48,9 +62,12 @@ def diff(folder: Path) -> str | None:
 def describe(folder: Path, command: str) -> dict[str, str]:
     """Return a job's metadata about its source: `entrypoint`, `git_commit`, and `git_diff`, packed.
 
-    A diff that is too large for metadata is left out; a message on stderr and in its place reports it.
+    A diff that is too large for metadata is left out; a message on stderr and in its place reports it. So does one if
+    git does not tell the commit.
     """
     known: dict[str, str | None] = {"entrypoint": command[:_MAX_COMMAND], "git_commit": commit(folder)}
+    if known["git_commit"] is None and (why := refusal(folder)):
+        print(f"The job's commit is not recorded: {why}", file=sys.stderr, flush=True)
     if text := diff(folder):
         packed = pack(text)
         if len(packed) > MAX_PACKED:
@@ -66,17 +83,22 @@ def describe(folder: Path, command: str) -> dict[str, str]:
 
 def git(folder: Path, *arguments: str, given: str | None = None, index: Path | None = None) -> str | None:
     """Return the output of a git command in a folder; None if it fails or git is not installed."""
-    program = shutil.which("git")
-    if program is None:
+    if shutil.which("git") is None:
         return None
-    done = subprocess.run(
-        [program, "-C", str(folder), *arguments],
+    done = _run(folder, *arguments, given=given, index=index)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _run(
+    folder: Path, *arguments: str, given: str | None = None, index: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments],
         input=given,
-        env={**environment(), **({"GIT_INDEX_FILE": str(index)} if index else {})},
+        env={**environment(), "LC_ALL": "C", **({"GIT_INDEX_FILE": str(index)} if index else {})},
         capture_output=True,
         encoding="utf-8",
         # A diff contains files as they are, in any encoding.
         errors="surrogateescape",
         check=False,
     )
-    return done.stdout if done.returncode == 0 else None

@@ -95,7 +95,7 @@ class Jobs:
 
         Args:
             entrypoint: a shell command line, or the words of a command.
-            working_dir: uploaded without the files that git ignores; the command runs in it.
+            working_dir: uploaded without the files that git ignores and the command does not name; it runs there.
             name: prefix of the job's id, so that people recognize it.
             job_id: the whole id, if the caller needs to know it in advance.
             env: additional environment variables for all processes of the job.
@@ -137,7 +137,7 @@ class Jobs:
             on_wait(wait)
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
-        package = self._upload(folder)
+        package = self._upload(folder, command)
         options = request.options(workers, on_failure, on_loss, limit_s, job_class, wait_for_capacity)
         body = request.body(
             self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
@@ -286,8 +286,8 @@ class Jobs:
         except OlderGatewayError:
             return None
 
-    def _upload(self, folder: Path) -> str:
-        name, content = client_package.build(folder)
+    def _upload(self, folder: Path, command: str) -> str:
+        name, content = client_package.build(folder, command)
         self._call("PUT", f"/api/packages/gcs/{name}", content=content, timeout=_UPLOAD_TIMEOUT)
         return f"gcs://{name}"
 

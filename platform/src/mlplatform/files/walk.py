@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+_LISTED = 5
 
-def files_below(folder: Path, leave_out: Collection[str] = (), around: frozenset[Path] = frozenset()) -> Iterator[Path]:
+
+def files_below(
+    folder: Path,
+    leave_out: Collection[str] = (),
+    around: frozenset[Path] = frozenset(),
+    skipped: dict[Path, str] | None = None,
+) -> Iterator[Path]:
     """Yield every file below a folder; a link to an enclosing folder is not followed, which would be a cycle.
 
     Args:
         leave_out: names of folders and files to skip.
         around: the folders through which this one was reached, without links in their paths.
+        skipped: gets everything else, with the reason why it cannot be read as a file.
     """
     here = folder.resolve()
+    skipped = {} if skipped is None else skipped
     if here in around:
+        skipped[folder] = "a link to a folder around it"
         return
     try:
         found = list(folder.iterdir())
     except PermissionError:
+        skipped[folder] = "not readable"
         return
     for path in found:
         if path.name in leave_out:
@@ -26,4 +37,18 @@ def files_below(folder: Path, leave_out: Collection[str] = (), around: frozenset
         if path.is_file():
             yield path
         elif path.is_dir():
-            yield from files_below(path, leave_out, around | {here})
+            yield from files_below(path, leave_out, around | {here}, skipped)
+        else:
+            skipped[path] = kind_of(path)
+
+
+def kind_of(path: Path) -> str:
+    """Return in words what is at a path that is neither a file nor a folder."""
+    return "a link to nothing" if path.is_symlink() else "neither a file nor a folder"
+
+
+def left_out(folder: Path, skipped: Mapping[Path, str], verb: str) -> str:
+    """Return the sentence that names what was skipped below a folder."""
+    named = [f"{str(path.relative_to(folder))!r} ({reason})" for path, reason in sorted(skipped.items())]
+    more = f" and {len(named) - _LISTED} more" if len(named) > _LISTED else ""
+    return f"Not {verb} from {folder}: {', '.join(named[:_LISTED])}{more}."
