@@ -69,3 +69,56 @@ def test_job_failing_on_hub_prints_advice_once(
     finally:
         mlflow.set_tracking_uri(None)
     assert capsys.readouterr().err.count(advice.ADVICE) == 1
+
+
+def _missing_module(folder: Path) -> None:
+    __import__("no_such_module_anywhere")
+
+
+def _no_gpu(folder: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    torch.zeros(1, device="cuda")
+
+
+def _deleted_experiment(folder: Path) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client.delete_experiment(deleted := client.create_experiment("old"))
+    client.create_run(deleted)
+
+
+def _same_experiment(folder: Path) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    for _ in range(2):
+        client.create_experiment("twice")
+
+
+def _full_disk(folder: Path) -> None:
+    with Path("/dev/full").open("w") as file:
+        file.write("x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("fail", "cure"),
+    [
+        (_missing_module, "--pip"),
+        (_no_gpu, "--gpus 1"),
+        (_deleted_experiment, "mlflow experiments restore"),
+        (_same_experiment, "mlflow.set_experiment"),
+        (_full_disk, "make prune"),
+    ],
+)
+def test_common_errors_get_their_cure(fail: Callable[[Path], None], cure: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception) as failure:  # noqa: PT011 - each has its own
+        fail(tmp_path)
+    assert cure in (advice.advice_for(failure.value) or "")
+
+
+def test_error_long_before_the_end_gets_no_advice() -> None:
+    text = "ModuleNotFoundError: No module named 'optional'\n"
+    assert advice.advice_in(text)
+    assert advice.advice_in(text + "step\n" * 5000 + "ValueError: the data is missing") is None

@@ -32,6 +32,7 @@ AFTER_FORK = {
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "read when a worker gets its accelerators",
     "RAY_JOB_CONFIG_JSON_ENV_VAR": "read by ray.init",
     "RAY_JOB_STOP_WAIT_TIME_S": "read by the supervisor of a job",
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "read by ray.init",
     "ROCR_VISIBLE_DEVICES": "as CUDA_VISIBLE_DEVICES",
 }
 """Variables that may differ, because they are read after the fork or applied again there; each with the reason."""

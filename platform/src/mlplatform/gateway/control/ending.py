@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import anyio.to_thread
 
-from mlplatform import advice as advice_module
+from mlplatform.advice import advice_in
 from mlplatform.errors import StorageError
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.outages import Outages
@@ -64,7 +65,7 @@ class Finisher:
         verdict = await self._verdict(attempt, ray, died is not None)
         if verdict is None:
             return
-        verdict = await self._after_notice(job, attempt, verdict)
+        verdict, advice = advised(await self._after_notice(job, attempt, verdict))
         lost, at_limit = verdict.outcome is Outcome.LOST, verdict.limit_s is not None
         replaced = lost or at_limit or verdict.outcome is Outcome.PREEMPTED
         patience = _SETTLE_LOST_SECONDS if lost else _SETTLE_SECONDS
@@ -80,7 +81,7 @@ class Finisher:
         self._on_end()
         if lost or at_limit or not ended.transition.state.final:
             await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
-        elif advice := advice_module.advice_in(ended.transition.message):
+        elif advice:
             await unless_log_unavailable(self._logs.note(job.id, advice))
         if ended.transition.state.final:
             await self.close_log(job.id)
@@ -145,6 +146,12 @@ class Finisher:
         # An outage that was over before the attempt began did not affect it.
         age = (now() - attempt.created).total_seconds()
         return judge(Observation(ray, not node_answers, self._outages.recent(age)))
+
+
+def advised(verdict: Verdict) -> tuple[Verdict, str | None]:
+    """Return the verdict with advice in the last line of its reason, which clients show, and the advice."""
+    advice = advice_in(verdict.reason) if verdict.outcome is Outcome.FAILED else None
+    return (replace(verdict, reason=f"{verdict.reason.rstrip()} ({advice})"), advice) if advice else (verdict, None)
 
 
 def has_checkpoint(job_id: str) -> bool:

@@ -218,7 +218,7 @@ class Starter:
         """Body of the submission to Ray's Jobs API; variables that the job sets itself replace its account."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
         own |= variables_of_leaving(attempt)
-        variables = {**account, **(job.runtime_env.get("env_vars") or {}), **own}
+        variables = {**_DEFAULTS, **account, **(job.runtime_env.get("env_vars") or {}), **own}
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {
             **{key: value for key, value in job.entrypoint_request.items() if value is not None},
@@ -228,6 +228,11 @@ class Starter:
             "metadata": job.job_metadata,
             "entrypoint_label_selector": selector,
         }
+
+
+_DEFAULTS = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+"""Let a script that calls `ray.init(runtime_env=...)` run as it does in a terminal: Ray would refuse a `working_dir`,
+because each job has one, and a variable that both set, even to the same value."""
 
 
 def _age(attempt: AttemptRow) -> float:
