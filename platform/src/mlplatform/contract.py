@@ -25,6 +25,14 @@ def fit_tag(fit: str) -> str:
     return f"{TAG_FIT}.{zlib.crc32(fit.encode()):08x}"
 
 
+def param_tag(attempt: int, name: str) -> str:
+    """Return the tag with the value of a parameter that an attempt has logged after another value was logged.
+
+    MLflow accepts names of at most 250 characters, so a long one is cut.
+    """
+    return f"param.attempt-{attempt}.{name}"[:250]
+
+
 TAG_NODE = "mlplatform.node"
 
 TAG_HOLDER = "mlplatform.held_by"

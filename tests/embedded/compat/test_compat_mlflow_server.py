@@ -16,20 +16,29 @@ from mlplatform.compat import mlflow_server
 from mlplatform.errors import HostError
 
 
-def test_server_info_offers_no_direct_transfers() -> None:
+def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from mlflow.exceptions import MlflowException
     from mlflow.server import handlers, server_info_api
+    from mlflow.store.artifact.s3_artifact_repo import S3ArtifactRepository
 
     assert handlers.build_server_info_payload is server_info_api.build_server_info_payload
-    assert not inspect.signature(handlers.build_server_info_payload).parameters
-    source = inspect.getsource(handlers.build_server_info_payload)
-    assert "SERVER_INFO_MULTIPART_UPLOADS_ENABLED" in source
-    assert "SERVER_INFO_MULTIPART_DOWNLOADS_ENABLED" in source
-    payload = mlflow_server.without_direct_transfers(lambda: {"multipart_downloads_enabled": True, "store_type": "Sql"})
-    assert payload() == {
-        "store_type": "Sql",
-        "multipart_downloads_enabled": False,
-        "multipart_uploads_enabled": False,
-    }
+    monkeypatch.setenv("_MLFLOW_SERVER_SERVE_ARTIFACTS", "true")
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setattr(handlers, "_get_tracking_store", lambda: None)
+    files = S3ArtifactRepository("s3://mlflow-artifacts")
+    monkeypatch.setattr(handlers, "_artifact_repo", files)
+    offers = {"multipart_downloads_enabled", "multipart_uploads_enabled"}
+    payload = handlers.build_server_info_payload()
+    assert {name for name in offers if payload[name]} == offers
+    for name in ("MultipartUploadMixin", "MultipartDownloadMixin", "PresignedUploadMixin"):
+        monkeypatch.setattr(handlers, name, vars(handlers)[name])
+    mlflow_server.disable_direct_transfers()
+    payload = handlers.build_server_info_payload()
+    assert not [name for name in offers if payload[name]]
+    for check in ("multipart_upload", "multipart_download", "presigned_upload", "presigned_download"):
+        with pytest.raises(MlflowException, match="not supported") as refused:
+            vars(handlers)[f"_validate_support_{check}"](files)
+        assert refused.value.get_http_status_code() == 501, "clients fall back at 501 only"
 
 
 def test_script_comes_before_that_of_index_page() -> None:

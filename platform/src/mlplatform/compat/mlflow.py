@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 
@@ -191,3 +191,42 @@ def _pickling(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*call.args, **call.kwargs)
 
     return pickling
+
+
+@functools.cache
+def keep_changed_params(
+    keep: Callable[[str, Sequence[Param], Mapping[str, str]], Mapping[str, RunTag]],
+    logged: Callable[[str, Sequence[Param]], None],
+) -> None:
+    """Let every way to log parameters turn those into tags that MLflow refuses to change.
+
+    `log_param` and `log_batch` of `mlflow.store.tracking.rest_store.RestStore`, which the fluent API, `MlflowClient`,
+    autologging and other libraries' loggers end in. The refusal has no code of its own, only this text.
+
+    Args:
+        keep: gets run, parameters, and the run's own; returns name -> tag of the changed ones, none if they may not.
+        logged: gets run and parameters that MLflow has accepted.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.tracking.rest_store import RestStore
+
+    original = RestStore.log_batch
+
+    @functools.wraps(original)
+    def log_batch(self: Any, run_id: str, metrics: Any, params: Sequence[Param], tags: Any) -> None:
+        try:
+            original(self, run_id, metrics, params, tags)  # type: ignore[no-untyped-call]
+        except MlflowException as error:
+            if "Changing param values is not allowed" not in str(error):
+                raise
+            kept = keep(run_id, params, self.get_run(run_id).data.params)
+            if not kept:
+                raise
+            original(self, run_id, [], [], list(kept.values()))  # type: ignore[no-untyped-call]
+            # All of the rest: MLflow stores a batch or nothing.
+            params = [param for param in params if param.key not in kept]
+            original(self, run_id, metrics, params, tags)  # type: ignore[no-untyped-call]
+        logged(run_id, params)
+
+    RestStore.log_batch = log_batch  # type: ignore[method-assign]
+    RestStore.log_param = lambda self, run_id, param: self.log_batch(run_id, [], [param], [])  # type: ignore[method-assign]

@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_owners, mlflow_retention, mlflow_stores, mlflow_tokens
+from mlplatform.compat import (
+    mlflow_artifacts,
+    mlflow_audit,
+    mlflow_owners,
+    mlflow_retention,
+    mlflow_stores,
+    mlflow_tokens,
+)
 from mlplatform.compat.mlflow_stores import Signing
 from mlplatform.compat.mlflow_tokens import KnownCallers, Tokens
 from mlplatform.errors import HostError
@@ -47,7 +54,7 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
     from mlflow.server import app, auth
     from mlflow.server.auth.routes import AJAX_UPDATE_USER_PASSWORD, UPDATE_USER_PASSWORD
 
-    _disable_direct_transfers()
+    disable_direct_transfers()
     # Before MLflow adds its own check, so that this one comes first.
     app.before_request(_reject_other_schemes)
 
@@ -62,7 +69,8 @@ def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, s
     mlflow_stores.guard(signing)
     mlflow_owners.guard_runs()
     _add_routes(audit_user, retention_user, signing)
-    return KnownCallers(auth.create_app(), tokens)
+    mlflow_artifacts.keep_names_in_server()
+    return mlflow_artifacts.ExactNames(KnownCallers(auth.create_app(), tokens))
 
 
 def _refuse_password() -> bool:
@@ -166,7 +174,8 @@ def open_app() -> Any:
     """
     from mlflow.server.fastapi_app import create_fastapi_app
 
-    return create_fastapi_app()
+    mlflow_artifacts.keep_names_in_server()
+    return mlflow_artifacts.ExactNames(create_fastapi_app())
 
 
 def run_on_index_page(script: str) -> None:
@@ -218,25 +227,23 @@ def migrations() -> dict[str, Path]:
     return {"mlflow": package / "store" / "db_migrations", "mlflow_auth": package / "server/auth/db/migrations"}
 
 
-def _disable_direct_transfers() -> None:
-    """Make clients download and upload artifacts through the server only.
+class Unoffered:
+    """Class of no artifact repository."""
 
-    `build_server_info_payload` of `mlflow.server.handlers`, which `server_info_api` imports by name: MLflow 3.17 offers
-    clients the object store's address, here `http://minio:9000`, whatever is configured. A laptop cannot reach that,
-    and its client retries for minutes before it falls back to the server.
+
+def disable_direct_transfers() -> None:
+    """Make clients download and upload artifacts through the server only, whatever they ask for.
+
+    `MultipartUploadMixin` and the like in `mlflow.server.handlers`, by which MLflow decides what its server offers and
+    which requests for presigned addresses it answers: MLflow 3.17 gives clients the object store's address, here
+    `http://minio:9000`, whatever is configured. A laptop cannot reach that. Without them, clients fall back.
     """
-    from mlflow.server import handlers, server_info_api
+    from mlflow.server import handlers
 
-    for module in (handlers, server_info_api):
-        vars(module)["build_server_info_payload"] = without_direct_transfers(module.build_server_info_payload)
-
-
-def without_direct_transfers(payload: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """Wrap `build_server_info_payload` so that it offers no transfers past the server."""
-    from mlflow.utils.server_info import SERVER_INFO_MULTIPART_DOWNLOADS_ENABLED as DOWNLOADS
-    from mlflow.utils.server_info import SERVER_INFO_MULTIPART_UPLOADS_ENABLED as UPLOADS
-
-    return lambda: {**payload(), DOWNLOADS: False, UPLOADS: False}
+    for name in ("MultipartUploadMixin", "MultipartDownloadMixin", "PresignedUploadMixin"):
+        if not isinstance(vars(handlers)[name], type):
+            raise HostError(f"MLflow decides on direct transfers by another name than `{name}`; install mlflow 3.17.")
+        vars(handlers)[name] = Unoffered
 
 
 def _reject_other_schemes() -> Any:

@@ -10,8 +10,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from mlplatform.compat import mlflow as mlflow_compat
+from mlplatform.compat import mlflow_artifacts
 from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
+from mlplatform.tracking.folders import log_artifacts
+from mlplatform.tracking.params import keep_changed_params
 
 if TYPE_CHECKING:
     from requests import PreparedRequest
@@ -31,15 +34,23 @@ class JobContext:
     """
 
     def __init__(self) -> None:
-        """Set the default model format and the printed addresses; MLflow calls this once, during its import."""
-        try:
-            mlflow_compat.pickle_models_by_default()
-        except Exception as error:
-            _report("PyTorch models are logged in MLflow's own default format", error)
-        try:
-            mlflow_compat.print_pages(_page_of)
-        except Exception as error:
-            _report("MLflow prints the address of its server for programs, not for browsers", error)
+        """Change what MLflow has no setting for; it calls this once, during its import."""
+        for change, consequence in (
+            (mlflow_compat.pickle_models_by_default, "PyTorch models are logged in MLflow's own default format"),
+            (
+                lambda: mlflow_compat.print_pages(_page_of),
+                "MLflow prints the address of its server for programs, not for browsers",
+            ),
+            (keep_changed_params, "A later attempt that changes a parameter fails"),
+            (
+                lambda: mlflow_artifacts.keep_names_in_client(log_artifacts),
+                "Artifacts with `#`, `?` or `%` in their names may be stored under other names",
+            ),
+        ):
+            try:
+                change()
+            except Exception as error:
+                _report(consequence, error)
 
     def in_context(self) -> bool:
         """Return whether this process belongs to a job, or its environment names the person."""

@@ -22,7 +22,7 @@ from mlplatform.storage.run_reference import RunReference
 from mlplatform.tracking import exit_status, gpu_info
 from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
-from mlplatform.tracking.params import new_params
+from mlplatform.tracking.params import changed_tags, new_params, notice
 from mlplatform.tracking.scratch_run import scratch_run, uri_outside
 from mlplatform.tracking.server import check, existing_run, find_run, report_untracked, uri
 from mlplatform.tracking.system_metrics import NodeMonitor, node_metrics
@@ -59,7 +59,8 @@ def job_run(
     Args:
         experiment: experiment of a new run; None means MLFLOW_EXPERIMENT_NAME, or else MLflow's default.
         name: name of a new run; None means the job's id.
-        params: logged once, by the first attempt; if MLflow would reject or cut any, artifact `params.json` has all.
+        params: logged by the first attempt; another value of a later one becomes a tag, with a sentence on stderr. If
+            MLflow would reject or cut any, artifact `params.json` has all.
         tags: set in addition to the job's own.
 
     Yields:
@@ -301,6 +302,9 @@ def _log_new_params(run: ActiveRun, params: Mapping[str, Any]) -> None:
     new = new_params(params, mlflow.get_run(run.info.run_id).data.params)
     if new.values:
         mlflow.log_params(new.values)
+    if new.changed:
+        mlflow.set_tags(changed_tags(new.changed))
+        print(notice(new.changed), file=sys.stderr, flush=True)
     notes = [
         f"Parameter {key!r} is logged as {name!r}: MLflow rejects its name or has it already."
         for key, name in new.renamed.items()

@@ -1,0 +1,84 @@
+"""A later attempt of a job that logs again, with other values, what the first one has logged to the same run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+from guarded_mlflow import Server
+
+from mlplatform.tracking import server as tracking_server
+
+pytestmark = pytest.mark.usefixtures("as_person")
+
+SCRIPT = """
+import os, sys, time
+import mlflow, mlplatform, numpy, sklearn.linear_model, torch
+from lightning.pytorch.loggers import MLFlowLogger
+from mlflow.entities import Metric, Param
+
+attempt = os.environ["MLPLATFORM_ATTEMPT"]
+mlflow.set_experiment(f"of attempt {attempt}")
+with mlplatform.job_run(params={"same": 1, "world": attempt}) as run:
+    run_id, client = run.info.run_id, mlflow.MlflowClient()
+    mlflow.log_param("started", time.time())
+    mlflow.log_params({"pid": os.getpid(), "epochs": 3, "p" * 250: attempt})
+    client.log_param(run_id, "by client", attempt)
+    params = [Param("in batch", attempt), Param("new" + attempt, "x")]
+    client.log_batch(run_id, [Metric("loss", 1.0, 0, int(attempt))], params)
+    mlflow.log_param("async", attempt, synchronous=False).wait()
+    logger = MLFlowLogger("other", tracking_uri=os.environ["MLFLOW_TRACKING_URI"], run_id=run_id)
+    logger.log_hyperparams({"host": attempt})
+    mlflow.set_tag("stage", attempt)
+    mlflow.set_experiment("another")
+    mlflow.log_text(attempt, "notes.txt")
+    mlflow.log_table({"a": [attempt]}, "table.json")
+    mlflow.log_input(mlflow.data.from_numpy(numpy.zeros(2), name="zeros"))
+    mlflow.pytorch.log_model(torch.nn.Linear(1, 1), name="model")
+    mlflow.sklearn.autolog(log_models=False, log_datasets=False)
+    sklearn.linear_model.Ridge(alpha=float(attempt)).fit([[0.0], [1.0]], [0.0, 1.0])
+    try:
+        mlflow.log_param("pid", "another of this process")
+        sys.exit("a process changed its own parameter")
+    except mlflow.exceptions.MlflowException as error:
+        assert "Changing param values" in str(error)
+    with mlflow.start_run(run_name="inner", nested=True):
+        mlflow.log_param("started", time.time())
+    if attempt == "1":
+        os._exit(9)
+"""
+
+
+def test_each_way_to_log_again_keeps_both_values(server: Server, tmp_path: Path) -> None:
+    outputs = []
+    for attempt in ("1", "2", "3"):
+        environment = {**os.environ, "MLPLATFORM_JOB_ID": "changes", "MLPLATFORM_ATTEMPT": attempt}
+        environment["MLPLATFORM_STORAGE"] = str(tmp_path / "storage")
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == (9 if attempt == "1" else 0), done.stderr
+        outputs.append(done.stderr)
+    run = tracking_server.find_run("changes")
+    assert run
+    assert run.info.status == "FINISHED"
+    changed = {"world", "by client", "in batch", "async", "host"}
+    assert {name: run.data.params[name] for name in changed} == dict.fromkeys(changed, "1")
+    assert run.data.params["alpha"] == "1.0"
+    steps = [point.step for point in mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")]
+    assert steps == [1, 2, 3], "what came with a changed parameter"
+    assert {"same", "epochs", "new1", "new2", "new3"} <= run.data.params.keys()
+    assert run.data.tags["stage"] == "3"
+    for attempt in ("2", "3"):
+        tags = {name: run.data.tags[f"param.attempt-{attempt}.{name}"] for name in changed}
+        assert tags == dict.fromkeys(changed, attempt)
+        assert run.data.tags[f"param.attempt-{attempt}.alpha"] == f"{attempt}.0"
+        assert float(run.data.tags[f"param.attempt-{attempt}.started"]) > float(run.data.params["started"])
+        assert run.data.tags[f"param.attempt-{attempt}.{'p' * 250}"[:250]] == attempt
+        assert f"param.attempt-{attempt}.epochs" not in run.data.tags
+    assert [output.count("The run keeps the first value of") for output in outputs] == [0, 2, 2]
+    assert "'world'" in outputs[1]
