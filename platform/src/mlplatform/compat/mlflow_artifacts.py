@@ -83,12 +83,12 @@ def keep_names_in_client(log_artifacts: Callable[..., None]) -> None:
 
     repository = http_artifact_repo.HttpArtifactRepository
     for owner, name, replacement in (
-        (http_artifact_repo, "http_request", _quoting(http_artifact_repo.http_request)),
+        (http_artifact_repo, "http_request", _quoting(vars(http_artifact_repo)["http_request"])),
         (http_artifact_repo, "validate_path_is_safe", exact_path),
         (local_artifact_repo, "validate_path_is_safe", exact_path),
         (repository, "log_artifacts", log_artifacts),
         (repository, "list_artifacts", _of_folder(repository.list_artifacts)),
-        (artifact_utils, "append_to_uri_path", _literally(artifact_utils.append_to_uri_path)),
+        (artifact_utils, "append_to_uri_path", _literally(vars(artifact_utils)["append_to_uri_path"])),
         (artifact_utils, root := "_get_root_uri_and_artifact_path", _literally(getattr(artifact_utils, root))),
         (Runs, "parse_runs_uri", staticmethod(_literally(Runs.parse_runs_uri))),
         (Models, "split_models_uri", staticmethod(_literally(Models.split_models_uri))),
