@@ -71,7 +71,9 @@ def test_ray_rejects_requests_without_token(token: str | None, reached: Settings
 
 
 def test_mlflow_page_runs_our_script_and_is_revalidated(reached: Settings) -> None:
-    with httpx.Client(base_url=str(reached.tracking_uri)) as mlflow:
+    assert reached.tracking_password_file
+    account = ("local", reached.tracking_password_file.read_text())
+    with httpx.Client(base_url=str(reached.tracking_uri), auth=account) as mlflow:
         page = mlflow.get("/")
         assert page.headers["Content-Type"] == "text/html; charset=utf-8"
         assert page.headers["Cache-Control"] == "no-cache"

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,53 @@ def test_socket_paths_fit_length_limit(depth: int, tmp_path: Path) -> None:
     assert len(f"{folder}{RAY_SOCKET}") <= SOCKET_PATH_BYTES
     other = Home(tmp_path.joinpath(*["b-long-folder"] * depth)).ray_folder()
     assert other != folder
+
+
+@pytest.mark.parametrize("depth", [1, 20])
+def test_only_owner_reaches_rays_folder(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path.joinpath(*["temporary"] * depth)
+    temporary.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    homes = [Home(tmp_path.joinpath(*["a-long-folder"] * 20)) for _ in range(2)]
+    folders = [home.ray_folder() for home in homes]
+    assert folders[0] != folders[1], "a former or foreign folder would be used again"
+    for folder in folders:
+        assert not folder.exists()
+        assert (folder.parent.stat().st_mode & 0o777, folder.parent.stat().st_uid) == (0o700, os.getuid())
+        folder.parent.rmdir()
+
+
+def test_rays_folder_is_removed_with_its_parent(home: Path) -> None:
+    folder = Home(home / ("long" * 20)).ray_folder()
+    (folder / "session").mkdir(parents=True)
+    LocalPlatform(home)._stop(Instance("1", "", "", str(folder)))
+    assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o500])
+def test_home_that_exists_becomes_private(mode: int, home: Path) -> None:
+    home.mkdir()
+    home.chmod(mode)
+    assert LocalPlatform(home).down() is False
+    assert home.stat().st_mode & 0o777 == 0o700
+    link = home.with_name("link")
+    link.symlink_to(home)
+    assert LocalPlatform(link).down() is False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("kind", ["folder", "link", "link to own folder"])
+def test_home_of_another_user_is_refused(kind: str, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target" if "link" in kind else home
+    target.mkdir()
+    if "link" in kind:
+        home.symlink_to(target)
+        os.chown(home, 20002, 20002, follow_symlinks=False)
+    if "own" not in kind:
+        os.chown(target, 20002, 20002)
+    with pytest.raises(HostError, match="belongs to another user"):
+        LocalPlatform(home).up()
+    assert not list(target.iterdir())
 
 
 def test_allocated_ports_differ() -> None:

@@ -22,8 +22,7 @@ def up() -> None:
     """Start the embedded platform and leave it running."""
     from mlplatform.local.platform import LocalPlatform
 
-    settings = LocalPlatform().up()
-    print(f"MLflow: {settings.tracking_uri}\nRay:    {settings.ray_address} (token: {settings.ray_auth_token_path})")
+    print(LocalPlatform().up().addresses())
     print('Use it in this shell: eval "$(mlplatform local env)"')
 
 
@@ -44,7 +43,7 @@ def status() -> None:
     if settings is None:
         print(_DOWN)
         raise typer.Exit(1)
-    print(f"MLflow: {settings.tracking_uri}\nRay:    {settings.ray_address} (token: {settings.ray_auth_token_path})")
+    print(settings.addresses())
 
 
 @app.command()

@@ -49,8 +49,9 @@ def main(arguments: list[str]) -> None:
         os.execv(executable, [executable, *rest])  # noqa: S606
     if "RAY_JOB_ID" in os.environ:
         notes.note(dict(os.environ), "worker", "its runtime environment has a Python or a shell command of its own")
-    # Both may be shell code, such as `source activate` or `uv run python`.
-    command = [*prefix, "exec", executable, *map(shlex.quote, rest)]
+    # Both may be shell code, such as `source activate` or `uv run python`; the default is a path, perhaps with spaces.
+    python = shlex.quote(executable) if executable == sys.executable else executable
+    command = [*prefix, "exec", python, *map(shlex.quote, rest)]
     os.execvp("bash", ["bash", "-c", " ".join(command)])  # noqa: S606
 
 

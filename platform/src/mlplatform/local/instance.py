@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -68,6 +67,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.token = path / "ray.token"
+        self.password = path / "mlflow.password"
         self.state = path / "state.json"
 
     def load(self) -> Instance | None:
@@ -96,6 +96,8 @@ class Home:
         """Return what a job, a notebook or a shell needs to reach the instance."""
         return Settings.load(
             tracking_uri=instance.tracking_uri,
+            platform_tracking_uri=instance.tracking_uri,
+            tracking_password_file=self.password,
             ray_address=instance.ray_address,
             ray_auth_token_path=self.token,
             storage=str(self.path / "storage"),
@@ -106,9 +108,40 @@ class Home:
         )
 
     def ray_folder(self) -> Path:
-        """Return Ray's folder for logs and sockets: in the home, or in the temporary folder if that is too deep."""
+        """Return a path for Ray's folder of logs and sockets, whose parent only this user reaches.
+
+        Ray gives its folder and those below it to everybody (mode 0777), and the first `python` of jobs is in there. So
+        it is in the home or, if sockets' paths would be too long, in a new folder below the temporary one.
+
+        Raises:
+            HostError: the temporary folder cannot be written.
+        """
         inside = self.path / "ray"
-        if len(str(inside) + RAY_SOCKET) <= SOCKET_PATH_BYTES:
+        if _has_room(inside):
             return inside
-        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
-        return Path(tempfile.gettempdir()) / f"mlplatform-{os.getuid()}-{digest}"
+        temporary = Path(tempfile.gettempdir())
+        if not _has_room(temporary / "mlp-12345678" / "r"):
+            temporary = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder that did not exist, with mode 0700
+        try:
+            return Path(tempfile.mkdtemp(prefix="mlp-", dir=temporary)) / "r"
+        except OSError as error:
+            raise HostError(f"The folder {temporary} cannot be written ({error.strerror}); set TMPDIR.") from error
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, or give one that exists the mode 0700.
+
+    Raises:
+        OSError: it cannot be made.
+        HostError: it, or the link to it, belongs to another user, who could replace it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if {folder.lstat().st_uid, folder.stat().st_uid} != {os.getuid()}:
+        raise HostError(
+            f"The folder {folder} belongs to another user: remove it, or set MLPLATFORM_HOME to another one."
+        )
+    folder.chmod(0o700)
+
+
+def _has_room(ray_folder: Path) -> bool:
+    return len(os.fsencode(f"{ray_folder}{RAY_SOCKET}")) <= SOCKET_PATH_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import secrets
 import shutil
 import sys
@@ -16,8 +15,9 @@ import httpx
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError
+from mlplatform.files import atomic
 from mlplatform.local import processes, programs, supervisor
-from mlplatform.local.instance import Home, Instance
+from mlplatform.local.instance import Home, Instance, make_private
 from mlplatform.local.processes import LOOPBACK, is_alive, spawn
 from mlplatform.settings.job import Settings, settings
 
@@ -74,12 +74,14 @@ class LocalPlatform:
         for folder in ("storage", "mlflow", "logs"):
             (self.home / folder).mkdir(parents=True, exist_ok=True)
         self._write_token()
+        ray_folder = self._files.ray_folder()
+        programs.temporary_folder(ray_folder).mkdir(parents=True, exist_ok=True)
         gateway_port, mlflow_port, dashboard_port, agent_port = processes.free_ports(4)
         instance = Instance(
             id=secrets.token_hex(8),
             ray_address=f"http://{LOOPBACK}:{gateway_port}",
             tracking_uri=f"http://{LOOPBACK}:{mlflow_port}",
-            ray_folder=str(self._files.ray_folder()),
+            ray_folder=str(ray_folder),
             dashboard_port=dashboard_port,
             agent_port=agent_port,
         )
@@ -153,22 +155,25 @@ class LocalPlatform:
             instance = self._files.load() or instance
         found = instance
         processes.end(lambda: processes.members(found.id, found.processes))
-        with suppress(FileNotFoundError):
-            shutil.rmtree(instance.ray_folder)
+        # Not that of another user who has taken the path since this machine was started.
+        shutil.rmtree(instance.ray_folder, ignore_errors=True)
+        with suppress(OSError):  # it is not empty if it is the home
+            Path(instance.ray_folder).parent.rmdir()
         self._files.state.unlink(missing_ok=True)
 
     def _write_token(self) -> None:
-        if self._files.token.is_file():
-            return
-        descriptor = os.open(self._files.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
+        # A password has the form of a person's token, which clients send to the platform's own MLflow only.
+        password = f"mlp_{secrets.token_hex(10)}_{secrets.token_hex(20)}"
+        for file, secret in ((self._files.token, secrets.token_hex(32)), (self._files.password, password)):
+            if not file.exists():
+                with atomic.private_file(file) as draft:
+                    draft.write_text(secret)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Allow one `up` or `down` at a time in a folder."""
         try:
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.home)
             lock = (self.home / "lock").open("w")
         except OSError as error:
             raise HostError(

@@ -38,9 +38,12 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
         **home.settings(instance).environment(),
         MARK: instance.id,
         client.SWITCH: str(int(NodeSettings.load().warm_start)),
+        # For files with predictable names, such as Ray Train's checkpoints of Lightning.
+        "TMPDIR": str(temporary_folder(Path(instance.ray_folder))),
         "PATH": f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
         # There is no other node that work could move to, so draining would only delay `down`.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
@@ -68,6 +71,11 @@ def common_environment(home: Home, instance: Instance) -> dict[str, str]:
     }
 
 
+def temporary_folder(ray_folder: Path) -> Path:
+    """Return the folder for temporary files of all programs and jobs, which is removed with Ray's."""
+    return ray_folder / "tmp"
+
+
 def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
     grpc_port, environment_port, metrics_port = free_ports(3, instance.ports)
     command = [
@@ -85,7 +93,7 @@ def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
 
 
 def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
-    folder = home.path / "mlflow"
+    folder, port = home.path / "mlflow", httpx.URL(instance.tracking_uri).port
     key = folder / "webhook.key"
     if not key.exists():
         key.touch(mode=0o600)
@@ -93,7 +101,8 @@ def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform-local"),
         *(f"--host={LOOPBACK}", "--workers=1"),
-        f"--port={httpx.URL(instance.tracking_uri).port}",
+        f"--port={port}",
+        f"--allowed-hosts={LOOPBACK}:{port},localhost:{port}",
         f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}",
         f"--artifacts-destination={folder / 'artifacts'}",
     ]

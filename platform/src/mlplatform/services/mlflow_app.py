@@ -1,7 +1,7 @@
 """Applications of the MLflow server, started by `mlflow server --app-name=...`.
 
 `mlplatform`, of the stack, is MLflow with its own authentication, with its keys read from files and its gaps closed
-(`compat/mlflow_server.py`). `mlplatform-local`, of the embedded platform, is MLflow without authentication. Both open
+(`compat/mlflow_server.py`). `mlplatform-local`, of the embedded platform, is MLflow with one password. Both open
 on training: a browser that has not been there before gets the preferences in `mlflow_first_visit.js`.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 from mlplatform.compat import mlflow_server
 from mlplatform.compat.mlflow_stores import Signing
 from mlplatform.compat.mlflow_tokens import Tokens
+from mlplatform.errors import SettingsError
 from mlplatform.files import checksums
-from mlplatform.services.mlflow_pages import GuardedPages, for_own_pages
+from mlplatform.services.mlflow_pages import GuardedPages, for_own_pages, with_password
 from mlplatform.settings.environment import provide_secret
 from mlplatform.settings.job import Settings
 
@@ -38,9 +39,12 @@ def create_app() -> Any:
 
 
 def create_local_app() -> Any:
-    """Return MLflow's application without authentication, for a server on loopback."""
+    """Return MLflow's application with one password for all, for a server on loopback."""
     _open_on_training()
-    return mlflow_server.open_app()
+    file = Settings.load().tracking_password_file
+    if file is None:
+        raise SettingsError("MLPLATFORM_TRACKING_PASSWORD_FILE is not set; start MLflow by `mlplatform local up`.")
+    return for_own_pages(with_password(mlflow_server.open_app(), file))
 
 
 def _open_on_training() -> None:

@@ -5,9 +5,13 @@ ASGI applications around MLflow's, because MLflow serves some of its routes by F
 
 from __future__ import annotations
 
+import base64
+import hmac
 import re
+from pathlib import Path
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
 from mlplatform.origins import foreign_origin
@@ -40,6 +44,31 @@ def for_own_pages(app: Any) -> Any:
         await (PlainTextResponse(refusal, 403) if refusal else app)(scope, receive, send)
 
     return guarded
+
+
+def with_password(app: Any, file: Path) -> Any:
+    """Return an ASGI application that asks for the password in a file, except for `/health`; any user name will do."""
+    password = file.read_bytes().strip()
+    hint = f"Log in with any user name and the password in {file}."
+
+    async def asking(scope: Any, receive: Any, send: Any) -> None:
+        refusal = None
+        if scope["type"] in ("http", "websocket") and scope["path"] != "/health":
+            given = _password(Headers(scope=scope).get("authorization", ""))
+            if not hmac.compare_digest(given, password):
+                refusal = PlainTextResponse(hint, 401, {"WWW-Authenticate": 'Basic realm="MLflow"'})
+        await (refusal or app)(scope, receive, send)
+
+    return asking
+
+
+def _password(authorization: str) -> bytes:
+    """Return the password of a header of Basic authentication (RFC 7617); empty if there is none."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        return base64.b64decode(encoded, validate=True).partition(b":")[2] if scheme.lower() == "basic" else b""
+    except ValueError:
+        return b""
 
 
 class GuardedPages:

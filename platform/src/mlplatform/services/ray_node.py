@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -17,10 +19,12 @@ from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.warm import client, notes
 
+_SHEBANG_BYTES = 120
+
 _KEPT_START_LOGS = 3
 """Logs of former starts of the node, whose last lines the log shipper may not have sent yet; up to 16 MiB each."""
 
-_PYTHON = """#!{python} -IS
+_PYTHON = """{shebang}
 import sys
 sys.path.insert(0, {root!r})
 from mlplatform.warm.client import python
@@ -113,9 +117,23 @@ def _new_start_log(folder: Path) -> Path:
     return log
 
 
+def _shebang(python: str) -> str:
+    """Return the first lines of a Python file that the kernel starts by an interpreter, in isolated mode.
+
+    Linux cuts the line at a space and after 127 bytes (255 since 5.1); then a shell starts it, to which Python's string
+    of three quotes is a command.
+    """
+    if " " not in python and len(os.fsencode(python)) < _SHEBANG_BYTES:
+        return f"#!{python} -IS"
+    quoted = re.sub(r'(["\\$`])', r"\\\1", python)
+    return f"""#!/bin/sh
+'''exec' "{quoted}" -IS "$0" "$@"
+' '''"""
+
+
 def _write_python(folder: Path) -> None:
     """Write the `python` that jobs find first: a client of the template."""
-    content = _PYTHON.format(python=sys.executable, root=str(Path(client.__file__).parents[2]))
+    content = _PYTHON.format(shebang=_shebang(sys.executable), root=str(Path(client.__file__).parents[2]))
     for name in ("python", "python3", f"python{sys.version_info.major}.{sys.version_info.minor}"):
         (folder / name).write_text(content)
         (folder / name).chmod(0o700)

@@ -36,6 +36,9 @@ class Settings(EnvironmentSettings):
     platform_tracking_uri: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_URI")
     """The platform's own MLflow, whatever a job sets `tracking_uri` to; its account is sent nowhere else."""
 
+    tracking_password_file: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PASSWORD_FILE")
+    """File with the password for the embedded platform's MLflow; None elsewhere."""
+
     tracking_page: str | None = Field(None, validation_alias="MLPLATFORM_TRACKING_PAGE")
     """Address of MLflow for browsers, if it differs from the one for programs."""
 
@@ -179,6 +182,13 @@ class Settings(EnvironmentSettings):
         own = self.platform_tracking_uri or self.tracking_uri
         return self.tracking_page if self.tracking_page and own and address == own.rstrip("/") else address
 
+    def addresses(self) -> str:
+        """Return two lines for people: where MLflow and Ray are, and which files have what they ask for."""
+        return (
+            f"MLflow: {self.tracking_uri} (any user name, password: {self.tracking_password_file})\n"
+            f"Ray:    {self.ray_address} (token: {self.ray_auth_token_path})"
+        )
+
     def environment(self) -> dict[str, str]:
         """Return the variables that give these settings to another process, a shell or a laptop."""
         values = {
@@ -188,6 +198,11 @@ class Settings(EnvironmentSettings):
         }
         if self.ray_auth_token_path:
             values["RAY_AUTH_MODE"] = "token"
+        if self.tracking_password_file and self.tracking_password_file.is_file():
+            # The plugin keeps MLflow's client from sending the password to other servers.
+            values["MLFLOW_TRACKING_AUTH"] = "mlplatform"
+            values["MLFLOW_TRACKING_USERNAME"] = "local"
+            values["MLFLOW_TRACKING_PASSWORD"] = self.tracking_password_file.read_text()
         return {variable: str(value) for variable, value in values.items() if value is not None}
 
 
