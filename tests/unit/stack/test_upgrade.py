@@ -113,11 +113,25 @@ class Host:
         self.git("commit", "--quiet", f"--message={content}")
         return self.git("rev-parse", "HEAD")
 
-    def upgrade(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def upgrade(self, *words: str, answer: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the verb, with a terminal if an answer is to be typed there."""
         env = {**os.environ, "PATH": self.path, "STATE": str(self.state_file), **variables}
         env["MLPLATFORM"] = f"{sys.executable} -m mlplatform"
         command = ["make", "--no-print-directory", "upgrade", *words]
-        return subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, check=False)
+        options: dict[str, Any] = {"cwd": self.root, "env": env, "capture_output": True, "text": True, "check": False}
+        if not answer:
+            return subprocess.run(command, **options)
+        keyboard, terminal = os.openpty()
+        try:
+            os.write(keyboard, f"{answer}\n".encode())
+            return subprocess.run(command, stdin=terminal, **options)
+        finally:
+            os.close(keyboard)
+            os.close(terminal)
+
+    def is_untouched(self) -> bool:
+        """Whether nothing was asked of Docker, and the former version is checked out."""
+        return self.state["calls"] == [] and self.git("rev-parse", "HEAD") == self.old
 
     @property
     def state(self) -> dict[str, Any]:
@@ -223,11 +237,53 @@ def test_return_restores_images_that_were_built_under_their_names(tmp_path: Path
 def test_named_version_is_checked_out_first_and_left_after_failure(host: Host) -> None:
     host.git("tag", "v2")
     host.git("reset", "--quiet", "--hard", host.old)
-    done = host.upgrade("TO=v2", BREAK=STEPS["migrate"][0])
+    done = host.upgrade("TO=v2", answer="y", BREAK=STEPS["migrate"][0])
     assert "failed while migrating" in done.stderr
     host.is_as_before()
     assert host.git("symbolic-ref", "--short", "HEAD") == "main"
-    done = host.upgrade("TO=v2")
+    done = host.upgrade("TO=v2", answer="y")
+    assert done.returncode == 0, done.stderr
+    assert f"v2 is the commit {host.new}" in done.stdout
+    host.is_upgraded()
+
+
+@pytest.mark.parametrize("name", ["v2", "release", "short"])
+def test_code_of_unconfirmed_name_does_not_run(host: Host, name: str) -> None:
+    host.git("tag", "v2")
+    host.git("branch", "release")
+    host.git("reset", "--quiet", "--hard", host.old)
+    to = host.new[:12] if name == "short" else name
+    for answer in ("", "n"):
+        done = host.upgrade(f"TO={to}", answer=answer)
+        assert done.returncode
+        assert f"repeat with TO={host.new}" in done.stderr
+        assert host.is_untouched()
+
+
+def test_full_commit_needs_no_answer(host: Host) -> None:
+    host.git("reset", "--quiet", "--hard", host.old)
+    done = host.upgrade(f"TO={host.new}", f"FROM={host.old}")
+    assert done.returncode == 0, done.stderr
+    host.is_upgraded()
+
+
+def test_only_signed_tag_is_accepted_where_signers_are_configured(host: Host, tmp_path: Path) -> None:
+    for who in ("trusted", "stranger"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / who], check=True)
+        sign = ("-c", "gpg.format=ssh", "-c", f"user.signingkey={tmp_path / who}")
+        host.git(*sign, "tag", "--sign", "--message=2.0", f"by-{who}")
+    host.git("tag", "unsigned")
+    host.git("reset", "--quiet", "--hard", host.old)
+    # A branch of that name must not be checked out in the tag's place.
+    host.git("branch", "by-trusted", host.old)
+    signers = tmp_path / "signers"
+    signers.write_text(f"a@example.org {(tmp_path / 'trusted.pub').read_text()}")
+    host.git("config", "gpg.ssh.allowedSignersFile", str(signers))
+    for name in ("unsigned", "by-stranger"):
+        done = host.upgrade(f"TO={name}", answer="y")
+        assert f"The tag {name} has no valid signature (" in done.stderr
+        assert host.is_untouched()
+    done = host.upgrade("TO=by-trusted", answer="y")
     assert done.returncode == 0, done.stderr
     host.is_upgraded()
 

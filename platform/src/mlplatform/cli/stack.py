@@ -209,7 +209,9 @@ def upgrade_stack(
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
     if to:
-        raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to))
+        # Without a terminal nobody can answer.
+        confirm = typer.confirm if sys.stdin.isatty() else lambda question: False
+        raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to, confirm))
     upgrade.prepare(root.absolute(), origin)
     upgrade.start_program(root.absolute())
 

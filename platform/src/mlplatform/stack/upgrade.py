@@ -31,25 +31,37 @@ _OWNERSHIP = "platform/src/mlplatform/services/ownership.py"
 """File of the versions that give volumes to their users at every start; earlier ones need it done before."""
 
 
-def check_out_and_upgrade(root: Path, to: str) -> int:
+def check_out_and_upgrade(root: Path, to: str, confirm: Callable[[str], bool]) -> int:
     """Check out another version, and let its code upgrade the stack; return the exit status.
 
+    Args:
+        root: folder of the checkout.
+        to: branch, tag or commit.
+        confirm: asks the operator about the commit that a name means, whose code runs as this user; a full id is not
+            asked about.
+
     Raises:
-        HostError: the version is unknown, or git cannot check it out; nothing was changed.
+        HostError: the version is unknown, has no valid signature or was not confirmed, or git cannot check it out;
+            nothing was changed.
     """
     if has_upgrade(root):
         raise HostError("An upgrade was interrupted: run `make upgrade` without TO= first, which continues it.")
     fetched = checkout.fetch(root)
-    if not checkout.commit(root, to):
+    if not (target := checkout.commit(root, to)):
         known = "" if fetched else ", and no server answered `git fetch`"
         raise HostError(f"TO={to} is not a branch, tag or commit of this checkout{known}: `git tag` lists versions.")
+    checkout.verify_tag(root, to)
+    if to != target and not confirm(f"{to} is the commit {target}. Run its code as this user"):
+        raise HostError(f"Nobody has confirmed that {to} is the commit {target}: repeat with TO={target}.")
     start, current = checkout.started(root)["commit"], checkout.commit(root)
     back = checkout.branch(root) or current
     origin = back if start in ("", current) else start
-    checkout.switch(root, to)
+    # By a name, git might check out a branch where the tag of this name was verified.
+    is_branch = checkout.is_branch(root, to) and not checkout.is_tag(root, to)
+    checkout.switch(root, to if is_branch else target, detach=not is_branch)
     # From here on the checkout has another version's code, so nothing more is imported.
     result = subprocess.run(["make", "--no-print-directory", "upgrade", "TO=", f"FROM={origin}"], cwd=root, check=False)
-    if result.returncode and not has_upgrade(root) and checkout.commit(root) == checkout.commit(root, to):
+    if result.returncode and not has_upgrade(root) and checkout.commit(root) == target:
         checkout.switch(root, back)
     return result.returncode
 
