@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -17,15 +16,13 @@ from rich.table import Table
 
 from mlplatform.client import jobs as client_jobs
 from mlplatform.client.jobs import Jobs
+from mlplatform.contract import TAG_JOB, TAG_ROLE
 from mlplatform.errors import JobError, PlatformError
 from mlplatform.local.platform import LocalPlatform
+from mlplatform.mlflow_rest import Account, MlflowRest
 from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.training.history import FIELDS
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
-
 
 _LAST_LINES = 30
 
@@ -54,8 +51,6 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
             try:
-                # For the summary at the end. Imported now, because a core is idle while the job's driver starts.
-                import_module("mlflow")
                 lines = _follow(jobs, job_id, config, console)
             except BaseException:
                 if not was_running:
@@ -104,15 +99,14 @@ def _follow(jobs: Jobs, job_id: str, config: Settings, console: Console) -> list
     """Show each report as it arrives; return the job's log."""
     text = TextColumn("{task.description}")
     lines = []
-    with Progress(
-        SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    ) as bar:
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with _mlflow(config) as mlflow, Progress(*columns, console=console) as bar:
         task = bar.add_task("The job imports torch and starts its workers", total=None)
         epochs = None
         for line in jobs.follow(job_id):
             lines.append(line)
             if report := client_jobs.report_in(line):
-                epochs = epochs or _epochs(job_id, config)
+                epochs = epochs or _epochs(job_id, mlflow)
                 done = int(report.get("epoch", report["step"])) + 1
                 bar.console.print(f"epoch {done:2d}  {_as_text(report)}")
                 bar.update(task, description="Training", completed=done, total=epochs)
@@ -124,65 +118,75 @@ def _as_text(report: dict[str, Any]) -> str:
     return "  ".join(f"{key} {value:.4f}" for key, value in values.items())
 
 
-def _epochs(job_id: str, config: Settings) -> int | None:
+def _epochs(job_id: str, mlflow: MlflowRest) -> int | None:
     """Return the number of epochs that the job has recorded in its run."""
-    run = _run(job_id, config)
-    return int(run.data.params["epochs"]) if run and "epochs" in run.data.params else None
+    run = _run(job_id, mlflow)
+    return next((int(p["value"]) for p in run["data"].get("params", ()) if p["key"] == "epochs"), None) if run else None
 
 
-def _run(job_id: str, config: Settings) -> Run | None:
-    import mlflow
+def _mlflow(config: Settings) -> MlflowRest:
+    """Return a client of the platform's MLflow; `import mlflow` would take 4 s beside the job's own imports."""
+    variables = config.environment()
+    account = Account((variables["MLFLOW_TRACKING_USERNAME"], variables["MLFLOW_TRACKING_PASSWORD"]))
+    return MlflowRest(str(config.tracking_uri), account)
 
-    from mlplatform.tracking.server import find_run
 
-    mlflow.set_tracking_uri(str(config.tracking_uri))
-    return find_run(job_id)
+def _run(job_id: str, mlflow: MlflowRest) -> dict[str, Any] | None:
+    found = mlflow.all("GET", "experiments/search", "experiments", {"max_results": 1000})
+    values = {
+        "experiment_ids": [experiment["experiment_id"] for experiment in found],
+        "filter": f"tags.`{TAG_JOB}` = '{job_id}' and tags.`{TAG_ROLE}` = 'job'",
+        "max_results": 1,
+    }
+    runs = mlflow.call("POST", "runs/search", values).get("runs")
+    return runs[0] if runs else None
 
 
 def _show(job_id: str, config: Settings, home: Path, console: Console, kept: Mapping[str, str]) -> None:
-    from mlplatform.tracking.server import run_url
-
     table = Table("Recorded", "", box=box.SIMPLE_HEAD)
     for name, value in kept.items():
         table.add_row(name, value)
-    run = _run(job_id, config)
-    if run is not None:
-        table.add_row("test accuracy", f"{run.data.metrics.get('test_accuracy', float('nan')):.4f}")
-        table.add_row("run", run_url(run))
-    folders = (str(Path(file).parent) for file in objects.list_files(f"{config.storage}/{job_id}"))
-    checkpoints = [folder for folder in folders if Path(folder).name.startswith("checkpoint_")]
-    table.add_row("checkpoint", checkpoints[-1] if checkpoints else "none")
-    if run is not None:
-        _add_models(table, run)
-        table.add_row("curves", str(_draw(run, home / "curves" / f"{job_id}.png")))
+    with _mlflow(config) as mlflow:
+        run = _run(job_id, mlflow)
+        metrics = {point["key"]: float(point["value"]) for point in run["data"].get("metrics", ())} if run else {}
+        if run is not None:
+            table.add_row("test accuracy", f"{metrics.get('test_accuracy', float('nan')):.4f}")
+            page = "/#/experiments/{experiment_id}/runs/{run_id}".format(**run["info"])
+            table.add_row("run", f"{config.page_of(str(config.tracking_uri))}{page}")
+        folders = (str(Path(file).parent) for file in objects.list_files(f"{config.storage}/{job_id}"))
+        checkpoints = [folder for folder in folders if Path(folder).name.startswith("checkpoint_")]
+        table.add_row("checkpoint", checkpoints[-1] if checkpoints else "none")
+        if run is not None:
+            _add_models(table, run["info"]["run_id"], mlflow)
+            picture = home / "curves" / f"{job_id}.png"
+            table.add_row("curves", str(_draw(run["info"]["run_id"], metrics, mlflow, picture)))
     # Addresses and paths stay on one line, even if it is wider than the terminal, so that they can be copied.
     Console(width=max(console.width, _TABLE_WIDTH), markup=False, emoji=False).print(table)
     console.print("`mlplatform local up` starts the same platform again and serves its web pages.")
 
 
-def _add_models(table: Table, run: Run) -> None:
-    from mlflow import MlflowClient
-
-    client = MlflowClient()
-    for found in client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+def _add_models(table: Table, run_id: str, mlflow: MlflowRest) -> None:
+    versions = {"filter": f"run_id = '{run_id}'", "max_results": 100}
+    for found in mlflow.all("GET", "model-versions/search", "model_versions", versions):
         # The search does not return aliases.
-        version = client.get_model_version(found.name, found.version)
-        table.add_row("model", version.name)
-        table.add_row("version", str(version.version))
-        table.add_row("alias", ", ".join(version.aliases) or "none")
+        named = {"name": found["name"], "version": found["version"]}
+        version = mlflow.call("GET", "model-versions/get", named)["model_version"]
+        table.add_row("model", version["name"])
+        table.add_row("version", version["version"])
+        table.add_row("alias", ", ".join(version.get("aliases", ())) or "none")
 
 
-def _draw(run: Run, picture: Path) -> Path:
+def _draw(run_id: str, metrics: Collection[str], mlflow: MlflowRest, picture: Path) -> Path:
     """Plot loss and accuracy over the steps, as MLflow has them."""
     from matplotlib.figure import Figure
-    from mlflow import MlflowClient
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, word in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-        for key in sorted(key for key in run.data.metrics if word in key and not key.startswith("system/")):
-            history = MlflowClient().get_metric_history(run.info.run_id, key)
+        for key in sorted(key for key in metrics if word in key and not key.startswith("system/")):
+            history = mlflow.all("GET", "metrics/get-history", "metrics", {"run_id": run_id, "metric_key": key})
             if len(history) > 1:
-                axes.plot([point.step for point in history], [point.value for point in history], marker=".", label=key)
+                steps, values = [int(point["step"]) for point in history], [float(point["value"]) for point in history]
+                axes.plot(steps, values, marker=".", label=key)
         axes.set(xlabel="step", title=word)
         axes.legend()
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from mlplatform.compat import ray_commands
+from mlplatform.compat import mlflow_server, ray_commands
 from mlplatform.contract import REPORT
 from mlplatform.credentials import fernet_key
 from mlplatform.local.instance import Home, Instance
@@ -99,14 +99,15 @@ def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
         key.touch(mode=0o600)
         fernet_key(key)
     command = [
-        *(sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform-local"),
+        *(*mlflow_server.SERVE, "--app-name=mlplatform-local"),
         *(f"--host={LOOPBACK}", "--workers=1"),
         f"--port={port}",
-        f"--allowed-hosts={LOOPBACK}:{port},localhost:{port}",
         f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}",
         f"--artifacts-destination={folder / 'artifacts'}",
     ]
     return command, {
+        # A variable, not an option, because MLflow reads it while it is imported, too.
+        "MLFLOW_SERVER_ALLOWED_HOSTS": f"{LOOPBACK}:{port},localhost:{port}",
         # Kept, so that the webhooks' secrets can be read after a restart.
         "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": key.read_text(),
         # The receivers are on loopback too.
