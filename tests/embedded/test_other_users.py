@@ -1,4 +1,4 @@
-"""What another user of the machine, a page in a browser, and a foreign name reach of the embedded platform."""
+"""Attacks on the embedded platform by another user of the machine, a page in a browser, and a foreign name."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_home_that_exists_becomes_private(mode: int, home: Path) -> None:
     assert LocalPlatform(link).down() is False
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
 @pytest.mark.parametrize("kind", ["folder", "link", "link to own folder"])
 def test_home_of_another_user_is_refused(kind: str, home: Path, tmp_path: Path) -> None:
     target = tmp_path / "target" if "link" in kind else home

@@ -130,7 +130,7 @@ class Host:
             os.close(terminal)
 
     def is_untouched(self) -> bool:
-        """Whether nothing was asked of Docker, and the former version is checked out."""
+        """Return whether nothing was asked of Docker, and the former version is checked out."""
         return self.state["calls"] == [] and self.git("rev-parse", "HEAD") == self.old
 
     @property
