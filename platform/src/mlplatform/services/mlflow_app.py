@@ -42,8 +42,8 @@ def create_local_app() -> Any:
     """Return MLflow's application with one password for all, for a server on loopback."""
     _open_on_training()
     file = Settings.load().tracking_password_file
-    if file is None:
-        raise SettingsError("MLPLATFORM_TRACKING_PASSWORD_FILE is not set; start MLflow by `mlplatform local up`.")
+    if file is None or not file.read_text().strip():
+        raise SettingsError("MLPLATFORM_TRACKING_PASSWORD_FILE has no password; start MLflow by `mlplatform local up`.")
     return for_own_pages(with_password(mlflow_server.open_app(), file))
 
 
