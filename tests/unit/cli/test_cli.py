@@ -329,3 +329,22 @@ def test_cache_folder_without_models_is_rejected(source: str, tmp_path: Path) ->
     error, code = refusal("stack", "cache", source, "--root", str(tmp_path))
     assert f"'{source or '.'}' holds neither huggingface/hub nor torch" in error
     assert code == 1
+
+
+def test_tables_are_not_cut_for_programs(serve: Callable[..., str]) -> None:
+    jobs = json.loads(listing(2))
+    for job in jobs:
+        job["submission_id"] += "-" + "x" * 90
+        job["entrypoint"] = f"python {'long/' * 40}train.py\n--last word"
+    address = serve(lambda method, path: (200, json.dumps(jobs)))
+    done = mlplatform("jobs", RAY_ADDRESS=address, COLUMNS="40", FORCE_COLOR="1")
+    rows = done.stdout.splitlines()[1:]
+    assert [row.split()[1] for row in rows] == ["RUNNING", "SUCCEEDED"], done.stderr
+    assert all(f"{'long/' * 40}train.py --last word" in row for row in rows)
+
+
+def test_all_tables_of_commands_are_printed_in_one_place() -> None:
+    import mlplatform.cli
+
+    files = sorted(Path(mlplatform.cli.__path__[0]).glob("*.py"))
+    assert [file.name for file in files if "Table(" in file.read_text()] == ["output.py"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mlplatform.cli.output import print_table, span
+from mlplatform.cli.output import print_log, print_table, span
 from mlplatform.cli.submit import report_end, report_end_of_array
 from mlplatform.errors import JobError, PlatformError
 
@@ -109,11 +109,10 @@ def logs(
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        if not follow:
-            print(client.logs(job_id), end="")
-            return
-        for line in client.follow(job_id):
-            print(line, flush=True)
+        if follow:
+            print_log(client.follow_text(job_id))
+        elif text := client.logs(job_id):
+            print(text.removesuffix("\n"))
 
 
 @app.command()

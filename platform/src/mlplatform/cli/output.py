@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TextIO
+
+_ENDLESS = 1 << 20
+"""Columns of a table that a program reads."""
 
 
 def protect_terminal() -> None:
@@ -28,10 +32,27 @@ def terminal() -> TextIO:
     return raw
 
 
+def print_log(texts: Iterable[str]) -> None:
+    """Print a job's log as `Jobs.follow_text` yields it: on a terminal, an unfinished line is redrawn in one row."""
+    from mlplatform.client.follow import last_state
+    from mlplatform.terminal import printable
+
+    out, rest = terminal(), ""
+    for text in texts:
+        if out.isatty():
+            *whole, rest = (rest + text).split("\n")
+            cut = printable(last_state(rest))[: shutil.get_terminal_size().columns - 1]
+            text = "".join(f"\r\x1b[K{printable(last_state(line))}\n" for line in whole) + f"\r\x1b[K{cut}"
+        else:
+            text = "\r".join(map(printable, text.split("\r")))
+        out.write(text)
+        out.flush()
+
+
 def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table whose first column is never cut: it contains the id that other commands accept.
 
-    Cells are printed as they are, brackets and colons included.
+    Cells are printed as they are, brackets and colons included; in a pipe, none is cut or wrapped.
     """
     from rich.console import Console
     from rich.table import Column, Table
@@ -39,9 +60,12 @@ def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None
     from mlplatform.terminal import printable
 
     table = Table(Column(columns[0], no_wrap=True), *columns[1:], box=None)
+    # Rich takes a pipe for a terminal of 80 columns, and any output for one while FORCE_COLOR is set.
+    is_read = not terminal().isatty()
     for row in rows:
-        table.add_row(*map(printable, row))
-    Console(file=terminal(), markup=False, emoji=False).print(table)
+        table.add_row(*(printable(cell).replace("\n", " ") if is_read else printable(cell) for cell in row))
+    width = _ENDLESS if is_read else None
+    Console(file=terminal(), width=width, markup=False, emoji=False).print(table)
 
 
 def human(size: int) -> str:

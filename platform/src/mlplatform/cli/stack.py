@@ -121,7 +121,6 @@ def sbom(
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
-    from rich.table import Table
 
     from mlplatform.settings.stack import LOOPBACK, StackSettings
     from mlplatform.stack import compose, entrance, notebooks, pages
@@ -133,12 +132,10 @@ def status(root: Root = Path()) -> None:
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return
-    table = Table("Page", "Address", "Log in with", box=None, pad_edge=False)
-    for page in shown:
-        origin = f"http://{LOOPBACK}" if page in of_people else entrance.origin(settings)
-        table.add_row(page.title, f"{origin}:{page.port}", page.login)
+    loopback, origin = f"http://{LOOPBACK}", entrance.origin(settings)
+    rows = [(page.title, f"{loopback if page in of_people else origin}:{page.port}", page.login) for page in shown]
+    print_table(("Page", "Address", "Log in with"), rows)
     console = Console(file=terminal())
-    console.print(table)
     for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
         console.print(line, soft_wrap=True)
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")

@@ -27,30 +27,57 @@ _STREAM_TIMEOUT = httpx.Timeout(None, connect=5.0)
 def follow(link: Connection, job_id: str) -> Iterator[str]:
     """Yield a job's log line by line until the job ends: the stored log, each line once, even if the gateway crashes.
 
+    Raises:
+        UnreachableError: the gateway has not answered for three minutes.
+        JobError: there is no such job.
+    """
+    rest = ""
+    for text in follow_text(link, job_id, unfinished=False):
+        *whole, rest = (rest + text).split("\n")
+        yield from map(last_state, whole)
+    if last := last_state(rest):
+        yield last
+
+
+def follow_text(link: Connection, job_id: str, *, unfinished: bool = True) -> Iterator[str]:
+    """Yield a job's log as it is printed until the job ends, even if the gateway crashes.
+
     The gateway streams a line after it has stored it, so the number of lines read is a position that outlives it. Only
     while its object store rejects lines, it streams them unstored: a crash just then may repeat some and skip others.
+
+    Args:
+        unfinished: yield unfinished lines, too. They grow, or begin again after a carriage return.
 
     Raises:
         UnreachableError: the gateway has not answered for three minutes.
         JobError: there is no such job.
     """
     link.details_patiently(job_id, known=False)
-    seen, read_at = 0, time.monotonic()
+    path, seen, rest, read_at = f"/platform/jobs/{job_id}/log", 0, "", time.monotonic()
     while True:
         ended = link.details_patiently(job_id)["status"] in ENDED
-        path, parameters, read = f"/platform/jobs/{job_id}/log", {"follow": 1, "skip_lines": seen}, False
+        parameters, read = {"follow": 1, "unfinished": int(unfinished), "skip_lines": seen}, False
+        if rest:
+            rest = ""
+            yield "\r"
         with suppress(httpx.TransportError):
             with link.http.stream("GET", path, params=parameters, timeout=_STREAM_TIMEOUT) as answer:
                 read = answer.is_success
                 # An error message of the gateway is not a line of the job's log.
-                for line in _lines(answer) if read else ():
-                    seen, read_at = seen + _count(line), time.monotonic()
-                    yield line
+                for text in answer.iter_text() if read else ():
+                    yield text
+                    *whole, rest = (rest + text).split("\n")
+                    seen, read_at = seen + sum(map(_count, whole)), time.monotonic()
             if ended and read:
                 return
         if ended and time.monotonic() - read_at > connection.PATIENCE_SECONDS:
             raise UnreachableError(f"The log of job {job_id} cannot be read to its end; try again later.")
         time.sleep(0 if read and not ended else connection.POLL_SECONDS)
+
+
+def last_state(line: str) -> str:
+    """Return what a terminal shows of a line that was drawn again after carriage returns."""
+    return line.rpartition("\r")[2]
 
 
 def report_in(line: str) -> dict[str, Any] | None:
@@ -67,15 +94,5 @@ def report_in(line: str) -> dict[str, Any] | None:
 
 def _count(line: str) -> int:
     """Return how many lines of the log a line stands for."""
-    omitted = OMITTED.fullmatch(line)
+    omitted = OMITTED.fullmatch(last_state(line))
     return int(omitted[1]) if omitted else 1
-
-
-def _lines(answer: httpx.Response) -> Iterator[str]:
-    """Split at line feeds only; httpx also splits at ten other characters."""
-    rest = ""
-    for text in answer.iter_text():
-        *whole, rest = (rest + text).split("\n")
-        yield from whole
-    if rest:
-        yield rest

@@ -23,7 +23,7 @@ from mlplatform.client.arrays import Arrays
 from mlplatform.client.attempts import Attempt as Attempt
 from mlplatform.client.connection import Connection, OlderGatewayError
 from mlplatform.client.follow import ENDED as ENDED
-from mlplatform.client.follow import follow
+from mlplatform.client.follow import follow, follow_text
 from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.job import Job as Job
 from mlplatform.client.renamed import renamed
@@ -188,12 +188,12 @@ class Jobs:
         return str(answer.json()["logs"] or "")
 
     def follow(self, job_id: str) -> Iterator[str]:
-        """Yield the job's log line by line until the job ends, also while the gateway restarts (see `follow.follow`).
-
-        Raises:
-            UnreachableError: the gateway has not answered for three minutes.
-        """
+        """Yield the job's log line by line until it ends, also while the gateway restarts (see `follow.follow`)."""
         return follow(self._link, job_id)
+
+    def follow_text(self, job_id: str) -> Iterator[str]:
+        """Yield the job's log as it is printed, with unfinished lines, until it ends (see `follow.follow_text`)."""
+        return follow_text(self._link, job_id)
 
     def reports(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yield the reports of the job's training as they are printed, until the job ends."""

@@ -131,6 +131,34 @@ def test_follower_reads_stored_log_across_gateway_crash(platform: Platform, monk
     asyncio.run(scenario())
 
 
+def test_unfinished_line_is_followed_across_gateway_crash(platform: Platform) -> None:
+    texts: list[str] = []
+
+    def follow_text() -> None:
+        with Jobs(Settings.load(ray_address=platform.url)) as jobs:
+            for text in jobs.follow_text("train"):
+                texts.append(text)
+
+    async def scenario() -> None:
+        await platform.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "train"}).job())
+        follower = threading.Thread(target=follow_text, daemon=True)
+        async with platform.gateway() as logs:
+            follower.start()
+            await platform.send(logs, DRIVER, "begin\nload")
+            await until(lambda: "".join(texts) == "begin\nload")
+        async with platform.gateway() as logs:
+            await platform.send(logs, DRIVER, "ing")
+            await until(lambda: "".join(texts).endswith("\rloading"))
+            await platform.send(logs, DRIVER, " is done\n")
+            await logs.close("train")
+            await platform.store.request_stop("train")
+            await until(lambda: not follower.is_alive())
+        lines = "".join(texts).split("\n")
+        assert [line.rpartition("\r")[2] for line in lines] == ["begin", "loading is done", ""]
+
+    asyncio.run(scenario())
+
+
 @asynccontextmanager
 async def stored_logs(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
     logs = JobLogs(FolderStore(str(folder)), resolve, **sizes)

@@ -76,12 +76,13 @@ def test_log_file_names_identify_their_job() -> None:
 
 def test_long_line_splits_at_characters_and_carriage_returns() -> None:
     body = ("é" * PART_BYTES).encode()
-    pieces = split(body)
+    pieces, rest = split(body)
     assert all("\ufffd" not in raw.decode() for raw, _ in pieces)
     assert len(body) - pieces[-1][1] <= PART_BYTES
+    assert rest == pieces[-1][1]
 
     bar = b"".join(b"\r%6d%%" % step for step in range(20_000))
-    assert all(raw.endswith(b"\r") for raw, _ in split(bar))
+    assert split(bar) == ([], bar.rindex(b"\r"))
 
 
 def test_worker_lines_have_rays_prefix() -> None:

@@ -77,7 +77,7 @@ def test_lines_after_evicted_partial_line_are_not_lost(root: Path, gateway: Gate
     async def scenario() -> None:
         folder = logs_of(root)
         append(folder / DRIVER, b"one\nepoch 1: 37%")
-        await until_log(gateway, "one\n")
+        await until_log(gateway, "one\nepoch 1: 37%")
         job = gateway.logs._jobs["train"]
         await until(lambda: any(file.partial for file in job.files.values()))
         job.flush_partial_lines()  # as after ten minutes in which nobody has read the log

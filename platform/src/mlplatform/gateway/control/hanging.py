@@ -9,8 +9,8 @@ from mlplatform.gateway.jobs.store import now
 
 _STRANDED_SECONDS = 60.0
 
-_STOP_START_SECONDS = 30.0
-"""Time in which Ray must follow a stop of an attempt that has not started."""
+_STOP_START_SECONDS = 5.0
+"""Time in which Ray must follow a stop of an attempt that has not started: a start in a made environment takes 3 s."""
 
 
 class HangingStarts:

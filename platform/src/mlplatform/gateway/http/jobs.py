@@ -188,7 +188,7 @@ class JobRoutes:
 
     async def _send_log(self, socket: WebSocket, job: JobRow) -> None:
         try:
-            async for chunk in self._logs.follow(job.id, ended=State(job.state).final):
+            async for chunk in self._logs.follow(job.id, ended=State(job.state).final, unfinished=True):
                 await socket.send_text(chunk)
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):
@@ -214,7 +214,8 @@ class JobRoutes:
             return PlainTextResponse(await self._logs.text(job.id))
         ended = State(job.state).final
         # Lines that are not stored may arrive in another order after a crash, so clients must not count them.
-        parts = self._logs.follow(job.id, skip_lines=int(skip), ended=ended, stored=True)
+        unfinished = request.query_params.get("unfinished") == "1"
+        parts = self._logs.follow(job.id, int(skip), ended=ended, stored=True, unfinished=unfinished)
         return StreamingResponse(_encoded(parts), media_type="text/plain")
 
     async def _log_file(self, request: Request) -> ASGIApp:

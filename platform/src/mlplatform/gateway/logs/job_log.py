@@ -24,6 +24,9 @@ class SourceFile:
     partial: dict[int, bytes] = field(default_factory=dict)
     """The last line after the accepted bytes while it is incomplete, by inode."""
 
+    touched: float = 0.0
+    """Time of the last change of `partial` on the monotonic clock."""
+
     def move(self, inode: int, offset: int) -> None:
         """Continue at `offset`; the partial line before it is complete or obsolete."""
         self.partial.pop(inode, None)
@@ -153,13 +156,26 @@ class JobLog:
         Returns:
             The offset at which the file continues.
         """
-        end = 0
-        for raw, end in split(body):
+        lines, rest = split(body)
+        for raw, end in lines:
             self._add_line(file, inode, raw, offset + end)
-        if end < len(body) and not more:
+        if rest > (lines[-1][1] if lines else 0):
+            # Not a new version: an older offset in the store means that dropped bytes are sent again.
+            file.move(inode, offset + rest)
+        if rest < len(body) and not more and file.partial.get(inode) != body[rest:]:
             file.offsets.setdefault(inode, offset)
-            file.partial[inode] = body[end:]
-        return offset + end
+            file.partial[inode], file.touched = body[rest:], time.monotonic()
+        return offset + rest
+
+    def unfinished(self) -> list[tuple[float, str]]:
+        """Return the lines that are not complete yet, as last printed, with their times; the latest is the last."""
+        found = [
+            (file.touched, text)
+            for file in self.files.values()
+            for raw in file.partial.values()
+            for text in file.source.format_unfinished(raw)
+        ]
+        return sorted(found, key=lambda line: line[0])
 
     def flush_partial_lines(self, nodes: set[str] | None = None) -> None:
         """Add the partial last lines of the files of some nodes; None means all nodes."""
@@ -167,7 +183,11 @@ class JobLog:
             if nodes is not None and file.source.node not in nodes:
                 continue
             for inode, raw in list(file.partial.items()):
-                self._add_line(file, inode, raw, file.offsets.get(inode, 0) + len(raw))
+                begin = file.offsets.get(inode, 0)
+                lines, rest = split(raw, final=True)
+                last = [(raw[rest:], len(raw))] if rest < len(raw) else []
+                for line, end in [*lines, *last]:
+                    self._add_line(file, inode, line, begin + end)
 
     def append(self, line: str) -> None:
         """Add a line to the last chunk."""

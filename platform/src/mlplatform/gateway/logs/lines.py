@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mlplatform.terminal import printable, without_sequences
 
 PART_BYTES = 64 << 10
 """Maximum length of a line: a longer one is split, a shorter one waits for its end."""
+
+_REDRAWN_BYTES = 4 << 10
+"""Length from which the overwritten states of an unfinished line are dropped: the line is sent again as it grows."""
+
+_HELD_LINES = 50
+"""Lines that a cursor movement can take back at most."""
 
 NO_JOB = "ffffffff"
 """Ray's job id in the file names of workers that it started before a job needed them; their first line has the id."""
@@ -32,6 +38,14 @@ _WORKER = re.compile(
 
 _NAMES = 20_000
 """Parsed names that are kept: every file of every node is listed several times per second."""
+
+# Line ends, and cursor movements to a line above: bars of several lines are redrawn with them.
+_ENDS = re.compile(rb"\n|\x1b\[(\d{0,4})[AF]")
+
+# What later bytes complete: an escape sequence (ECMA-48, 5.4) or a character of UTF-8.
+_INCOMPLETE = re.compile(
+    rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*)?|[\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z"
+)
 
 _JOB_LINE = re.compile(rb"^:job_id:([0-9a-f]{8})\r?$", re.MULTILINE)
 
@@ -78,7 +92,7 @@ def job_in(body: bytes) -> str | None:
 
 def plain(line: str) -> str | None:
     """Return a line as a terminal shows it, without colors; None if it overwrote itself with blanks."""
-    line = without_sequences(line).rstrip("\r")
+    line = without_sequences(line).replace("\n", "\r").rstrip("\r")
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
         if not line.strip():
@@ -117,6 +131,14 @@ class LogSource:
         who = f"{name} " if (name := self.actor or self.task) else ""
         return f"({who}pid={self.name.pid}, {self.node}) {text.removeprefix(_MESSAGE)}"
 
+    def format_unfinished(self, raw: bytes) -> list[str]:
+        """Return the lines after the complete ones, which may change, as `format_line` does; the last one may grow."""
+        lines, rest = split(raw, final=True)
+        # A copy, because an incomplete marker would name the wrong source.
+        source = replace(self)
+        shown = (source.format_line(part) for part in [*(line for line, _ in lines), _INCOMPLETE.sub(b"", raw[rest:])])
+        return [text for text in shown if text]
+
     @property
     def _headline(self) -> str:
         return f"Running entrypoint for job {self.job_id}: "
@@ -132,22 +154,51 @@ class LogSource:
         return True
 
 
-def split(body: bytes) -> list[tuple[bytes, int]]:
+def split(body: bytes, *, final: bool = False) -> tuple[list[tuple[bytes, int]], int]:
     """Split bytes into complete lines, each without its end and with the offset after its end.
 
-    The rest after the last end is not returned, unless it is longer than `PART_BYTES`: then all but its last part are
-    returned as lines, cut after a carriage return if there is one, and never within a character.
+    A line that was redrawn from the line below is one line. It waits, with the lines below it, until as many have
+    followed as the cursor was moved up, because each redraw of the block takes them back.
+
+    Args:
+        final: nothing follows, so no line is taken back.
+
+    Returns:
+        The lines, and the offset at which the unfinished line begins. Only states that it has overwritten are between
+        the last line and this offset. A line that is longer than `PART_BYTES` is cut, and never within a character.
     """
-    lines = []
-    start = 0
-    while (end := body.find(b"\n", start)) >= 0:
-        lines.append((body[start:end], end + 1))
-        start = end + 1
+    ends, top, height = _line_ends(body)
+    block_end = ends[top] if top < len(ends) else len(body)
+    if not final and 0 < len(ends) - top <= height and len(body) <= PART_BYTES:
+        del ends[top:]
+    starts = [0, *ends]
+    lines = [(body[start : end - 1], end) for start, end in zip(starts, ends, strict=False)]
+    start = starts[-1]
+    if len(body) - start > _REDRAWN_BYTES:
+        # A return at the end has overwritten nothing yet.
+        shown = len(body[start:block_end].rstrip(b"\r"))
+        start = max(start, body.rfind(b"\r", start, start + shown))
     while len(body) - start > PART_BYTES:
-        end = body.rfind(b"\r", start, start + PART_BYTES) + 1 or _character_end(body, start + PART_BYTES)
+        end = _character_end(body, start + PART_BYTES)
         lines.append((body[start:end], end))
         start = end
-    return lines
+    return lines, start
+
+
+def _line_ends(body: bytes) -> tuple[list[int], int, int]:
+    """Return the offsets after the ends of lines, the number of lines above the last redrawn one, and its moves up."""
+    ends: list[int] = []
+    top = height = moves = 0
+    for match in _ENDS.finditer(body):
+        if match[0] == b"\n":
+            ends.append(match.end())
+            moves = 0
+        else:
+            up = min(int(match[1] or 1) or 1, _HELD_LINES)
+            moves = height = min(moves + up, _HELD_LINES)
+            del ends[-up:]
+            top = len(ends)
+    return ends, top, height
 
 
 def _character_end(body: bytes, end: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mlplatform.errors import PlatformError
@@ -15,6 +16,12 @@ PATIENCE_SECONDS = 600.0
 """Limit of a following reader's wait for an unavailable store; a training waits as long."""
 
 _RETRY_SECONDS = 1.0
+
+_REDRAW_SECONDS = 1.0
+"""Pause between two states of unfinished lines."""
+
+_STALE_SECONDS = 60.0
+"""Age from which an unfinished line that other lines have overwritten is not shown again."""
 
 _UNAVAILABLE = (PlatformError, OSError)
 
@@ -37,8 +44,66 @@ class _Part:
     """Chunks just before `next` are omitted from the log."""
 
 
+class _Unfinished:
+    """Unfinished lines as a follower sees them: one at a time, at the place where the next line begins."""
+
+    def __init__(self, job: JobLog, *, shown: bool) -> None:
+        self._job = job
+        self._active = shown
+        self._shown = ""
+        self._seen = self._due = 0.0
+        self._waits_since: float | None = None
+
+    def replaced_by(self, text: str) -> str:
+        """Return what shows a text in place of the present line, on a terminal and in a file."""
+        shown, self._shown = self._shown, ""
+        return text[len(shown) :] if text.startswith(shown) else f"\r{' ' * len(shown)}\r{text}"
+
+    def news(self, *, waits: bool, done: bool) -> str:
+        """Return what shows the lines that have changed, each in place of the one before.
+
+        Args:
+            waits: complete lines are about to follow, which come first unless that takes too long.
+            done: no lines follow.
+        """
+        now, lines = time.monotonic(), self._job.unfinished() if self._active and not done else []
+        self._waits_since = (self._waits_since or now) if waits else None
+        changed = [line for line in lines if line[0] > self._seen]
+        if not self._shown and not changed:
+            changed = [line for line in lines[-1:] if line[0] > now - _STALE_SECONDS]
+        if not lines and not waits:
+            return self.replaced_by("")
+        if not changed or now < max(self._due, (self._waits_since or 0.0) + _REDRAW_SECONDS * waits):
+            return ""
+        self._seen, self._due = changed[-1][0], now + _REDRAW_SECONDS
+        news = ""
+        for _, text in changed:
+            news += self.replaced_by(text)
+            self._shown = text
+        return news
+
+    async def wait(self, changed: asyncio.Event, *, hurry: bool) -> None:
+        """Wait for a change of the log, or until news may be due.
+
+        Args:
+            hurry: let the log be written now.
+        """
+        if hurry:
+            self._job.hurry.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REDRAW_SECONDS if self._active and self._job.unfinished() else None):
+                await changed.wait()
+
+
 async def read(
-    chunks: Chunks, job: JobLog, *, ended: bool, patience_s: float, skip: int = 0, stored: bool = False
+    chunks: Chunks,
+    job: JobLog,
+    *,
+    ended: bool,
+    patience_s: float,
+    skip: int = 0,
+    stored: bool = False,
+    unfinished: bool = False,
 ) -> AsyncIterator[str]:
     """Yield a log in parts of complete lines, from the beginning and then as it grows, until it is closed.
 
@@ -47,11 +112,14 @@ async def read(
         patience_s: how long to wait for an unavailable store, per part.
         skip: lines to skip, omitted ones included.
         stored: yield a line only after the store has it, unless the store rejects it.
+        unfinished: yield unfinished lines as well, without a line feed and once per second at most. What follows
+            begins with a carriage return, unless it continues the line.
 
     Raises:
         StorageError, UnreachableError, AccessError: the store was unavailable for longer than `patience_s`.
     """
     job.readers += 1
+    present = _Unfinished(job, shown=unfinished)
     try:
         position, line = _Position(), 0
         while True:
@@ -62,16 +130,17 @@ async def read(
                 seen, line = max(line, skip), job.lines_before(part.next.number)
                 if line > seen:
                     size = f"{job.omitted / (1 << 20):.1f} MiB"
-                    yield f"mlplatform: {size} of this log ({line - seen} lines) were omitted here.\n"
+                    omitted = f"mlplatform: {size} of this log ({line - seen} lines) were omitted here.\n"
+                    yield present.replaced_by(omitted)
             if shown := _without_lines(part.text, skip - line):
-                yield shown
+                yield present.replaced_by(shown)
             line += part.text.count("\n")
             if part.next == position:
+                if news := present.news(waits=waits, done=done):
+                    yield news
                 if done:
                     return
-                if waits:
-                    job.hurry.set()
-                await changed.wait()
+                await present.wait(changed, hurry=waits)
             position = part.next
     finally:
         job.readers -= 1

@@ -192,16 +192,17 @@ class JobLogs:
         await self.note(job_id, text)
 
     async def text(self, job_id: str) -> str:
-        """Return the whole log.
+        """Return the whole log, at its end the lines that are not complete yet.
 
         Raises:
             StorageError, UnreachableError, AccessError: the store is unavailable.
         """
-        parts = read(self._chunks, await self._job(job_id), ended=True, patience_s=0)
-        return "".join([part async for part in parts])
+        job = await self._job(job_id)
+        text = "".join([part async for part in read(self._chunks, job, ended=True, patience_s=0)])
+        return text + "\n".join(line for _, line in job.unfinished())
 
     async def follow(
-        self, job_id: str, skip_lines: int = 0, *, ended: bool = False, stored: bool = False
+        self, job_id: str, skip_lines: int = 0, *, ended: bool = False, stored: bool = False, unfinished: bool = False
     ) -> AsyncIterator[str]:
         """Yield the log in parts of complete lines, from the beginning and then as it grows, until `close`.
 
@@ -212,19 +213,13 @@ class JobLogs:
             ended: the job has ended: end with the last line.
             stored: yield a line only after the store has it, 0.1 s and a write later at most, or has rejected it. The
                 number of lines read is then a position in the log that outlives a crash of the gateway.
+            unfinished: yield unfinished lines as well (see `reader.read`).
 
         Raises:
             StorageError, UnreachableError, AccessError: the store was unavailable for too long.
         """
-        parts = read(
-            self._chunks,
-            await self._job(job_id),
-            ended=ended,
-            patience_s=PATIENCE_SECONDS,
-            skip=skip_lines,
-            stored=stored,
-        )
-        async for part in parts:
+        job, how = await self._job(job_id), {"ended": ended, "stored": stored, "unfinished": unfinished}
+        async for part in read(self._chunks, job, patience_s=PATIENCE_SECONDS, skip=skip_lines, **how):
             yield part
 
     async def delete(self, job_id: str) -> None:
