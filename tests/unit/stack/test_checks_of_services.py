@@ -298,6 +298,32 @@ def test_missing_driver_of_nvidia_is_found(place: Place, monkeypatch: pytest.Mon
     assert ["no driver of NVIDIA" in finding.problem for finding in gpus.drivers(place)] == [True]
 
 
+NVML = "Failed to initialize NVML: Unknown Error"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "notebook", "expected"),
+    [("cpu", "3", []), ("cuda", "", ["ml-ray-worker-1"]), ("rocm", "3", ["ml-notebook-ann", "ml-ray-worker-1"])],
+)
+def test_container_that_lost_its_gpus_is_found(
+    place: Place, accelerator: str, notebook: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATOR", accelerator)
+    monkeypatch.setenv("NOTEBOOK_GPUS", notebook)
+    services = ("gateway", "notebook-ann", "ray-head", "ray-worker-0", "ray-worker-1")
+    script = f"""\
+case "$*" in
+  *" ps --format "*) printf '%s\n' {" ".join(f"'{name} ml-{name}'" for name in services)} ;;
+  "exec ml-ray-worker-0 nvidia-smi "*) echo 'GPU 0: H100' ;;
+  "exec ml-ray-worker-0 sh "*) ;;
+  exec*) echo '{NVML}'; exit 255 ;;
+esac"""
+    command(place, "docker", script)
+    found = sorted(gpus.lost(place), key=lambda finding: finding.fix)
+    assert [finding.fix for finding in found] == [f"docker restart {name}" for name in expected]
+    assert all(NVML in finding.problem and finding.blocks for finding in found)
+
+
 def test_devices_of_other_group_are_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATOR", "rocm")
     (place.dev / "dri").mkdir(parents=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlplatform.compat import ray_commands
 from mlplatform.contract import START_LOG
-from mlplatform.services import ray_files
+from mlplatform.services import gpu_watch, ray_files
 from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.warm import client, notes
@@ -50,6 +50,7 @@ def prepare(parameters: Any, head: bool) -> None:
     ray_commands.end_with_raylet()
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
+    gpu_watch.start()
     start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
 

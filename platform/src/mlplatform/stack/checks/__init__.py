@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     start.misfits,
     kernel.limits,
     gpus.drivers,
+    gpus.lost,
     secrets.files,
     secrets.rotation,
     accounts.rejected,
