@@ -64,7 +64,9 @@ def test_each_worker_lists_one_different_gpu(two_workers: Stack, record_property
 def test_notebook_has_gpus_and_shared_memory(stack: Stack, record_property: Record) -> None:
     wanted = [number for number in stack.settings.notebook_gpus.split(",") if number.strip()]
     if not wanted or stack.settings.notebook_shm < 16 * GIB:
-        pytest.skip("needs NOTEBOOK_GPUS=0 (or more) and NOTEBOOK_SHM=16g in .env, then `make up`")
+        pytest.skip(
+            "needs NOTEBOOK_GPUS with the host's last GPU (or more) and NOTEBOOK_SHM=16g in .env, then `make up`"
+        )
     count = stack.execute("notebook", "python", "-c", "import torch; print(torch.cuda.device_count())").stdout
     assert int(count) == len(wanted)
     size = int(stack.execute("notebook", "df", "--block-size=1", "--output=size", "/dev/shm").stdout.split()[-1])

@@ -9,7 +9,7 @@ import pytest
 
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import sizing
+from mlplatform.stack import sizing, workers
 from mlplatform.stack.host import Host
 from mlplatform.stack.sizing import GIB
 
@@ -183,3 +183,49 @@ def test_setting_that_no_longer_fits_is_reported(root: Path, change: str, host: 
     env_file.write_text(re.sub(rf"^{setting}=.*$", change, env_file.read_text(), flags=re.M))
     found = list(sizing.misfits(StackSettings.load(env_file), host))
     assert any(re.search(expected, sentence) for sentence in found), found
+
+
+EIGHT = HOSTS["server with eight GPUs"]
+TWO = HOSTS["two GPUs, as in the tutorial"]
+
+
+@pytest.mark.parametrize(
+    ("host", "notebook", "layout", "declared", "fix"),
+    [
+        (EIGHT, "0", "host", 8, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
+        (EIGHT, "0", "host", 7, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
+        (EIGHT, "7", "host", 8, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
+        (EIGHT, "6, 7", "host", 6, ""),
+        (EIGHT, "7,6", "generated", 1, ""),
+        (EIGHT, "3", "generated", 1, "NOTEBOOK_GPUS=7, WORKER_LAYOUT=host and WORKER_GPUS=7"),
+        (TWO, "1", "gpu", 1, "NOTEBOOK_GPUS=1, WORKER_LAYOUT=host and WORKER_GPUS=1"),
+        (TWO, "1", "host", 1, ""),
+        (TWO, "all", "host", 2, "NOTEBOOK_GPUS=0,1, WORKER_LAYOUT=host and WORKER_GPUS=0"),
+        (TWO, "0", "host", 0, ""),
+        (HOSTS["laptop"], "0", "host", 1, ""),
+    ],
+)
+def test_gpus_of_notebook_are_not_declared_by_workers(
+    root: Path, host: Host, notebook: str, layout: str, declared: int, fix: str
+) -> None:
+    settings = laid_out(root, host, layout, NOTEBOOK_GPUS=notebook, WORKER_GPUS=str(declared))
+    found = list(sizing.shared_gpus(settings, host))
+    assert [f"set {fix} in .env." in sentence for sentence in found] == [True] * bool(fix)
+    if fix:
+        changed = dict(re.findall(r"(\w+)=([\w,]*\w)", fix))
+        text = stack_env.filled((root / ".env").read_text(), changed)
+        (root / ".env").write_text(text)
+        settings = written(root, host)
+    assert list(sizing.shared_gpus(settings, host)) == []
+    if declared and layout != "generated":
+        assert not [line for line in sizing.misfits(settings, host) if "declare" in line]
+
+
+def test_generated_workers_leave_notebook_its_gpus(root: Path) -> None:
+    laid_out(root, EIGHT, "generated", WORKER_GPUS="1")
+    file = root / "compose" / "workers.cuda.generated.yaml"
+    assert workers.count(file.read_text()) == 8
+    (root / ".env").write_text(stack_env.filled((root / ".env").read_text(), {"NOTEBOOK_GPUS": "6,7"}))
+    stack_env.write_env(root, EIGHT)
+    assert workers.count(file.read_text()) == 6
+    assert stack_env.write_env(root, EIGHT) == []

@@ -33,6 +33,18 @@ def new_file(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a text file whole or not at all, with this mode whatever the umask: only its owner can change it.
+
+    Raises:
+        OSError: the file cannot be written or renamed; `path` is as it was.
+    """
+    with new_file(path) as draft:
+        draft.touch(mode=0o600)
+        draft.write_text(text)
+        draft.chmod(mode)
+
+
 @contextmanager
 def private_file(path: Path) -> Iterator[Path]:
     """Yield an empty file with mode 0600 that replaces another as `new_file` does; its folder is created with 0700.

@@ -42,12 +42,12 @@ def write_configuration(root: Path, settings: StackSettings) -> bool:
     """
     text = render(root / "secrets", settings)
     path = root / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whatever the umask: the service reads it, and nobody but its owner changes it.
+    path.parent.chmod(0o755)
     if path.exists() and path.read_text() == text:
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.new_file(path) as draft:
-        draft.write_text(text)
-        draft.chmod(0o644)
+    atomic.write(path, text)
     return True
 
 

@@ -14,7 +14,6 @@ from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import env as stack_env
 from mlplatform.stack import services, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
@@ -150,7 +149,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
     before = (root / ".env").read_text()
     after = merged(before, saved.read_text() if saved.is_file() else "")
     if after != before:
-        stack_env.write_file(root / ".env", after)
+        atomic.write(root / ".env", after)
         changed = sorted(set(after.splitlines()) - set(before.splitlines()))
         yield from (f"adopted {line}" for line in changed)
     yield "kept this host's settings: memory, GPUs, prefix, network, ports, images and mirrors"

@@ -21,6 +21,7 @@ from mlplatform.client import job_file
 from mlplatform.client.jobs import Job, Jobs
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import HostError
+from mlplatform.files import atomic
 from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import compose as stack_compose
@@ -152,7 +153,7 @@ def _write_files(root: Path, stack: Path) -> None:
     # The checkout's own settings name images and mirrors. Of two lines for a setting, the last one counts.
     common = root / ".env" if (root / ".env").is_file() else stack / ".env.example"
     lines = [common.read_text(), *(f"{name}={value}" for name, value in values.items())]
-    (stack / ".env").write_text("\n".join(lines) + "\n")
+    atomic.write(stack / ".env", "\n".join(lines) + "\n")
     stack_env.write_env(stack, host)
 
 

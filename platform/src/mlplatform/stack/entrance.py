@@ -44,9 +44,7 @@ def write_certificates(root: Path, settings: StackSettings) -> str:
         raise HostError(f"The TLS entrance does not run ({result.stderr.strip()}): start it with `make up`.")
     public = Path(certifi.where()).read_text()
     for name, text in ((CERTIFICATE, result.stdout), (BUNDLE, public + result.stdout)):
-        with atomic.new_file(root / name) as draft:
-            draft.write_text(text)
-            draft.chmod(0o644)
+        atomic.write(root / name, text)
     return fingerprint(ssl.PEM_cert_to_DER_cert(result.stdout))
 
 

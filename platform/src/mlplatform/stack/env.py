@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import getpass
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import alerting, notebook_file, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
+_READ_BY_SERVICES = ("docker", "images", "platform")
+"""Folders of the checkout that are mounted into services or copied into images with the modes of their files."""
+
 
 def write_env(root: Path, host: Host) -> list[str]:
     """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
 
-    Alertmanager's configuration is written whenever the settings ask for another one.
+    Alertmanager's configuration is written whenever the settings ask for another one. Whatever the umask with which the
+    checkout was made, services and builds can read their files afterwards.
 
     An existing `.env` changes in MLPLATFORM_VERSION, the tag of the images that this checkout builds: otherwise that
     line would keep the version of the checkout that wrote it. If WORKER_LAYOUT now means another number of workers than
@@ -30,13 +36,17 @@ def write_env(root: Path, host: Host) -> list[str]:
 
     Returns:
         One line per file or setting that was written, for display.
+
+    Raises:
+        HostError: a file belongs to another person and cannot be read by services.
     """
+    _make_readable(root)
     written = []
     env_file = root / ".env"
     if not env_file.exists():
         choices = [*sizing.choices(host), *_person()]
         values = {choice.setting: choice.value for choice in choices}
-        write_file(env_file, filled((root / ".env.example").read_text(), values))
+        atomic.write(env_file, filled((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
         written += [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.value]
     written += _write_version(env_file, checkout_version(root))
@@ -48,9 +58,11 @@ def write_env(root: Path, host: Host) -> list[str]:
         written.append(f"{notebook_file.FILE} again, for this version")
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"
     before = generated.read_text() if generated.exists() else ""
-    if settings.worker_layout == "generated" and not workers.is_current(before):
-        count = workers.count(before) or host.gpus or 1
-        generated.write_text(workers.render_workers(settings.accelerator, count))
+    most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
+    too_many = host.gpus > 0 and workers.count(before) > most
+    if settings.worker_layout == "generated" and (too_many or not workers.is_current(before)):
+        count = most if too_many else workers.count(before) or most
+        atomic.write(generated, workers.render_workers(settings.accelerator, count))
         written.append(f"compose/{generated.name}" + (" again, for this version" if before else ""))
     count = {"host": 1, "gpu": 2}.get(settings.worker_layout) or workers.count(generated.read_text())
     return written + _divide(env_file, host, count)
@@ -61,6 +73,20 @@ def checkout_version(root: Path) -> str:
     return str(tomllib.loads((root / "platform" / "pyproject.toml").read_text())["project"]["version"])
 
 
+def _make_readable(root: Path) -> None:
+    """Let every user read what services mount and images contain; after a umask such as 077, only its owner can."""
+    paths = [path for name in _READ_BY_SERVICES for path in (root / name, *(root / name).rglob("*"))]
+    try:
+        for path in paths:
+            if path.exists() and not path.is_symlink():
+                mode = path.stat().st_mode
+                if (wanted := mode | 0o044 | (0o011 if mode & 0o100 else 0)) != mode:
+                    path.chmod(stat.S_IMODE(wanted))
+    except PermissionError as error:
+        folders = " ".join(_READ_BY_SERVICES)
+        raise HostError(f"Services cannot read {error.filename}: run `sudo chmod -R go+rX {folders}`.") from error
+
+
 def _write_version(env_file: Path, version: str) -> list[str]:
     line = f"MLPLATFORM_VERSION={version}"
     before = env_file.read_text()
@@ -68,7 +94,7 @@ def _write_version(env_file: Path, version: str) -> list[str]:
     after = after if count else f"{line}\n{before}"
     if after == before:
         return []
-    write_file(env_file, after)
+    atomic.write(env_file, after)
     stale = re.search(r"^MLPLATFORM_VERSION=(.+)$", before, re.M)
     return [f"{line} into .env, which had {stale[1]}"] if stale else []
 
@@ -83,15 +109,9 @@ def _divide(env_file: Path, host: Host, count: int) -> list[str]:
     values = [choice.value for choice in wanted]
     if present == values or present not in chosen:
         return []
-    write_file(env_file, filled(text, {choice.setting: choice.value for choice in wanted}))
+    atomic.write(env_file, filled(text, {choice.setting: choice.value for choice in wanted}))
     lines = [f"  {choice.setting}={choice.value}: {choice.reason}" for choice in wanted]
     return [f"the sizes of {count} worker{'s' if count > 1 else ''} into .env:", *lines]
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file of settings, whole or not at all."""
-    with atomic.new_file(path) as draft:
-        draft.write_text(text)
 
 
 def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:

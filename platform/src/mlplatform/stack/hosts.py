@@ -155,8 +155,7 @@ def _enable_profile(env_file: Path) -> None:
     if PROFILE in profiles:
         return
     new = f"COMPOSE_PROFILES={','.join([*profiles, PROFILE])}"
-    with atomic.new_file(env_file) as draft:
-        draft.write_text(text.replace(line[0], new) if line else f"{text}{new}\n")
+    atomic.write(env_file, text.replace(line[0], new) if line else f"{text}{new}\n")
 
 
 def _hub(settings: StackSettings, command: str, name: str, data: str = "") -> str:

@@ -64,8 +64,7 @@ def lock(root: Path, *, upgrade: bool = False) -> list[Image]:
         if not digest:
             unseen.append(image)
         lines.append(f"# {'seen' if digest else 'unseen'}: {image.name}\n{image.variable}={digest}\n")
-    with atomic.new_file(root / LOCK) as draft:
-        draft.write_text("\n".join([_HEADER, *lines]))
+    atomic.write(root / LOCK, "\n".join([_HEADER, *lines]))
     return unseen
 
 

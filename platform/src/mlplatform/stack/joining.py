@@ -163,7 +163,7 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, addres
         **({_TORCH_INDEX: index} if (index := environment().get(_TORCH_INDEX)) else {}),
     }
     lines = [f"{key}={value}" for key, value in values.items()]
-    env.write_file(root / FILE, "\n".join([_HEADER, *lines, ""]))
+    atomic.write(root / FILE, "\n".join([_HEADER, *lines, ""]))
 
 
 def _digest(image: str, expected: str) -> str:
@@ -181,9 +181,7 @@ def _addresses(block: str) -> dict[str, str]:
 
 def _write_secret(path: Path, text: str) -> None:
     # Readable for the containers' users, as all secrets; the folder's mode keeps other users out.
-    with atomic.new_file(path) as draft:
-        draft.write_text(text)
-        draft.chmod(0o444)
+    atomic.write(path, text, 0o444)
 
 
 def _build_missing(root: Path, version: str) -> None:

@@ -81,7 +81,7 @@ def write(root: Path, settings: StackSettings, ports: Mapping[str, int]) -> bool
     text = render(settings.accelerator, ports)
     changed = not file.is_file() or file.read_text() != text
     if changed:
-        _replace(file, text)
+        atomic.write(file, text)
     return _set_layout(root / ".env", "generated") or changed
 
 
@@ -128,7 +128,7 @@ def _service(person: str, accelerator: Accelerator, port: int) -> dict[str, Any]
         environment["NVIDIA_VISIBLE_DEVICES"] = "${NOTEBOOK_GPUS:-void}"
     if accelerator == "rocm":
         service["devices"] = ["/dev/kfd", "/dev/dri"]
-        service["group_add"] = ["video", "${RENDER_GID:-render}"]
+        service["group_add"] = ["video", "${RENDER_GID:-44}"]
         environment["HIP_VISIBLE_DEVICES"] = "${NOTEBOOK_GPUS:--1}"
     return service
 
@@ -139,10 +139,5 @@ def _set_layout(env_file: Path, layout: str) -> bool:
     after = after if count else f"{before.rstrip()}\n{line}\n"
     if after == before:
         return False
-    _replace(env_file, after)
+    atomic.write(env_file, after)
     return True
-
-
-def _replace(path: Path, text: str) -> None:
-    with atomic.new_file(path) as draft:
-        draft.write_text(text)

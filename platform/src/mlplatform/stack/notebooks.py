@@ -165,10 +165,8 @@ def _write_token(root: Path, person: str) -> bool:
     path = root / "secrets" / token_name(person)
     if path.is_file() and path.stat().st_size:
         return False
-    with atomic.new_file(path) as draft:
-        draft.write_text(password())
-        # Readable for the container's user, as all secrets; the folder's mode keeps other users out.
-        draft.chmod(0o444)
+    # Readable for the container's user, as all secrets; the folder's mode keeps other users out.
+    atomic.write(path, password(), 0o444)
     return True
 
 
