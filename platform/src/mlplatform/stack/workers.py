@@ -51,6 +51,6 @@ def _worker(name: str, accelerator: str, index: int) -> dict[str, Any]:
     if accelerator == "rocm":
         # Render nodes are numbered from 128 (the kernel's drm_drv.c gives each kind 64 minors).
         service["devices"] = ["/dev/kfd", f"/dev/dri/renderD{128 + index}"]
-        service["group_add"] = ["video", "${RENDER_GID:-render}"]
+        service["group_add"] = ["video", "${RENDER_GID:-44}"]
     service["volumes"] = [f"{name}-logs:/tmp/ray"]
     return service
