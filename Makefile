@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 COMPOSE = docker compose --env-file .env --file compose/compose.yaml
 CLI = .venv/bin/mlplatform
+# The builder of Docker itself has the name of the context; others, such as `docker buildx create --use` makes, do not see
+# the images that ours are built on.
+export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default)
 LIGHT = .venv/light/bin
 ONLY ?=
 
@@ -35,6 +38,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
+	@$(CLI) stack engine
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 

@@ -85,6 +85,15 @@ def test_failed_containers_are_found_and_ended_ones_not() -> None:
     ]
 
 
+def test_failed_exporter_of_gpus_is_a_note() -> None:
+    failed: dict[str, object] = {"Name": "amd-exporter", "State": "created", "Health": "", "ExitCode": 128}
+    (found,) = health.of_containers([{**failed, "Service": "amd-exporter"}])
+    assert not found.blocks
+    assert found.fix == "make logs SERVICE=amd-exporter"
+    (found,) = health.of_containers([{**failed, "Service": "prometheus"}])
+    assert found.blocks
+
+
 def port_of(address: str) -> str:
     return address.rpartition(":")[2]
 

@@ -181,7 +181,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
         in_compose |= set(re.findall(r"\$\{(\w+)", path.read_text()))
     in_lock = set(re.findall(r"^(\w+_DIGEST)=", (CHECKOUT / "compose/images.lock").read_text(), re.MULTILINE))
     # `make up` passes them; users do not set them.
-    passed = {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "BACKUP_FOLDER", "SETTINGS_DIGEST"}
+    passed = {"TRACKING_ADDRESS", "JOBS_ADDRESS", "PAGES_ORIGIN", "BACKUP_FOLDER", "SETTINGS_DIGEST", "HOST_NAME"}
     assert in_compose - in_lock - passed <= explained
 
 

@@ -34,6 +34,16 @@ def env(root: Root = Path()) -> None:
         print(line if line.startswith(" ") else f"wrote {line}")
 
 
+@app.command(hidden=True)
+def engine() -> None:
+    """Check that Docker can build the images."""
+    from mlplatform.errors import HostError
+    from mlplatform.stack.engine import problems
+
+    if found := "\n".join(problems()):
+        raise HostError(found)
+
+
 @app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""

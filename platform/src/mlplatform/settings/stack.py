@@ -95,6 +95,9 @@ class StackSettings(BaseSettings):
     render_gid: str = Field("", validation_alias="RENDER_GID", pattern=r"^\d*$")
     """Id of the host's group that may use AMD's devices; empty if it is unknown or not needed."""
 
+    torch_index: str = Field("", validation_alias="TORCH_INDEX_URL")
+    """Index with other builds of torch for Ray's image; empty for that of the other packages."""
+
     prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Prefix of every container's name, so that one host can run two stacks."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 from mlplatform.errors import HostError
@@ -11,7 +13,7 @@ from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import backup_timer, checkout, entrance, images, notebooks
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.services import only_variables, profiles_of
+from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
 
 START_TIMEOUT = 300
 """Seconds after which a service that is still not healthy counts as failed."""
@@ -20,14 +22,20 @@ START_TIMEOUT = 300
 def up(root: Path, only: str | None = None) -> None:
     """Start the stack, or the half that `only` names, and wait until every service is healthy.
 
+    The exporter of GPU metrics starts last; nothing else needs it.
+
     Raises:
         SettingsError: `only` is unknown.
         HostError: an image cannot be pulled, the folder of backups cannot be made, or a service did not become healthy.
     """
     settings = StackSettings.load(root / ".env")
+    profiles = profiles_of(settings, only)
     variables = {
+        **environment(),
         **only_variables(settings, only),
-        "COMPOSE_PROFILES": ",".join(profiles_of(settings, only)),
+        "COMPOSE_PROFILES": ",".join(profile for profile in profiles if profile != GPU_METRICS),
+        # Otherwise exporters would label the host's GPUs with the id of their container.
+        "HOST_NAME": socket.gethostname(),
         **entrance.variables(settings),
         **backup_timer.variables(root, settings),
     }
@@ -35,7 +43,7 @@ def up(root: Path, only: str | None = None) -> None:
     images.pull_missing(root, only)
     notebooks.before_start(root)
     command = compose(root, "up", "--detach", "--no-build", "--remove-orphans", "--wait", "--wait-timeout")
-    result = subprocess.run([*command, str(START_TIMEOUT)], env={**environment(), **variables}, check=False)
+    result = subprocess.run([*command, str(START_TIMEOUT)], env=variables, check=False)
     if result.returncode:
         raise HostError(
             f"The stack did not become healthy within {START_TIMEOUT} s: `make status` shows the state of each "
@@ -43,6 +51,14 @@ def up(root: Path, only: str | None = None) -> None:
         )
     notebooks.connect(root)
     checkout.record_start(root, only)
+    exporter = GPU_EXPORTERS.get(settings.accelerator) if GPU_METRICS in profiles else None
+    command = compose(root, "up", "--detach", "--no-build", "--no-deps", str(exporter))
+    if exporter and subprocess.run(command, env=variables, check=False).returncode:
+        print(
+            f"Note: {exporter} did not start (the reason is above), so pages show GPUs as Ray measures them: correct "
+            f"it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
+            file=sys.stderr,
+        )
 
 
 def _last_lines(root: Path) -> str:

@@ -7,20 +7,16 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import firewall, images, networks, notebooks, secrets_folder, services, sizing
+from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, services, sizing
 from mlplatform.stack.host import this_host
 from mlplatform.stack.pages import pages
-
-# `start_interval` of health checks needs Engine 25, `include` of several files Compose 2.23.
-MINIMUM_ENGINE = (25, 0)
-
-MINIMUM_COMPOSE = (2, 23)
 
 _GB = 10**9
 
@@ -42,47 +38,30 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     """
     settings = StackSettings.load(root / ".env")
     profiles = services.profiles_of(settings, only)
-    problems = [*_docker_problems()]
+    problems = [*engine.problems()]
     if not problems:
-        engine = json.loads(_output("docker", "info", "--format", "{{json .}}"))
+        info = json.loads(_output("docker", "info", "--format", "{{json .}}"))
+        options = info.get("SecurityOptions") or []
         problems += [
-            *_accelerator_problems(settings, engine),
-            *_disk_problems(Path(engine["DockerRootDir"]), settings.disk_needed),
+            *engine.restrictions(root, settings, options, Path("/dev")),
+            *_accelerator_problems(root, settings, info),
+            *_name_problems(settings, profiles),
+            *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
-            *_port_problems(settings, profiles, running := stack_compose.running(root)),
+            *_port_problems(settings, profiles, running := stack_compose.running(root), options),
             *_notebook_problems(root, profiles, running),
             *_network_problems(settings, networks.subnets()),
         ]
-    problems += _account_problems(root, settings)
+    problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
     if problems:
         raise HostError("\n".join(problems))
-    return [*sizing.misfits(settings, this_host()), *firewall.notes()]
+    return [*sizing.misfits(settings, host), *firewall.notes()]
 
 
-def _docker_problems() -> Iterator[str]:
-    if not shutil.which("docker"):
-        yield "Docker is not installed: install Docker Engine 25 or later with its Compose plugin."
-        return
-    result = subprocess.run(
-        ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False
-    )
-    if result.returncode:
-        yield (
-            f"Docker is not running, or you may not use it ({result.stderr.strip().splitlines()[-1]}): start it with "
-            "`sudo systemctl start docker`, or add yourself to the group `docker` and log in again."
-        )
-        return
-    if _version(result.stdout) < MINIMUM_ENGINE:
-        yield f"Docker Engine {result.stdout.strip()} is too old: 25.0 or later is needed."
-    compose = _output("docker", "compose", "version", "--short")
-    if not compose:
-        yield "Docker has no Compose plugin: install `docker-compose-plugin` (Debian: `docker-compose`)."
-    elif _version(compose) < MINIMUM_COMPOSE:
-        yield f"Docker Compose {compose.strip()} is too old: 2.23 or later is needed."
-
-
-def _accelerator_problems(settings: StackSettings, engine: dict[str, object]) -> Iterator[str]:
-    if settings.accelerator == "cuda" and "nvidia" not in dict(engine.get("Runtimes") or {}):  # type: ignore[call-overload]
+def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:
+    if settings.accelerator == "cuda":
+        yield from drivers.problems(root, settings.torch_index)
+    if settings.accelerator == "cuda" and "nvidia" not in (info.get("Runtimes") or {}):
         yield (
             "ACCELERATOR=cuda, but Docker has no NVIDIA runtime: install the NVIDIA Container Toolkit, run "
             "`sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker, or set ACCELERATOR=cpu in .env."
@@ -118,7 +97,9 @@ def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _port_problems(settings: StackSettings, profiles: list[str], running: set[str]) -> Iterator[str]:
+def _port_problems(
+    settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
+) -> Iterator[str]:
     for page in pages(settings):
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
@@ -128,7 +109,7 @@ def _port_problems(settings: StackSettings, profiles: list[str], running: set[st
                 f"uses it, or set {page.setting} in .env to a free port."
             )
     if PROXY in profiles and PROXY not in running:
-        yield from _entrance_problems(settings)
+        yield from _entrance_problems(settings, options)
 
 
 def _notebook_problems(root: Path, profiles: list[str], running: set[str]) -> Iterator[str]:
@@ -140,15 +121,21 @@ def _notebook_problems(root: Path, profiles: list[str], running: set[str]) -> It
             )
 
 
-def _entrance_problems(settings: StackSettings) -> Iterator[str]:
+def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
     address = settings.bind_address
     if reason := networks.bind_error(address, 0):
         yield f"BIND_ADDRESS={address} cannot be used ({reason}): set it in .env to an address of this host."
         return
     ports = {page.setting: page.port for page in pages(settings)} | {"HTTPS_PORT": settings.https_port}
     for setting, port in ports.items():
-        # Docker publishes ports as root; only another process can be in its way.
-        if (reason := networks.bind_error(address, port)) and reason != os.strerror(errno.EACCES):
+        reason = networks.bind_error(address, port)
+        if reason == os.strerror(errno.EACCES) and "name=rootless" in options:
+            yield (
+                f"Docker runs without root and may not publish port {port} of {address}: set {setting} in .env to a "
+                f"port above 1023, or run `sudo sysctl net.ipv4.ip_unprivileged_port_start={port}`."
+            )
+        # Docker with root publishes ports as root; only another process can be in its way.
+        elif reason and reason != os.strerror(errno.EACCES):
             yield (
                 f"Port {port} of {address} cannot be used ({reason}): stop the process that uses it, or set {setting} "
                 "in .env to a free port."
@@ -165,8 +152,17 @@ def _network_problems(settings: StackSettings, others: dict[str, list[networks.N
             )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.strip().lstrip("v").split(".")[:2])
+def _name_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
+    wanted = {f"{settings.prefix}{service.name}" for service in services.started(settings, profiles)}
+    wanted |= {f"{settings.prefix}{name}" for name in ("log-shipper", "ownership", "ray-worker-0", "ray-worker-1")}
+    listing = _output("docker", "ps", "--all", "--format", '{{.Names}}\t{{.Label "com.docker.compose.project"}}')
+    containers = dict(line.split("\t") for line in listing.splitlines() if "\t" in line)
+    foreign = [name for name, project in containers.items() if project != f"{settings.prefix}mlplatform"]
+    if taken := sorted(wanted & set(foreign)):
+        yield (
+            f"Containers that belong to others have names of the stack's ({', '.join(taken)}): set STACK_PREFIX in "
+            ".env to a prefix that none of them has, such as ml-."
+        )
 
 
 def _output(*command: str) -> str:

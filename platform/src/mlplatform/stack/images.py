@@ -12,7 +12,15 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, SERVICES, only_variables, profiles_of, started
+from mlplatform.stack.services import (
+    GPU_EXPORTERS,
+    NOTEBOOK,
+    PERSONAL_NOTEBOOKS,
+    SERVICES,
+    only_variables,
+    profiles_of,
+    started,
+)
 
 LAYERS = "layers"
 """Kind of a digest of `layers_digest`, which begins with it, so that nobody compares it with an id."""
@@ -96,7 +104,7 @@ def _services(root: Path, only: str | None, all_profiles: bool) -> dict[str, Any
 
 
 def pull_missing(root: Path, only: str | None = None) -> None:
-    """Pull the images that a start needs and this host lacks, showing Docker's own progress.
+    """Pull the images that a start needs and this host lacks, showing Docker's own progress; not those of exporters.
 
     Raises:
         HostError: an image cannot be pulled; the message names each with its setting and a way to leave its service
@@ -105,7 +113,7 @@ def pull_missing(root: Path, only: str | None = None) -> None:
     profiles = profiles_of(StackSettings.load(root / ".env"), only)
     problems = []
     for service, image in chosen(root, only).items():
-        if image.startswith(_OURS) or is_present(image):
+        if service in GPU_EXPORTERS.values() or image.startswith(_OURS) or is_present(image):
             continue
         result = subprocess.run(["docker", "pull", image], stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode:

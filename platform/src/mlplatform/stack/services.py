@@ -104,12 +104,17 @@ NOTEBOOK = "notebook"
 PERSONAL_NOTEBOOKS = "personal-notebooks"
 """Profile of the notebooks of people, which replaces that of the shared one (`notebook_file.py`)."""
 
+GPU_METRICS = "gpu-metrics"
+"""Profile of the exporters of GPU metrics, without which everything else works."""
+
+GPU_EXPORTERS = {"cuda": "dcgm-exporter", "rocm": "amd-exporter"}
+
 DEFAULT_PROFILES = ("tracking", "ray", "notebook", "monitoring", "grafana")
-GPU_PROFILES = (*DEFAULT_PROFILES, "gpu-metrics")
+GPU_PROFILES = (*DEFAULT_PROFILES, GPU_METRICS)
 ALL_PROFILES = (*GPU_PROFILES, "hosts", "proxy", "backup-timer", PERSONAL_NOTEBOOKS)
 
 ONLY = {
-    "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", "gpu-metrics", "hosts")),
+    "tracking": tuple(profile for profile in ALL_PROFILES if profile not in ("ray", GPU_METRICS, "hosts")),
     "ray": tuple(profile for profile in ALL_PROFILES if profile != "tracking"),
 }
 """Profiles that `make up ONLY=...` may start; each leaves out the other half of the stack."""

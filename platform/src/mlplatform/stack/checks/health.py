@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.compose_command import compose
+from mlplatform.stack.services import GPU_EXPORTERS
 
-_ENDED = ("exited", "dead", "restarting")
+_ENDED = ("created", "exited", "dead", "restarting")
 
 
 def unhealthy(place: Place) -> Iterator[Finding]:
@@ -32,9 +33,12 @@ def of_containers(containers: list[dict[str, object]]) -> Iterator[Finding]:
             problem = f"The container {name} is {state}, with exit code {container['ExitCode']}."
         else:
             continue
+        optional = container["Service"] in GPU_EXPORTERS.values()
         yield Finding(
             problem,
-            "What it serves is unavailable, and services that need it wait.",
+            "Pages about GPUs show the numbers that Ray measures."
+            if optional
+            else "What it serves is unavailable, and services that need it wait.",
             f"make logs SERVICE={container['Service']}",
-            blocks=True,
+            blocks=not optional,
         )
