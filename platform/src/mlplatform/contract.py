@@ -62,6 +62,9 @@ START_LOG = re.compile(r"starts-[0-9a-f]{16}\.jsonl")
 """Name of a node's log of process starts, in Ray's folder of sessions. Each start of the node uses another one, so that
 a position in a log stays valid."""
 
+MAX_COMMAND = 4096
+"""Maximum number of characters of the job's command in its metadata."""
+
 MAX_PACKED = 64 * 1024
 """Maximum length of a packed diff. Linux accepts environment variables of up to 128 KiB, and Ray puts the diff into one
 variable of the driver together with the rest of the job's configuration, such as its runtime environment."""

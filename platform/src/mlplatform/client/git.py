@@ -8,10 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mlplatform.contract import MAX_PACKED, pack
+from mlplatform.contract import MAX_COMMAND, MAX_PACKED, pack
 from mlplatform.settings.environment import environment
 
-_MAX_COMMAND = 4096
 _NO_COMMIT = ("not a git repository", "Needed a single revision")
 """Answers of git outside of repositories and before the first commit."""
 
@@ -65,7 +64,7 @@ def describe(folder: Path, command: str) -> dict[str, str]:
     A diff that is too large for metadata is left out; a message on stderr and in its place reports it. So does one if
     git does not tell the commit.
     """
-    known: dict[str, str | None] = {"entrypoint": command[:_MAX_COMMAND], "git_commit": commit(folder)}
+    known: dict[str, str | None] = {"entrypoint": command[:MAX_COMMAND], "git_commit": commit(folder)}
     if known["git_commit"] is None and (why := refusal(folder)):
         print(f"The job's commit is not recorded: {why}", file=sys.stderr, flush=True)
     if text := diff(folder):

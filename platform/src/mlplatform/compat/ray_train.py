@@ -78,11 +78,12 @@ def active_fits() -> set[str]:
 
     @functools.wraps(fit)
     def noted_fit(self: Any) -> Any:
-        active.add(self.run_config.name)
+        name = self.run_config.name  # which `ray_train_names` may change meanwhile
+        active.add(name)
         try:
             return fit(self)
         finally:
-            active.discard(self.run_config.name)
+            active.discard(name)
 
     DataParallelTrainer.fit = noted_fit
     return active

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,6 +17,7 @@ from mlplatform.tracking.metrics import MetricWriter
 from mlplatform.tracking.outbox import Outbox
 from mlplatform.training import leaving
 from mlplatform.training.history import HistorySink
+from mlplatform.training.names import next_name
 from mlplatform.training.reports import Reports
 from mlplatform.training.workers import WorkerSetup
 
@@ -32,8 +32,6 @@ _RAY_TRAIN = {
     # A stopped node leaves 30 s for a checkpoint; by default, workers would notice only after up to 5 s.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
 }
-
-_fit_calls = itertools.count()
 
 
 def run_config(
@@ -75,7 +73,7 @@ def run_config(
         StorageError, UnreachableError, AccessError: storage or MLflow cannot be used; raised before training starts.
         SettingsError: a setting is invalid.
     """
-    name = name or str(next(_fit_calls))
+    name = name or next_name()
     uri = addresses.checkpoint_uri(name)
     fence.check()
     objects.check_writable(addresses.checkpoint_uri())

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from mlplatform.contract import MAX_COMMAND
 from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
@@ -225,7 +226,8 @@ class Starter:
             "entrypoint": job.entrypoint,
             "submission_id": attempt.ray_submission_id,
             "runtime_env": {**job.runtime_env, "env_vars": variables},
-            "metadata": job.job_metadata,
+            # Of clients that record no command, such as `ray job submit` on a laptop.
+            "metadata": {"entrypoint": job.entrypoint[:MAX_COMMAND], **job.job_metadata},
             "entrypoint_label_selector": selector,
         }
 

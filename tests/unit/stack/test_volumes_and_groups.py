@@ -1,0 +1,74 @@
+"""What the guides rely on in the compose files and the Makefile, read without Docker."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mlplatform.stack import notebook_file, workers
+
+CHECKOUT = Path(__file__).parents[3]
+COMPOSE = CHECKOUT / "compose"
+
+
+def test_down_removes_containers_but_no_volume() -> None:
+    dry = ["make", "--dry-run", "--no-print-directory", "down"]
+    (line,) = subprocess.run(dry, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
+    compose, _, options = line.partition(" down ")
+    assert "--profile '*'" in compose, "services of a profile would stay"
+    removed = [word for word in shlex.split(options) if word.startswith("--vol") or re.fullmatch(r"-\w*v\w*", word)]
+    assert removed == []
+
+
+SHARED, OF_PERSON = (COMPOSE / "notebook.yaml").read_text(), notebook_file.render("rocm", {"alice": 8901})
+FILES = {
+    **{str(file.relative_to(COMPOSE)): file.read_text() for file in COMPOSE.rglob("*.rocm*.yaml")},
+    "`make notebook`": OF_PERSON,
+    "`make env`": workers.render_workers("rocm", 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "work"),
+    [
+        pytest.param(SHARED, "/home/jovyan/work", id="shared"),
+        pytest.param(OF_PERSON, notebook_file.HOME, id="of a person"),
+    ],
+)
+def test_notebook_keeps_work_on_named_volume(text: str, work: str) -> None:
+    described = yaml.safe_load(text)
+    notebooks = [service for name, service in described["services"].items() if name.startswith("notebook")]
+    assert notebooks
+    for notebook in notebooks:
+        mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in notebook["volumes"]}
+        # Without an entry there, it would be a folder of the host.
+        assert mounted[work] in described["volumes"]
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
+def test_every_container_with_amd_gpu_has_its_groups(text: str) -> None:
+    """`/dev/kfd` belongs to the host's group render, or video in older distributions."""
+    services = yaml.safe_load(text)["services"]
+    with_gpu = {name: made for name, made in services.items() if "/dev/kfd" in made.get("devices", [])}
+    assert with_gpu
+    for name, made in with_gpu.items():
+        groups = made.get("group_add", [])
+        assert "video" in groups, name
+        assert any("RENDER_GID" in group for group in groups), name
+
+
+def test_pin_of_ray_is_version_that_compat_was_read_in() -> None:
+    """A change of the pin needs tests/stack/test_losses.py and tests/stack/test_failures.py as well."""
+    pinned = re.search(r"^ray==([\d.]+)", (CHECKOUT / "images/ray/requirements.txt").read_text(), re.MULTILINE)
+    assert pinned
+    folder = CHECKOUT / "platform/src/mlplatform/compat"
+    seen = {
+        file.name: re.findall(r"[Ss]een in Ray (\d+\.\d+\.\d+)", file.read_text())
+        for file in sorted(folder.glob("ray_*.py"))
+    }
+    assert {name: versions for name, versions in seen.items() if set(versions) != {pinned[1]}} == {}
