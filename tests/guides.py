@@ -24,14 +24,16 @@ BEGIN, END = "<!-- Begin of the table that guides.py writes -->", "<!-- End of t
 
 EVERY_RUN = "every CI run"
 COSTLY = "when its code changes, else drawn at random"
+LONG_COSTLY = "when its code changes"
 LESSON = "when its lesson changes, else drawn at random"
 LONG_LESSON = "when its lesson changes"
 SOAK = "`make soak`"
 GPU = "on a machine with a GPU"
-OFTENEST_FIRST = (EVERY_RUN, COSTLY, LESSON, LONG_LESSON, SOAK, GPU)
+OFTENEST_FIRST = (EVERY_RUN, COSTLY, LESSON, LONG_COSTLY, LONG_LESSON, SOAK, GPU)
+IN_PART = "in part"
 ANSWERED, OPEN_ON_GPU, OPEN = "answered by a sentence", "open, because they need a GPU", "open"
 NOT_RUN = "open, because their tests for GPUs have not run yet"
-STATES = (*OFTENEST_FIRST, ANSWERED, NOT_RUN, OPEN_ON_GPU, OPEN)
+STATES = (*OFTENEST_FIRST, IN_PART, ANSWERED, NOT_RUN, OPEN_ON_GPU, OPEN)
 
 
 class UnknownReferenceError(Exception):
@@ -61,6 +63,7 @@ class Feature:
         gpu: references to the tests in gpu/ that show the rest on a GPU; empty if there is none; None if it needs none.
         not_run: what the tests in `gpu` need, such as "two GPUs", while one of them has not passed on a GPU yet; empty
             if all have.
+        lacks: the part that its tests do not show, or that its sentence takes back; empty if there is none.
         missing: what is neither shown nor answered, in a word; empty if nothing is.
     """
 
@@ -71,11 +74,12 @@ class Feature:
     sentence: str = ""
     gpu: tuple[str, ...] | None = None
     not_run: str = ""
+    lacks: str = ""
     missing: str = ""
 
     @classmethod
     def parse(cls, name: str, entry: dict[str, Any]) -> Feature:
-        known = {"feature", "shown_by", "answered_in", "sentence", "gpu", "not_run", "open"}
+        known = {"feature", "shown_by", "answered_in", "sentence", "gpu", "not_run", "in_part", "open"}
         if unknown := entry.keys() - known:
             raise UnknownReferenceError(f"guides.toml: {name} has the unknown key {', '.join(sorted(unknown))}")
         gpu = entry.get("gpu")
@@ -87,6 +91,7 @@ class Feature:
             entry.get("sentence", ""),
             None if gpu is None else tuple(gpu),
             entry.get("not_run", ""),
+            entry.get("in_part", ""),
             entry.get("open", ""),
         )
 
@@ -96,14 +101,16 @@ class Feature:
 
     @property
     def state(self) -> str:
-        """One of STATES: by its most frequent test, but by a GPU's if the rest needs one."""
+        """One of STATES: by its least frequent test, as it takes all of them to show the whole feature."""
         if self.missing:
             return OPEN
         if self.not_run:
             return NOT_RUN
-        if self.gpu is not None:
-            return GPU if self.gpu else OPEN_ON_GPU
-        return min((proof.often for proof in self.proofs), key=OFTENEST_FIRST.index, default=ANSWERED)
+        if self.gpu == ():
+            return OPEN_ON_GPU
+        if self.lacks:
+            return IN_PART
+        return max((proof.often for proof in self.proofs), key=OFTENEST_FIRST.index, default=ANSWERED)
 
 
 def load(file: Path = TESTS / "guides.toml") -> tuple[dict[str, Any], list[Feature]]:
@@ -137,7 +144,7 @@ def proof(reference: str) -> Proof:
             marks = [*node.decorator_list, *module_marks(parsed(path))]
             tier = file.partition("/")[0]
             soak = is_marked(marks) or is_soak_case(node, parameter)
-            often = GPU if tier == "gpu" else SOAK if soak else COSTLY if is_costly(marks) else EVERY_RUN
+            often = GPU if tier == "gpu" else SOAK if soak else costly_often(marks)
             return Proof(f"`{reference}`", tier, often)
     raise UnknownReferenceError(f"{reference}: tests/{file} has no test {name}")
 
@@ -152,9 +159,11 @@ def is_marked(nodes: list[ast.expr]) -> bool:
     return any(ast.unparse(getattr(node, "func", node)) == "pytest.mark.soak" for node in nodes)
 
 
-def is_costly(nodes: list[ast.expr]) -> bool:
-    """Return whether one of the decorators or marks is the mark `costly`."""
-    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.costly" for node in nodes)
+def costly_often(nodes: list[ast.expr]) -> str:
+    """Return how often a test with these decorators or marks runs; one that is costly and long is never drawn."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.costly"]
+    long = any(word.arg == "long" for call in calls for word in call.keywords)
+    return LONG_COSTLY if long else COSTLY if calls else EVERY_RUN
 
 
 def module_marks(tree: ast.Module) -> list[ast.expr]:
@@ -244,6 +253,8 @@ def row(feature: Feature) -> str:
         lines.append(("**open**: needs a GPU", "gpu", ""))
     if feature.not_run:
         lines.append((f"**open**: not run yet, needs {feature.not_run}", "gpu", ""))
+    if feature.lacks:
+        lines.append((f"**in part**: {feature.lacks}", "", ""))
     if feature.missing:
         lines.append((f"**open**: {feature.missing}", "", ""))
     if not lines:
@@ -261,8 +272,7 @@ def table() -> str:
     return "\n".join(
         [
             f"{len(features)} features of {len(guides)} guides ({'; '.join(titles)}), "
-            f"by the most frequent of their tests: {settled}. That test may show only a part of a feature; the table "
-            "lists the others with their own frequency.",
+            f"by the least frequent of the tests that show a feature together: {settled}.",
             "",
             "| id | feature | shown by | tier | how often |",
             "|---|---|---|---|---|",

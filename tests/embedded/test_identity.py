@@ -79,12 +79,17 @@ def test_plain_ray_submission_tags_job_user_and_commit(dirty: tuple[Path, str], 
 
 
 @pytest.mark.usefixtures("environment")
-def test_run_records_commit_and_uncommitted_changes(dirty: tuple[Path, str], reached: Settings) -> None:
+def test_run_records_commit_changes_and_output_of_gpu_tool(
+    dirty: tuple[Path, str], reached: Settings, tmp_path: Path
+) -> None:
     from mlflow import artifacts
 
     folder, commit = dirty
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'table of this node'\n")
+    tool.chmod(0o755)
     with Jobs(reached) as jobs:
-        job_id = jobs.submit("python new.py", folder, name="dirty")
+        job_id = jobs.submit("python new.py", folder, name="dirty", env={"PATH": f"{tmp_path}:${{PATH}}"})
         job = jobs.wait(job_id, timeout_s=120)
         assert job.status == "SUCCEEDED", jobs.logs(job_id)
     run = server.find_run(job_id)
@@ -96,7 +101,7 @@ def test_run_records_commit_and_uncommitted_changes(dirty: tuple[Path, str], rea
     assert "-one" in diff
     assert "+++ b/new.py" in diff
     assert "weights.pt" not in diff
-    assert "GPU" in artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt")
+    assert artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt") == "table of this node\n"
 
 
 def test_tracking_server_of_job_takes_precedence(environment: Settings, tmp_path: Path) -> None:

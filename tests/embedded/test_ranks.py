@@ -59,7 +59,6 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     assert [point.value for point in client.get_metric_history(run.info.run_id, "after_fit")] == [0.0]
     files = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"model_summary.txt", "params.json", "gpu-info.txt"} <= files
-    assert "GPU" in artifacts.load_text(f"{run.info.artifact_uri}/gpu-info.txt")
     models = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
     assert [model.name for model in models] == ["model"]
     assert len(client.search_model_versions(f"run_id = '{run.info.run_id}'")) == 1

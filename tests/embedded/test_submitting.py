@@ -128,6 +128,26 @@ def test_reports_arrive_while_job_runs(reached: Settings, tmp_path: Path) -> Non
         assert late[len(late) // 2] < 1.5, seen
 
 
+RUNTIME_ENV = """
+import json, os, ray
+ray.init(runtime_env={"env_vars": {"OF_SCRIPT": "script"}})
+names = ("OF_SCRIPT", "OF_JOB", "MLPLATFORM_JOB_ID", "MLPLATFORM_STORAGE")
+found = ray.get(ray.remote(lambda: {name: os.environ.get(name) for name in names}).remote())
+print(json.dumps(found))
+"""
+
+
+def test_runtime_env_of_script_is_added_to_jobs(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RUNTIME_ENV)
+    with Jobs(reached) as jobs:
+        job_id = jobs.submit("python train.py", tmp_path, name="init", env={"OF_JOB": "job"})
+        job = jobs.wait(job_id, timeout_s=120)
+        log = jobs.logs(job_id)
+    assert job.status == "SUCCEEDED", log[-3000:]
+    expected = {"OF_SCRIPT": "script", "OF_JOB": "job", "MLPLATFORM_JOB_ID": job_id}
+    assert printed(log) == [{**expected, "MLPLATFORM_STORAGE": reached.storage}]
+
+
 def test_following_long_log_has_each_line_once(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(
         "import time\nfor number in range(60_000):\n    print('line', number)\n"

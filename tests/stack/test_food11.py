@@ -131,6 +131,15 @@ def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:
     return log, float(found[1]) if found else float("nan")
 
 
+def installed(stack: Stack, form: str) -> set[tuple[str, str]]:
+    """Worker, and name and inode of each environment that Ray has made on it."""
+    show = f"stat --format '%n %i' /tmp/ray/session_latest/runtime_resources/{form}/*/virtualenv 2>/dev/null || true"
+    workers = ("ray-worker-0", "ray-worker-1")
+    return {
+        (worker, line) for worker in workers for line in stack.execute(worker, "sh", "-c", show).stdout.splitlines()
+    }
+
+
 @pytest.mark.soak("gateway/control", "jobs/food11", "services/ray_node.py", "training")
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("form", ["pip", "uv"])
@@ -146,11 +155,12 @@ def test_second_job_reuses_installed_runtime_env_packages(stack: Stack, form: st
         failed, _ = with_packages(stack, "bad.json")
         assert "mlplatform-no-such-package" in failed, failed[-3000:]
         assert "roman is installed" not in failed
-    # Each worker installs its own copy, so the fastest of three runs reuses one.
-    seconds = []
+    seconds, copies = [], set()
     for _ in range(3):
         log, took = with_packages(stack, good)
         assert "roman is installed: 11 classes of food are XI" in log, log[-3000:]
         seconds.append(took)
+        copies |= installed(stack, form)
     print(f"\n{form}: first line after {', '.join(f'{took:.0f} s' for took in seconds)}")
-    assert min(seconds[1:]) < seconds[0]
+    # Each worker installs a copy of its own; a folder that is made again has another number.
+    assert 1 <= len(copies) <= 2, copies

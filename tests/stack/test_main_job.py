@@ -28,9 +28,6 @@ def test_run_is_finished_with_metrics_parameters_and_picture(stack: Stack, job_r
     assert info["status"] == "FINISHED"
     metrics = {metric["key"]: metric["value"] for metric in data["metrics"]}
     assert metrics["test_accuracy"] >= 0.95
-    # The first ones are sent after 10 s; an idle machine trains the main job in less.
-    seconds = (int(info["end_time"]) - int(info["start_time"])) / 1000
-    assert seconds < 12 or any(name.startswith("system/") for name in metrics), (seconds, sorted(metrics))
     assert {"epochs", "lr", "workers"} <= {parameter["key"] for parameter in data["params"]}
     files = stack.mlflow.get("/artifacts/list", params={"run_id": info["run_id"]}).json()["files"]
     assert "confusion_matrix.png" in {file["path"] for file in files}

@@ -144,6 +144,13 @@ def test_every_query_of_dashboards_has_data_during_training(stack: Stack, jobs: 
 
         wait_for(all_answered, "data for every query")
 
+        def system_metrics() -> list[str]:
+            (found,) = stack.runs_of(job_id)
+            return [entry["key"] for entry in found["data"]["metrics"] if entry["key"].startswith("system/")]
+
+        # The first ones are sent after 10 s.
+        wait_for(system_metrics, "system metrics in the job's run")
+
 
 def test_grafana_provisioning_has_data_source_and_ray_dashboards(stack: Stack) -> None:
     # No package contains Grafana, so this checks only its files and the queries in them.

@@ -52,6 +52,7 @@ def test_notebook_submits_job_and_reads_metrics(stack: Stack, trained: Trained) 
         "nbformat": 4,
         "nbformat_minor": 5,
     }
+    assert "\nRAY_ADDRESS=http://gateway:8265\n" in stack.execute("notebook", "env").stdout
     stack.write("notebook", "/tmp/tour.ipynb", json.dumps(notebook))
     printed = stack.execute(
         "notebook", "jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/tour.ipynb"

@@ -34,8 +34,6 @@ BUCKET = "ray"
 TRAIN_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
 """`Tuner(trainer)` is an API of Ray Train V1; jobs/OLDER-GUIDES.md names the switch."""
 
-WITH_DRIVER = "with the job's driver: the training starts from the beginning"
-
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "mlflow", "minio"}
 
 
@@ -134,8 +132,7 @@ class Tutorial:
         try:
             wait_for(lambda: self._checkpoints() - known, "a checkpoint in bucket ray", 600)
             (lost, *_) = wait_for(self._training_nodes, "a training worker", 60)
-            # The tutorial's RunConfig has no name, so another attempt of the job finds no checkpoint of the first.
-            also = f", {WITH_DRIVER}" if lost == self._driver_node() else ""
+            also = ", with the job's driver" if lost == self._driver_node() else ""
             print(f"--- docker stop {self.stack.container(lost)}{also}", flush=True)
             run("docker", "stop", self.stack.container(lost))
             afterwards.callback(run, "docker", "start", self.stack.container(lost))

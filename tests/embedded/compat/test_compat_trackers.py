@@ -16,6 +16,7 @@ def test_wandb_reports_whether_server_has_key(tmp_path: Path, monkeypatch: pytes
     from mlplatform.compat import wandb
 
     assert list(inspect.signature(wbauth.read_netrc_auth).parameters) == ["host"]
+    assert list(inspect.signature(wbauth.session_credentials).parameters) == ["host"]
     assert urls.DEFAULT_BASE_URL.startswith("https://")
     assert {"settings_if_loaded", "did_environment_change"} <= set(dir(wandb_setup._WandbSetup))
     assert "_settings_environ" in inspect.getsource(wandb_setup._WandbSetup.did_environment_change)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -108,6 +114,56 @@ def test_child_process_has_its_own_run(a_jobs_worker: Path) -> None:
     variables = {**environment(), "MLPLATFORM_JOB_ID": "digits-7", "MLPLATFORM_SHARED": str(a_jobs_worker)}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "digits-7-child"
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        # It asks the server, and the key holds for this process, although its file, a secret, cannot be written.
+        (["wandb.login(key=KEY)", "tracker('wandb').online"], [True, True]),
+        (["tracker('wandb').online", "wandb.login(key=KEY)"], [False, False]),
+    ],
+    ids=["login first", "tracker first"],
+)
+def test_login_by_key_in_training_function_comes_before_tracker(
+    a_jobs_worker: Path, calls: list[str], expected: list[bool]
+) -> None:
+    with serving_wandb() as (address, keys):
+        code = "import json, wandb; from mlplatform.tracking.other_trackers import tracker; "
+        code += f"KEY = {KEY!r}; print(json.dumps([{', '.join(calls)}]))"
+        variables = {**environment(), "WANDB_BASE_URL": address, "NETRC": "/proc/version"}
+        variables |= {"MLPLATFORM_JOB_ID": "digits-7", "MLPLATFORM_SHARED": str(a_jobs_worker)}
+        done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    assert set(keys) == ({f"api:{KEY}"} if expected[0] else set())
+
+
+@contextmanager
+def serving_wandb() -> Iterator[tuple[str, list[str]]]:
+    """A server that accepts every key, as W&B's answers the question whose it is; yields the keys that it received."""
+    keys: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if (given := self.headers.get("Authorization", "")).startswith("Basic "):
+                keys.append(base64.b64decode(given.removeprefix("Basic ")).decode())
+            viewer = {"id": "1", "entity": "team", "username": "ada", "flags": "{}", "teams": {"edges": []}}
+            body = json.dumps({"data": {"viewer": viewer}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_request(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", keys
+        server.shutdown()
 
 
 def test_run_id_set_by_job_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

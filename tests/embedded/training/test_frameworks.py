@@ -33,7 +33,7 @@ def trained(reached: Settings) -> tuple[str, list[str]]:
         return job_id, log
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", ["transformers", "accelerate", "elastic", "ray_data"])
 def test_training_with_framework_is_tracked_and_stored(
     trained: tuple[str, list[str]], environment: Settings, name: str
 ) -> None:

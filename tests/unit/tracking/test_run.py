@@ -1,7 +1,9 @@
-import shutil
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -121,10 +123,23 @@ def test_changed_environment_is_always_restored(monkeypatch: pytest.MonkeyPatch)
     assert "MLFLOW_EXPERIMENT_ID" not in environment()
 
 
-def test_gpu_info_names_gpus_or_node() -> None:
-    import socket
+def gpu_tool(folder: Path, name: str, end: int = 0) -> None:
+    """Write a program that prints what a vendor's tool would, and ends with an exit code."""
+    (folder / name).write_text(f"#!/bin/sh\necho 'table of {name}'\nexit {end}\n")
+    (folder / name).chmod(0o755)
 
-    printed = gpu_info.describe()
-    assert printed.endswith("\n")
-    if not shutil.which("nvidia-smi") and not shutil.which("rocm-smi"):
-        assert socket.gethostname() in printed or "GPU 0" in printed
+
+@pytest.mark.parametrize("name", ["nvidia-smi", "rocm-smi"])
+def test_gpu_info_is_output_of_vendors_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    gpu_tool(tmp_path, name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_info.describe() == f"table of {name}\n"
+
+
+def test_gpu_info_names_node_without_usable_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu_tool(tmp_path, "nvidia-smi", end=9)  # as without the driver
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert gpu_info.describe() == (
+        f"Node {socket.gethostname()} has no GPU that nvidia-smi, rocm-smi or NVML reports.\n"
+    )

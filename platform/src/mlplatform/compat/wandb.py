@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 
 def has_stored_key(server: str | None) -> bool:
-    """Return whether W&B's netrc file has a key for a server.
+    """Return whether this process has logged in to a server, or W&B's netrc file has a key for it.
 
-    `wandb.sdk.lib.wbauth.read_netrc_auth`: the public `wandb.login` would query the server, and would fix the mode
-    before it is chosen.
+    `wandb.sdk.lib.wbauth`, `session_credentials` and `read_netrc_auth`: the public `wandb.login` would query the
+    server, and would fix the mode before it is chosen.
 
     Args:
         server: address as in WANDB_BASE_URL; None means W&B's own.
     """
     from wandb.sdk.lib import urls, wbauth
 
-    return bool(wbauth.read_netrc_auth(host=server or urls.DEFAULT_BASE_URL))
+    host = server or urls.DEFAULT_BASE_URL
+    return bool(wbauth.session_credentials(host=host) or wbauth.read_netrc_auth(host=host))
 
 
 def reload_settings(variables: Mapping[str, str]) -> None:
