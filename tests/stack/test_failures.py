@@ -28,7 +28,7 @@ from host import Stack, run, wait_for
 from mlplatform.client.jobs import Jobs
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.costly("gateway/control", "services/ray_node.py", "training", "images/ray/requirements.txt")
 def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:
     steps = 24
     job_id = submit(jobs, steps, 1)

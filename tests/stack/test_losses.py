@@ -70,7 +70,7 @@ def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) ->
     whole_again(stack)
 
 
-@pytest.mark.costly("gateway/control", "training")
+@pytest.mark.costly("gateway/control", "training", "images/ray/requirements.txt")
 def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs) -> None:
     steps = 70
     job_id = submit(jobs, steps, 1)
