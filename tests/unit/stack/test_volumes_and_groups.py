@@ -1,4 +1,4 @@
-"""What the guides rely on in the compose files and the Makefile, read without Docker."""
+"""Volumes, groups and pins that the guides rely on, read from the compose files without Docker."""
 
 from __future__ import annotations
 
