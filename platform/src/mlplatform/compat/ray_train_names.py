@@ -3,7 +3,7 @@
 Ray Train V2 resumes a training that has the name and the storage of an earlier one, and names one after the time if its
 script does not. There is no hook for the name: callbacks see a training when its storage is set up, and a program that
 lacks what `RAY_TRAIN_CALLBACKS` names, such as that of `uv run`, cannot train. V1, where a name resumes nothing, stays
-as it is. Imported when Python starts, so it imports Ray only when the script has.
+as it is. Imported when Python starts, so it imports nothing else, and changes Ray when the script imports it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,9 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` and the others take longer to import than all of this
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
-
-    Choose = Callable[[str | None], str | None]
 
 _NAMES = "_mlplatform_names"
 """Attribute of a `RunConfig` that its script has not named: Ray's name for it, and those that were chosen, by trial."""
@@ -26,55 +22,39 @@ _made: set[str] = set()
 """Names that Ray has made; `dataclasses.replace` passes them on."""
 
 
-def name_trainings(choose: Choose) -> None:
-    """Let `choose` name the trainings of this process that their script does not name.
+def name_trainings(choose: Callable[[str | None], str | None]) -> None:
+    """Let `choose` name this process's trainings without a name, given the id of the Tune trial, if one trains.
 
-    A `RunConfig` that is used again keeps its name, with which Ray resumes, except in another trial.
-
-    Args:
-        choose: returns the name of the next training, given the id of the Tune trial that starts it, if one does; None
-            leaves the name to Ray.
+    None leaves the name to Ray. A `RunConfig` that is used again in the same trial keeps its name: Ray resumes then.
     """
-    changes = {
-        "ray.train.v2.api.config": _mark_unnamed,
-        "ray.train.v2.api.data_parallel_trainer": lambda trainer: _name_at_fit(trainer, choose),
-    }
-    sys.meta_path.insert(0, _AfterImport(changes))
 
+    def mark_unnamed(config: Any) -> None:
+        make = config.RunConfig.__post_init__
 
-def _mark_unnamed(config: ModuleType) -> None:
-    import functools
+        def make_and_mark(self: Any) -> None:
+            unnamed = not self.name or self.name in _made
+            make(self)
+            if unnamed:
+                _made.add(self.name)
+                vars(self)[_NAMES] = {"": self.name}
 
-    make = config.RunConfig.__post_init__
+        config.RunConfig.__post_init__ = make_and_mark
 
-    @functools.wraps(make)
-    def make_and_mark(self: Any) -> None:
-        unnamed = not self.name or self.name in _made
-        make(self)
-        if unnamed:
-            _made.add(self.name)
-            vars(self)[_NAMES] = {"": self.name}
+    def name_at_fit(trainer: Any) -> None:
+        fit = trainer.DataParallelTrainer.fit
 
-    config.RunConfig.__post_init__ = make_and_mark
+        def named_fit(self: Any) -> Any:
+            config, names = self.run_config, vars(self.run_config).get(_NAMES, {})
+            if config.name in names.values():
+                trial = _trial()
+                config.name = names[trial] = names.get(trial) or choose(trial) or config.name
+                vars(config).pop("storage_context", None)  # cached, with the former name
+            return fit(self)
 
+        trainer.DataParallelTrainer.fit = named_fit
 
-def _name_at_fit(trainer: ModuleType, choose: Choose) -> None:
-    import functools
-
-    fit = trainer.DataParallelTrainer.fit
-
-    @functools.wraps(fit)
-    def named_fit(self: Any) -> Any:
-        names = vars(self.run_config).get(_NAMES, {})
-        if self.run_config.name in names.values():
-            trial = _trial()
-            if trial in names or (name := choose(trial)) is None:
-                name = names.get(trial, self.run_config.name)
-            self.run_config.name = names[trial] = name
-            vars(self.run_config).pop("storage_context", None)  # cached, with the former name
-        return fit(self)
-
-    trainer.DataParallelTrainer.fit = named_fit
+    trainer = "ray.train.v2.api.data_parallel_trainer"
+    sys.meta_path.insert(0, _AfterImport({"ray.train.v2.api.config": mark_unnamed, trainer: name_at_fit}))
 
 
 def _trial() -> str | None:
@@ -86,25 +66,18 @@ def _trial() -> str | None:
 
 
 class _AfterImport:
-    """Import hook that changes a module right after it is loaded."""
+    """Import hook that changes modules right after they are loaded."""
 
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+    def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
         self._changes = changes
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        change = self._changes.pop(name, None)
-        if change is None:
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if (change := self._changes.pop(name, None)) is None:
             return None
         from importlib.util import find_spec
 
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader: Any = (spec := find_spec(name)) and spec.loader
+        if loader:
+            load = loader.exec_module
+            loader.exec_module = lambda module: (load(module), change(module))
         return spec

@@ -10,21 +10,17 @@ import sys
 
 from mlplatform.compat.ray_train_names import name_trainings
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_fits = itertools.count()
-_fits_of_trials: dict[str, Iterator[int]] = {}
+_fits: dict[str | None, itertools.count[int]] = {}
 
 
-def next_name() -> str:
-    """Return the name of this process's next training within the job: "0", "1", ..."""
-    return str(next(_fits))
+def next_name(trial: str | None = None) -> str:
+    """Return the name of this process's next training within the job: "0", "1", ...; in a trial "<trial id>-0"."""
+    number = next(_fits.setdefault(trial, itertools.count()))
+    return f"{trial}-{number}" if trial else str(number)
 
 
 def default_name(trial: str | None) -> str | None:
-    """Return `<job id>/<n>`, in a trial `<job id>/<trial id>-<n>`; None where the next attempt might count otherwise.
+    """Return `<job id>/<name>`; None outside of jobs, and where the next attempt might count otherwise.
 
     Only the main thread of the job's own command starts trainings in an order that is always the same.
     """
@@ -33,12 +29,9 @@ def default_name(trial: str | None) -> str | None:
     from mlplatform.settings.job import settings
 
     job = settings()
-    if job.job_id is None:
-        return None
-    if trial:
-        return f"{job.job_id}/{trial}-{next(_fits_of_trials.setdefault(trial, itertools.count()))}"
-    is_main = threading.current_thread() is threading.main_thread() and is_own_command(job.entrypoint or "")
-    return f"{job.job_id}/{next_name()}" if is_main else None
+    in_main = threading.current_thread() is threading.main_thread()
+    counts = job.job_id and (trial or (in_main and is_own_command(job.entrypoint or "")))
+    return f"{job.job_id}/{next_name(trial)}" if counts else None
 
 
 def is_own_command(entrypoint: str) -> bool:
