@@ -38,7 +38,7 @@ with mlplatform.job_run(params={"same": 1, "world": attempt}) as run:
     mlflow.log_text(attempt, "notes.txt")
     mlflow.log_table({"a": [attempt]}, "table.json")
     mlflow.log_input(mlflow.data.from_numpy(numpy.zeros(2), name="zeros"))
-    mlflow.pytorch.log_model(torch.nn.Linear(1, 1), name="model")
+    mlflow.pytorch.log_model(torch.nn.Linear(1, 1), name="model", pip_requirements=["torch"])
     mlflow.sklearn.autolog(log_models=False, log_datasets=False)
     sklearn.linear_model.Ridge(alpha=float(attempt)).fit([[0.0], [1.0]], [0.0, 1.0])
     try:
