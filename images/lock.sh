@@ -2,7 +2,7 @@
 # Pin what every requirements.in needs, with hashes. Versions that are already pinned stay; options are passed to uv, so
 # `images/lock.sh --upgrade` takes the newest versions that the files allow. The ray image leads: the others are
 # constrained to its versions, so that all of them fit into one environment. ONLY=extra: the packages of the team alone;
-# ONLY=rocm: the ROCm builds alone.
+# ONLY=torch: the builds of TORCH_INDEX_URL alone.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ with_checksum() {
     printf '# sha256 of %s: %s\n%s\n' "${2##*/}" "$(checksum "$2")" "$pinned" >"$1"
 }
 
-# Without the packages of the image itself: for rocm, torch has other hashes.
+# Without the packages of the image itself: with TORCH_INDEX_URL, torch has other hashes.
 pin_extra() {
     # shellcheck disable=SC2046
     pin "$@" $(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' images/ray/requirements.txt) \
@@ -33,37 +33,40 @@ pin_extra() {
     with_checksum images/ray/extra-requirements.txt images/ray/extra-requirements.in
 }
 
-# ROCm builds of torch are on an index of their own. If it is not set, pins for the present versions stay.
-pin_rocm() {
+# Other builds of torch are on an index of their own. If it is not set, pins for the present versions stay.
+pin_torch() {
+    pins=images/ray/torch-requirements.txt
     index=${TORCH_INDEX_URL:-$(setting TORCH_INDEX_URL)}
     if [ -n "$index" ]; then
+        ACCELERATOR=${ACCELERATOR:-$(setting ACCELERATOR)}
+        export ACCELERATOR
         folder=$(mktemp -d)
-        images/ray/rocm.sh images/ray "$folder"
+        images/ray/torch.sh images/ray "$folder"
         UV_INDEX=$index compile "$@" --index-strategy unsafe-best-match --python-version 3.13 \
-            --python-platform x86_64-manylinux_2_28 --constraint "$folder/versions.txt" "$folder/rocm.in" \
-            --output-file images/ray/rocm-requirements.txt
+            --python-platform x86_64-manylinux_2_28 --constraint "$folder/versions.txt" "$folder/torch.in" \
+            --output-file "$pins"
         rm -r "$folder"
-        with_checksum images/ray/rocm-requirements.txt images/ray/requirements.txt
-    elif ! grep -q "$(checksum images/ray/requirements.txt)" images/ray/rocm-requirements.txt; then
-        echo "# unseen: \`make lock\` ran without TORCH_INDEX_URL, so ROCm builds are installed without hashes." \
-            >images/ray/rocm-requirements.txt
+        with_checksum "$pins" images/ray/requirements.txt
+        sed -i "1i # for $ACCELERATOR" "$pins"
+    elif ! grep -q "$(checksum images/ray/requirements.txt)" "$pins"; then
+        echo "# unseen: \`make lock\` ran without TORCH_INDEX_URL, so its builds are installed without hashes." >"$pins"
     fi
-    sed -n 's/^# unseen/unseen/p' images/ray/rocm-requirements.txt
+    sed -n 's/^# unseen/unseen/p' "$pins"
 }
 
 case "${ONLY:-}" in
-    extra | rocm)
+    extra | torch)
         "pin_$ONLY" "$@"
         exit
         ;;
     ?*)
-        echo "ONLY=$ONLY is unknown: use extra or rocm, or leave it out for everything." >&2
+        echo "ONLY=$ONLY is unknown: use extra or torch, or leave it out for everything." >&2
         exit 2
         ;;
 esac
 pin "$@" images/ray/requirements.in --output-file images/ray/requirements.txt
 pin_extra "$@"
-pin_rocm "$@"
+pin_torch "$@"
 for folder in platform images/platform images/notebook tests; do
     pin "$@" --constraint images/ray/requirements.txt "$folder/requirements.in" \
         --output-file "$folder/requirements.txt"

@@ -20,31 +20,35 @@ if ! pinned_for extra-requirements.txt extra-requirements.in || grep -q '^[^#[:s
 fi
 
 case "$ACCELERATOR" in
-    cpu | cuda)
-        install --require-hashes --requirement requirements.txt
-        ;;
+    cpu | cuda) ;;
     rocm)
         if [ -z "${TORCH_INDEX_URL:-}" ]; then
             echo "ACCELERATOR=rocm needs ROCm builds of torch: set TORCH_INDEX_URL in .env to an index that has them." >&2
             exit 2
         fi
-        # rocm-smi comes from Debian; the Python index does not have it.
+        # From Debian; the Python index does not have it.
         apt-get update && apt-get install -y --no-install-recommends rocm-smi && rm -rf /var/lib/apt/lists/*
-        export UV_INDEX="$TORCH_INDEX_URL"
-        if pinned_for rocm-requirements.txt requirements.txt; then
-            install --index-strategy unsafe-best-match --require-hashes --requirement rocm-requirements.txt
-        else
-            echo "ROCm builds have no hashes yet: \`make lock\` pins them if TORCH_INDEX_URL is set in .env." >&2
-            sh ./rocm.sh . .
-            install --index-strategy unsafe-best-match --constraint versions.txt --requirement rocm.in
-        fi
-        unset UV_INDEX
         ;;
     *)
         echo "Invalid ACCELERATOR='$ACCELERATOR': use cpu, cuda or rocm." >&2
         exit 2
         ;;
 esac
+
+if [ -z "${TORCH_INDEX_URL:-}" ]; then
+    install --require-hashes --requirement requirements.txt
+else
+    export UV_INDEX="$TORCH_INDEX_URL"
+    if pinned_for torch-requirements.txt requirements.txt && grep -qx "# for $ACCELERATOR" torch-requirements.txt; then
+        install --index-strategy unsafe-best-match --require-hashes --requirement torch-requirements.txt
+    else
+        echo "The builds of TORCH_INDEX_URL have no hashes yet: \`make lock\` pins them if it is set in .env." >&2
+        sh ./torch.sh . .
+        install --index-strategy unsafe-best-match --constraint versions.txt --requirement torch.in
+    fi
+    unset UV_INDEX
+    python check_torch.py "$ACCELERATOR"
+fi
 
 # Packages that a team added; shipped empty. All that they need is in the file, or in the image already.
 install --no-deps --require-hashes --requirement extra-requirements.txt

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import http.server
 import os
 import shutil
 import subprocess
 import sys
-import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from package_index import served, wheel
 
 pytestmark = pytest.mark.costly("images/lock.sh")
 
 CHECKOUT = Path(__file__).parents[2]
-
-
-def wheel(index: Path, name: str, version: str, *needs: str, tag: str = "py3-none-any") -> str:
-    """Add a package to the index; return the SHA-256 of its file."""
-    info = f"{name}-{version}.dist-info"
-    folder = index / name.replace("_", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}-{tag}.whl"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", metadata + "".join(f"Requires-Dist: {need}\n" for need in needs))
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -42,12 +24,8 @@ def index(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(index: Path) -> Iterator[str]:
-    index.mkdir()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=index)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
+    with served(index) as address:
+        yield address
 
 
 @pytest.fixture
@@ -100,22 +78,23 @@ def test_package_that_contradicts_image_is_refused(root: Path, index: Path, addr
     assert (root / "images/ray/extra-requirements.txt").read_text() == before
 
 
-def test_rocm_builds_are_locked_from_their_index_only(root: Path, index: Path, address: str) -> None:
-    pins = root / "images/ray/rocm-requirements.txt"
-    done = lock(root, "rocm", UV_DEFAULT_INDEX=address)
+def test_builds_of_torch_are_locked_from_their_index_only(root: Path, index: Path, address: str) -> None:
+    pins = root / "images/ray/torch-requirements.txt"
+    done = lock(root, "torch", UV_DEFAULT_INDEX=address)
     assert done.returncode == 0, done.stderr
     assert "unseen: `make lock` ran without TORCH_INDEX_URL" in done.stdout
     wheel(index / "pypi", "torch", "2.15.0", tag="cp313-cp313-manylinux_2_28_x86_64")
     wheel(index / "pypi", "pyrsmi", "1.0")
     built = wheel(index / "rocm", "torch", "2.15.0+rocm7.1", tag="cp313-cp313-manylinux_2_28_x86_64")
-    indexes = {"UV_DEFAULT_INDEX": f"{address}pypi/", "TORCH_INDEX_URL": f"{address}rocm/"}
-    done = lock(root, "rocm", **indexes)
+    indexes = {"UV_DEFAULT_INDEX": f"{address}pypi/", "TORCH_INDEX_URL": f"{address}rocm/", "ACCELERATOR": "rocm"}
+    done = lock(root, "torch", **indexes)
     assert done.returncode == 0, done.stderr
     text = pins.read_text()
     assert f"torch==2.15.0+rocm7.1 \\\n    --hash=sha256:{built}" in text
     assert "pyrsmi==1.0" in text
+    assert "# for rocm\n" in text
     assert "nvidia" not in text
-    assert lock(root, "rocm", UV_DEFAULT_INDEX=f"{address}pypi/").stdout == "", "present pins are unseen"
+    assert lock(root, "torch", UV_DEFAULT_INDEX=f"{address}pypi/").stdout == "", "present pins are unseen"
     assert pins.read_text() == text
     (root / "images/ray/requirements.txt").write_text("torch==2.16.0\n")
-    assert "unseen" in lock(root, "rocm", UV_DEFAULT_INDEX=f"{address}pypi/").stdout
+    assert "unseen" in lock(root, "torch", UV_DEFAULT_INDEX=f"{address}pypi/").stdout

@@ -59,26 +59,29 @@ def test_plain_list_of_earlier_version_is_refused(folder: Path) -> None:
     assert REFUSAL in done.stderr
 
 
-def test_rocm_builds_without_hashes_are_reported(folder: Path) -> None:
-    done, calls = install(folder, "rocm", TORCH_INDEX_URL="https://rocm.example.org")
+@pytest.mark.parametrize(("accelerator", "needed"), [("rocm", "pyrsmi"), ("cuda", "nvidia-ml-py"), ("cpu", "torch")])
+def test_builds_of_other_index_without_hashes_are_reported(folder: Path, accelerator: str, needed: str) -> None:
+    done, calls = install(folder, accelerator, TORCH_INDEX_URL="https://torch.example.org")
     assert done.returncode == 0, done.stderr
-    assert "ROCm builds have no hashes yet" in done.stderr
-    assert calls[0].endswith("--constraint versions.txt --requirement rocm.in")
-    assert "pyrsmi" in (folder / "rocm.in").read_text().splitlines()
+    assert "The builds of TORCH_INDEX_URL have no hashes yet" in done.stderr
+    assert calls[0].endswith("--constraint versions.txt --requirement torch.in")
+    assert needed in (folder / "torch.in").read_text().splitlines()
     versions = (folder / "versions.txt").read_text().splitlines()
     assert any(line.startswith("torch==") for line in versions)
     assert not [line for line in versions if line.startswith(("nvidia-", "cuda", "triton"))]
 
 
-def test_pinned_rocm_builds_are_installed_with_hashes(folder: Path) -> None:
+def test_pinned_builds_of_other_index_are_installed_with_hashes(folder: Path) -> None:
     pinned = subprocess.run(["sha256sum", folder / "requirements.txt"], capture_output=True, text=True, check=True)
-    header = f"# sha256 of requirements.txt: {pinned.stdout.split()[0]}\n"
-    (folder / "rocm-requirements.txt").write_text(header)
-    done, calls = install(folder, "rocm", TORCH_INDEX_URL="https://rocm.example.org")
+    header = f"# for rocm\n# sha256 of requirements.txt: {pinned.stdout.split()[0]}\n"
+    index = {"TORCH_INDEX_URL": "https://torch.example.org"}
+    (folder / "torch-requirements.txt").write_text(header)
+    done, calls = install(folder, "rocm", **index)
     assert done.returncode == 0, done.stderr
-    assert calls[0].endswith("--require-hashes --requirement rocm-requirements.txt")
-    (folder / "rocm-requirements.txt").write_text(f"{header[:-9]}\n")
-    assert "ROCm builds have no hashes yet" in install(folder, "rocm", TORCH_INDEX_URL="https://x")[0].stderr
+    assert calls[0].endswith("--require-hashes --requirement torch-requirements.txt")
+    assert "have no hashes yet" in install(folder, "cuda", **index)[0].stderr, "pinned for another accelerator"
+    (folder / "torch-requirements.txt").write_text(f"{header[:-9]}\n")
+    assert "have no hashes yet" in install(folder, "rocm", **index)[0].stderr, "pinned for other versions"
 
 
 @pytest.mark.parametrize(
