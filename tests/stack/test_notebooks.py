@@ -131,6 +131,64 @@ def test_next_run_in_terminal_records_new_commit(stack: Stack, terminal: Termina
         stack.execute("notebook", "rm", "-rf", cloned, "/tmp/original")
 
 
+def test_terminal_has_tools_of_a_workplace(terminal: Terminal) -> None:
+    for program in ("nano", "vi", "less", "unzip", "zip", "htop", "ssh-keygen", "make", "gcc"):
+        assert f"/{program}" in terminal.typed(f"command -v {program}"), program
+    refused = terminal.typed("GIT_SSH_COMMAND='ssh -o BatchMode=yes -p 1' git clone git@127.0.0.1:team/models.git")
+    assert "Connection refused" in refused, refused
+    terminal.typed("cd $(mktemp -d) && git init -q && git config --global user.name Ada && git config user.email a@b")
+    terminal.press("git commit --allow-empty\r")
+    terminal.shown_until("Please enter the commit message")
+    # nano: write under the same name, exit.
+    terminal.press("Third try\x0f\r\x18")
+    assert "Ada Third try" in terminal.typed("git --no-pager log --format='%an %s'; rm -f ~/work/.gitconfig")
+
+
+WIDGETS = """
+import warnings
+warnings.simplefilter("error")
+import ipywidgets
+from tqdm.auto import trange
+from tqdm.notebook import tqdm_notebook
+assert issubclass(trange(1).__class__, tqdm_notebook)
+from tqdm.contrib.concurrent import thread_map
+thread_map(abs, range(3))
+ipywidgets.interact(lambda rate: rate, rate=(0.1, 1.0))
+"""
+
+
+def test_widgets_are_drawn(stack: Stack) -> None:
+    """Progress bars of tqdm.auto, which Lightning, MLflow and Transformers take, are widgets in a notebook."""
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": WIDGETS}
+        ],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    stack.write("notebook", "/tmp/widgets/bars.ipynb", json.dumps(notebook))
+    run_it = "cd /tmp/widgets && jupyter nbconvert --to notebook --execute --stdout bars.ipynb; rm -r /tmp/widgets"
+    printed = stack.execute("notebook", "sh", "-c", run_it).stdout
+    assert printed.count("application/vnd.jupyter.widget-view+json") >= 3, printed
+    extensions = stack.execute("notebook", "sh", "-c", "jupyter labextension list 2>&1").stdout
+    assert re.search(r"jupyterlab-manager v\S+ .*enabled.*OK", extensions), extensions
+
+
+def test_wheels_find_libraries_of_the_system(stack: Stack) -> None:
+    """Jobs have the same libraries, as the notebook's image is on top of theirs."""
+    folder = "/tmp/wheels"
+    install = f"uv pip install --quiet --target {folder} --no-deps opencv-python soundfile cffi pycparser"
+    program = (
+        "import cv2, numpy, soundfile; soundfile.write('/tmp/wheels/a.flac', numpy.zeros(9), 8000); print(cv2.__file__)"
+    )
+    try:
+        done = stack.execute("notebook", "sh", "-c", f'{install} && PYTHONPATH={folder} python -c "{program}"')
+        assert folder in done.stdout
+    finally:
+        stack.execute("notebook", "rm", "-rf", folder)
+
+
 def test_ctrl_c_leaves_waiting_job_submitted(stack: Stack, terminal: Terminal) -> None:
     job_id = f"waits-{uuid.uuid4().hex[:8]}"
     options = f"--submission-id {job_id} --entrypoint-num-gpus 2"
