@@ -16,6 +16,7 @@ import httpx
 from mlplatform.certificates import verification
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, UnreachableError
+from mlplatform.settings import proxies
 from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
 
@@ -185,6 +186,7 @@ class _Options(TypedDict, total=False):
     headers: dict[str, str]
     timeout: httpx.Timeout
     verify: ssl.SSLContext | bool
+    trust_env: bool
 
 
 @dataclass(frozen=True)
@@ -203,17 +205,21 @@ class _Server:
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "timeout": httpx.Timeout(timeout_s, connect=timeout_s if connect_s is None else connect_s),
             "verify": _verification(self.tracking_uri, variables),
+            "trust_env": proxies.uses_environment(self.tracking_uri),
         }
 
     def unavailable(self, error: httpx.TransportError) -> UnreachableError:
         reason = str(error) or type(error).__name__
-        return UnreachableError(f"{self} does not answer ({reason}); start it or correct the address.")
+        return UnreachableError(
+            f"{self} does not answer ({reason}); start it or correct the address.{proxies.hint(self.tracking_uri)}"
+        )
 
     def read(self, path: str, answer: httpx.Response) -> dict[str, Any]:
         """Return the answer's JSON object, or raise the error that it stands for."""
         status = answer.status_code
         if status in (401, 403):
-            raise AccessError(f"{self} rejected the account ({status}); {self.account.remedy}.")
+            hint = proxies.hint(self.tracking_uri)
+            raise AccessError(f"{self} rejected the account ({status}); {self.account.remedy}.{hint}")
         try:
             content = answer.json()
         except ValueError:
@@ -221,7 +227,7 @@ class _Server:
         if not isinstance(content, dict):
             raise UnreachableError(
                 f"The server at {self.tracking_uri} (MLFLOW_TRACKING_URI) is not MLflow: it answered {path} with "
-                f"{status}; correct the address."
+                f"{status}; correct the address.{proxies.hint(self.tracking_uri)}"
             )
         if answer.is_success:
             return content
@@ -237,7 +243,7 @@ class _Server:
 
 def _verification(tracking_uri: str, account: TrackingAccount) -> ssl.SSLContext | bool:
     """Return the certificates with which the server's own is verified; False to accept any."""
-    if authority := account.certificate_authority:
+    if (authority := account.certificate_authority) and tracking_uri.lower().startswith("https://"):
         return ssl.create_default_context(cafile=authority)
     return False if account.insecure_tls else verification(tracking_uri)
 

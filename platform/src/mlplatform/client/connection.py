@@ -12,6 +12,7 @@ from mlplatform.certificates import verification
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import AccessError, CapacityError, JobError, StorageError, UnreachableError
+from mlplatform.settings import proxies
 from mlplatform.settings.job import Settings
 
 POLL_SECONDS = 1.0
@@ -59,6 +60,7 @@ class Connection:
             auth=signature,
             timeout=_TIMEOUT,
             verify=verification(settings.ray_address),
+            trust_env=proxies.uses_environment(settings.ray_address),
         )
 
     def close(self) -> None:
@@ -94,14 +96,16 @@ class Connection:
             response = self.http.request(method, path, **options)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
-            raise UnreachableError(f"{address} does not answer ({reason}); start it or correct the address.") from error
+            hint = proxies.hint(self._settings.ray_address)
+            message = f"{address} does not answer ({reason}); start it or correct the address.{hint}"
+            raise UnreachableError(message) from error
         if response.status_code == 403 and GATEWAY_HEADER in response.headers and not _is_invalid(response):
             raise AccessError(response.text.strip())
         if response.status_code in (401, 403):
             used = self._settings.token_file or "no token"
             raise AccessError(
                 f"{address} rejects the token ({response.status_code}, used: {used}); "
-                "set RAY_AUTH_TOKEN_PATH to the file with its token."
+                f"set RAY_AUTH_TOKEN_PATH to the file with its token.{proxies.hint(self._settings.ray_address)}"
             )
         return response
 

@@ -191,6 +191,6 @@ def _last_line(log: Path) -> str:
 
 def _is_healthy(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5).is_success
+        return httpx.get(url, timeout=5, trust_env=False).is_success
     except httpx.TransportError:
         return False

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mlplatform.compat import ray_core
+from mlplatform.settings import proxies
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
@@ -203,6 +204,7 @@ class Settings(EnvironmentSettings):
             values["MLFLOW_TRACKING_AUTH"] = "mlplatform"
             values["MLFLOW_TRACKING_USERNAME"] = "local"
             values["MLFLOW_TRACKING_PASSWORD"] = self.tracking_password_file.read_text()
+        values |= proxies.bypass()
         return {variable: str(value) for variable, value in values.items() if value is not None}
 
 

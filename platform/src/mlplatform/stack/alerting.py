@@ -57,6 +57,7 @@ def render(secrets: Path, settings: StackSettings) -> str:
     for kind in settings.alert_receivers.split(",") if settings.alert_receivers else ():
         receiver[f"{kind}_configs"] = [{"send_resolved": True, **_KINDS[kind](secrets, settings)}]
     content = {
+        "global": {"http_config": {"proxy_from_environment": True}},
         "route": {
             "receiver": receiver["name"],
             "group_by": ["alertname"],

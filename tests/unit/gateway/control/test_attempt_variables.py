@@ -26,6 +26,17 @@ def keys() -> Iterator[AccessKeys]:
         yield AccessKeys(address, (ACCOUNT, SECRET))
 
 
+@pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
+def test_job_with_own_hosts_without_proxy_reaches_platform(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "mlflow,minio")
+    given = asyncio.run(started(gateway, **{variable: "hub.corp.example"}))["runtime_env"]["env_vars"]
+    for name in ("NO_PROXY", "no_proxy"):
+        assert {"hub.corp.example", "mlflow", "minio", "127.0.0.1"} <= set(given[name].split(","))
+    assert "NO_PROXY" not in asyncio.run(gateway.store.get("mine")).runtime_env["env_vars"].keys() - {variable}
+
+
 def test_account_secrets_and_grace_allow_warm_start(gateway: Gateway, tmp_path: Path) -> None:
     given = asyncio.run(started(gateway))["runtime_env"]["env_vars"]
     parts = {"MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}

@@ -27,6 +27,7 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.plan import first_pass, plan
 from mlplatform.scheduling.queue import Action, Rules, Say, Start, View
+from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
 from mlplatform.throttle import ThrottledWarning
 
@@ -219,7 +220,7 @@ class Starter:
         """Body of the submission to Ray's Jobs API; variables that the job sets itself replace its account."""
         own = {"MLPLATFORM_JOB_ID": job.id, "MLPLATFORM_ATTEMPT": str(attempt.number), "RAY_LOG_TO_DRIVER": "0"}
         own |= variables_of_leaving(attempt)
-        variables = {**_DEFAULTS, **account, **(job.runtime_env.get("env_vars") or {}), **own}
+        variables = _with_bypass({**_DEFAULTS, **account, **(job.runtime_env.get("env_vars") or {}), **own})
         selector = {**(job.entrypoint_request.get("entrypoint_label_selector") or {}), **self._driver_labels}
         return {
             **{key: value for key, value in job.entrypoint_request.items() if value is not None},
@@ -239,6 +240,12 @@ because each job has one, and a variable that both set, even to the same value."
 
 def _age(attempt: AttemptRow) -> float:
     return (now() - attempt.created).total_seconds()
+
+
+def _with_bypass(variables: dict[str, str]) -> dict[str, str]:
+    """Return a job's variables; its own list of hosts without a proxy, if it has one, also names the platform's."""
+    given = [variables.get(name) for name in BYPASS]
+    return variables | bypass(*given) if any(given) else variables
 
 
 def _lost_lately(job: JobRow) -> bool:

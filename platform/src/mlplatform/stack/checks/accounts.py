@@ -42,13 +42,13 @@ class _LogIn:
         address = f"http://{LOOPBACK}:{self.port}{self.path}"
         file = folder / self.secret
         if self.secret.startswith("mlflow_"):
-            return httpx.get(address, auth=read_mlflow_account(file), timeout=10)
+            return httpx.get(address, auth=read_mlflow_account(file), timeout=10, trust_env=False)
         secret = file.read_text().strip()
         if self.secret.endswith("_password"):
             user = "admin" if self.service == "Grafana" else "prometheus"
-            return httpx.get(address, auth=(user, secret), timeout=10)
+            return httpx.get(address, auth=(user, secret), timeout=10, trust_env=False)
         scheme = "token" if self.service == "JupyterLab" else "Bearer"
-        return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10)
+        return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10, trust_env=False)
 
 
 def rejected(place: Place) -> Iterator[Finding]:

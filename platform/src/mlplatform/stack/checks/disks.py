@@ -55,6 +55,7 @@ def forecast(place: Place) -> Iterator[Finding]:
         base_url=f"http://{LOOPBACK}:{settings.prometheus_port}",
         auth=("prometheus", password.read_text()),
         timeout=10,
+        trust_env=False,
     ) as prometheus:
         for disk, (metric, fix) in _DISKS.items():
             query = f"min(predict_linear({metric}[6h], {_DAYS * 86400}) and {metric} offset 1h) < 0"
