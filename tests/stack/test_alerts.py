@@ -122,7 +122,7 @@ def test_mail_slack_and_webhook_get_alert_and_its_end(stack: Stack) -> None:
         for text in begun.values():
             assert "postgres at postgres-exporter:9187 has not answered" in text
             assert "`make status`" in text, "the message does not name an action"
-        assert f"http://127.0.0.1:{stack.settings.prometheus_port}/graph" in begun["webhook"]
+        assert f"http://prometheus.localhost:{stack.settings.prometheus_port}/graph" in begun["webhook"]
         wait_for(lambda: messages("RESOLVED"), "the alert's end at each receiver", 60)
 
         alertmanager = stack.container("alertmanager")

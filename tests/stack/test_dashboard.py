@@ -64,7 +64,7 @@ def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page) -> 
             wait_for(lambda path=path: gateway.get(path).raise_for_status().json()["result"], path)
     logged_in(stack, page, "metrics")
     panels = wait_for(lambda: page.evaluate("document.querySelector('iframe')?.src"), "Grafana's panels", BOUND_S)
-    assert panels.startswith(f"http://127.0.0.1:{stack.settings.grafana_port}/d/"), panels
+    assert panels.startswith(f"http://ray.localhost:{stack.settings.grafana_port}/d/"), panels
     # What the page shows instead if one of the two health checks fails.
     assert "either Prometheus or Grafana server is not detected" not in page.text()
     page.picture("ray-metrics")

@@ -67,7 +67,7 @@ def test_links_lead_to_log_run_and_model(stack: Stack, latest: Trained, front_pa
     text = front_page.evaluate(f"fetch('{log}').then(answer => answer.text())")
     assert f"Running entrypoint for job {latest.id}" in text
     # Not followed in the browser, which would ask for the account at MLflow.
-    mlflow = f"http://127.0.0.1:{stack.settings.mlflow_port}/#"
+    mlflow = f"http://mlflow.localhost:{stack.settings.mlflow_port}/#"
     (found,) = stack.runs_of(latest.id)
     page = f"{mlflow}/experiments/{found['info']['experiment_id']}/runs/{found['info']['run_id']}"
     with stack.ray as gateway:

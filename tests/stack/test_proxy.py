@@ -99,7 +99,7 @@ def s3(stack: Stack) -> Any:
 def sites(stack: Stack, service: str) -> Iterator[tuple[str, int]]:
     """Host name and port of each site of a service; the host is empty for the address itself."""
     port = getattr(stack.settings, PORTS[service])
-    yield from (("", port), (DOMAIN, port), (f"ray.{DOMAIN}", port))
+    yield from (("", port), (DOMAIN, port), (f"{NAMES[service][0]}.{DOMAIN}", port))
     yield from ((f"{name}.{DOMAIN}", HTTPS_PORT) for name in NAMES[service])
 
 

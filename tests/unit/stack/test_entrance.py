@@ -63,11 +63,34 @@ def test_entrance_has_no_shared_network_with_jobs_only() -> None:
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
-    [([], "https://127.0.0.2"), (["DOMAIN=ml.example.org"], "https://ml.example.org")],
+    [
+        ([], ["https://127.0.0.2"] * 3),
+        (
+            ["DOMAIN=ml.example.org"],
+            ["https://ml.example.org", "https://mlflow.ml.example.org", "https://prometheus.ml.example.org"],
+        ),
+    ],
 )
-def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str], expected: str) -> None:
-    assert entrance.origin(proxied(tmp_path, *lines)) == expected
-    assert entrance.variables(proxied(tmp_path, *lines)) == {"PAGES_ORIGIN": expected}
+def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str], expected: list[str]) -> None:
+    variables = entrance.variables(proxied(tmp_path, *lines))
+    assert variables == dict(zip(("PAGES_ORIGIN", "MLFLOW_ORIGIN", "PROMETHEUS_ORIGIN"), expected, strict=True))
+    assert entrance.origin(proxied(tmp_path, *lines), "mlflow") == expected[1]
+
+
+def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
+    shown = pages(settings(tmp_path))
+    assert [page.setting for page in shown if not page.name] == ["MINIO_PORT"], "only programs use it"
+    assert {page.name for page in shown if page.name} == {"notebook", "ray", "mlflow", "grafana", "prometheus", "minio"}
+    assert entrance.origin(settings(tmp_path), "grafana") == "http://grafana.localhost"
+    caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
+    gateway = (CHECKOUT / "compose/gateway.yaml").read_text()
+    for page in shown:
+        if page.name:
+            default = StackSettings.model_fields[page.setting.lower()].default
+            assert f"https://{page.name}.{{$DOMAIN}}:{default}" in caddy, page.name
+            assert page.name == "ray" or f'"name": "{page.name}"' in gateway
+    tracking = (CHECKOUT / "compose/tracking.yaml").read_text()
+    assert "mlflow.localhost:*" in tracking
 
 
 @pytest.mark.parametrize(
@@ -81,8 +104,8 @@ def test_panels_in_ray_dashboard_use_published_port(variables: dict[str, str]) -
         name: yaml.safe_load((CHECKOUT / f"compose/{file}.yaml").read_text())["services"][name]
         for name, file in {"ray-head": "ray", "grafana": "monitoring"}.items()
     }
-    address, port, _ = resolved(services["grafana"]["ports"][0]).split(":")
-    origin = variables.get("PAGES_ORIGIN", f"http://{address}")
+    _, port, _ = resolved(services["grafana"]["ports"][0]).split(":")
+    origin = variables.get("PAGES_ORIGIN", "http://ray.localhost")  # the site of Ray's page, so that cookies are sent
     assert resolved(services["ray-head"]["environment"]["RAY_GRAFANA_IFRAME_HOST"]) == f"{origin}:{port}"
     assert port == variables.get("GRAFANA_PORT", "3000")
 

@@ -171,7 +171,7 @@ def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
     assert not made.started
     assert stack.calls == []
     port = notebook_file.read_ports(stack.root)["alice"]
-    assert made.link == f"http://127.0.0.1:{port}/lab?token={stack.secret('alice').read_text()}"
+    assert made.link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
     assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
     assert stack.settings.notebook_layout == "generated"
     profiles = services.profiles_of(stack.settings)

@@ -132,7 +132,7 @@ def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
-    from mlplatform.settings.stack import LOOPBACK, StackSettings
+    from mlplatform.settings.stack import StackSettings
     from mlplatform.stack import compose, entrance, notebooks, pages
 
     settings = StackSettings.load(root.absolute() / ".env")
@@ -142,9 +142,12 @@ def status(root: Root = Path()) -> None:
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return
-    loopback, origin = f"http://{LOOPBACK}", entrance.origin(settings)
-    rows = [(page.title, f"{loopback if page in of_people else origin}:{page.port}", page.login) for page in shown]
-    print_table(("Page", "Address", "Log in with"), rows)
+    rows = []
+    for page in shown:
+        plain = settings.model_copy(update={"profiles": ""}) if page in of_people else settings
+        address, other = (f"{entrance.origin(plain, name)}:{page.port}" for name in (page.name, ""))
+        rows.append((page.title, address, other if ".localhost" in address else "", page.login))
+    print_table(("Page", "Address", "in Safari", "Log in with"), rows)
     console = Console(file=terminal())
     for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
         console.print(line, soft_wrap=True)

@@ -139,7 +139,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.port_of("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.tool("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -41,6 +41,8 @@ def for_own_pages(app: Any) -> Any:
                 refusal = f"Pages of {origin!r} may not use MLflow; open its own address."
             elif _ASSISTANT.match(scope["path"]):
                 refusal = "MLflow's assistant is off here, because it runs commands on the server."
+            # MLflow refuses its own page at `mlflow.localhost`, and answers that of `localhost` with CORS headers.
+            scope = {**scope, "headers": [item for item in scope["headers"] if item[0] != b"origin"]}
         await (PlainTextResponse(refusal, 403) if refusal else app)(scope, receive, send)
 
     return guarded

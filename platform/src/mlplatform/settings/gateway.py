@@ -16,6 +16,9 @@ class Tool(BaseModel):
 
     title: str
 
+    name: str = ""
+    """Its name beside that of the gateway's page, `ray`, below `localhost` and DOMAIN; empty for none."""
+
     profile: str
     """Profile of the compose files with which it is started; empty if it always is."""
 
@@ -182,9 +185,9 @@ class GatewaySettings(EnvironmentSettings):
         profiles = ("", *(self.profiles or "").split(","))
         return [tool for tool in self.all_tools or () if tool.profile in profiles]
 
-    def port_of(self, title: str) -> int | None:
-        """Return the port of one of the tools on the host, if there is one."""
-        return next((tool.port for tool in self.tools if tool.title == title), None)
+    def tool(self, title: str) -> Tool | None:
+        """Return one of the tools, if the stack has it."""
+        return next((tool for tool in self.tools if tool.title == title), None)
 
     @property
     def driver_labels(self) -> dict[str, str]:

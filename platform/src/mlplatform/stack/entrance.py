@@ -22,14 +22,25 @@ BUNDLE = "proxy-ca-bundle.pem"
 _IN_CONTAINER = "/data/caddy/pki/authorities/local/root.crt"
 
 
-def origin(settings: StackSettings) -> str:
-    """Return scheme and host of the stack's pages, to which each page adds its port."""
-    return f"https://{settings.domain or settings.bind_address}" if settings.has_proxy else f"http://{LOOPBACK}"
+def origin(settings: StackSettings, name: str = "") -> str:
+    """Return scheme and host of the stack's addresses, to which each adds its port.
+
+    Args:
+        settings: those of the stack.
+        name: name of a page, so that a browser sends the cookies of one page to no other: they know no ports. Browsers
+            resolve names below `localhost` themselves. Programs do not, and use addresses without a name.
+    """
+    if not settings.has_proxy:
+        return f"http://{name}.localhost" if name else f"http://{LOOPBACK}"
+    return f"https://{f'{name}.' if name and settings.domain else ''}{settings.domain or settings.bind_address}"
 
 
 def variables(settings: StackSettings) -> dict[str, str]:
     """Return the variables with which the containers print addresses of the entrance; none without it."""
-    return {"PAGES_ORIGIN": origin(settings)} if settings.has_proxy else {}
+    if not settings.has_proxy:
+        return {}
+    pages = {f"{name.upper()}_ORIGIN": origin(settings, name) for name in ("mlflow", "prometheus")}
+    return {"PAGES_ORIGIN": origin(settings), **pages}
 
 
 def write_certificates(root: Path, settings: StackSettings) -> str:

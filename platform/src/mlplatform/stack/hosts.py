@@ -90,7 +90,7 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
         "hub_port": settings.hub_port,
         "secrets": {secret: (root / "secrets" / files.get(secret, secret)).read_text() for secret in SECRETS},
         "settings": {
-            "PAGES_ORIGIN": entrance.origin(settings),
+            "MLFLOW_ORIGIN": entrance.origin(settings, "mlflow"),
             "MLFLOW_PORT": str(settings.mlflow_port),
             "S3_ENDPOINT_URL": settings.s3_endpoint,
         },

@@ -65,7 +65,7 @@ def add(root: Path, person: str) -> Notebook:
         _compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", *_waiting(), *options, service)
         connect(root)
     token = (root / "secrets" / token_name(person)).read_text()
-    return Notebook(f"http://{LOOPBACK}:{port}/lab?token={token}", started)
+    return Notebook(f"http://{service}.localhost:{port}/lab?token={token}", started)
 
 
 def remove(root: Path, person: str) -> tuple[str, ...]:
@@ -142,6 +142,7 @@ def pages_of_people(root: Path) -> list[Page]:
             "",
             port,
             f"token in secrets/{token_name(person)}",
+            service_name(person),
         )
         for person, port in sorted(notebook_file.read_ports(root).items())
     ]

@@ -11,7 +11,7 @@ from mlplatform.stack.services import available
 
 @dataclass(frozen=True)
 class Page:
-    """A published port: its service and profile, the setting that changes it, and how to log in."""
+    """A published port: its service and profile, the setting that changes it, how to log in, and its name."""
 
     title: str
     service: str
@@ -19,6 +19,7 @@ class Page:
     setting: str
     port: int
     login: str
+    name: str = ""
 
 
 def pages(settings: StackSettings) -> list[Page]:
@@ -31,6 +32,7 @@ def pages(settings: StackSettings) -> list[Page]:
             port.setting,
             getattr(settings, port.setting.lower()),
             port.login,
+            port.name,
         )
         for service in available(settings)
         for port in service.ports

@@ -14,11 +14,15 @@ from mlplatform.settings.stack import StackSettings
 
 @dataclass(frozen=True)
 class Port:
-    """A port that a service publishes on the host: its page's title, its setting, and how to log in."""
+    """A port that a service publishes on the host: its page's title, its setting, how to log in, and the page's name.
+
+    A page has its name below `localhost` and DOMAIN; what only programs use has none.
+    """
 
     title: str
     setting: str
     login: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,34 +51,36 @@ SERVICES = (
         "notebook",
         "notebook",
         "notebook",
-        ports=(Port("JupyterLab", "NOTEBOOK_PORT", "token in secrets/notebook_token"),),
+        ports=(Port("JupyterLab", "NOTEBOOK_PORT", "token in secrets/notebook_token", "notebook"),),
     ),
     Service(
         "gateway",
         "ray",
         "platform",
-        ports=(Port("Ray dashboard, jobs; front page at /platform/", "RAY_PORT", "token in secrets/ray_token"),),
+        ports=(Port("Ray dashboard, jobs; front page at /platform/", "RAY_PORT", "token in secrets/ray_token", "ray"),),
     ),
     Service("ray-head", "ray", "ray"),
     Service(
         "mlflow",
         "tracking",
         "platform",
-        ports=(Port("MLflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person"),),
+        ports=(Port("MLflow", "MLFLOW_PORT", "user and password in secrets/mlflow_person", "mlflow"),),
     ),
     Service("mlflow-migrate", "tracking", "platform"),
     Service(
         "grafana",
         "grafana",
         image_setting="GRAFANA_IMAGE",
-        ports=(Port("Grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password"),),
+        ports=(Port("Grafana", "GRAFANA_PORT", "admin, password in secrets/grafana_password", "grafana"),),
     ),
     Service("grafana-dashboards", "grafana", "ray"),
     Service(
         "prometheus",
         "monitoring",
         image_setting="PROMETHEUS_IMAGE",
-        ports=(Port("Prometheus", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password"),),
+        ports=(
+            Port("Prometheus", "PROMETHEUS_PORT", "prometheus, password in secrets/prometheus_password", "prometheus"),
+        ),
     ),
     Service("alertmanager", "monitoring", image_setting="ALERTMANAGER_IMAGE"),
     Service("postgres-exporter", "monitoring", image_setting="POSTGRES_EXPORTER_IMAGE"),
@@ -86,7 +92,7 @@ SERVICES = (
         "minio",
         image_setting="MINIO_IMAGE",
         ports=(
-            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/minio_person"),
+            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/minio_person", "minio"),
             Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/minio_person"),
         ),
     ),

@@ -143,6 +143,27 @@ def test_only_service_that_is_down_is_marked(
     assert [state for state, _ in shown] == ["ok", "down", "ok"]
 
 
+@pytest.mark.parametrize(
+    ("host", "agent", "link"),
+    [
+        ("127.0.0.1:8265", "Mozilla/5.0 Gecko/20100101 Firefox/140.0", "http://mlflow.localhost:8000/"),
+        ("localhost:9265", "Mozilla/5.0 Chrome/140.0 Safari/537.36", "http://mlflow.localhost:8000/"),
+        ("ray.localhost:8265", "Mozilla/5.0", "http://mlflow.localhost:8000/"),
+        ("127.0.0.1:8265", "Mozilla/5.0 Version/18.0 Safari/605.1.15", "http://127.0.0.1:8000/"),
+        ("ray.ml.example.org", "Mozilla/5.0 Version/18.0 Safari/605.1.15", "http://mlflow.ml.example.org:8000/"),
+        ("192.168.1.7:8265", "Mozilla/5.0", "http://192.168.1.7:8000/"),
+    ],
+)
+def test_links_have_name_of_their_own_where_browser_resolves_it(
+    started: StartedGateway, monkeypatch: pytest.MonkeyPatch, host: str, agent: str, link: str
+) -> None:
+    tool = {"title": "MLflow", "name": "mlflow", "profile": "", "port": 8000, "health": "http://127.0.0.1:9/"}
+    monkeypatch.setenv("MLPLATFORM_GATEWAY_TOOLS", json.dumps([tool]))
+    with started.running() as client:
+        page = client.get(FRONT_PAGE, headers={"Host": host, "User-Agent": agent}).text
+    assert re.findall(r'href="(http[^"]*)">MLflow', page) == [link]
+
+
 def test_changed_job_reaches_open_page(started: StartedGateway, browser: httpx.Client) -> None:
     log_in(browser)
     with browser.stream("GET", "/platform/live") as stream:

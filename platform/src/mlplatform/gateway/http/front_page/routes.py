@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -26,6 +27,8 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.rights import Verb
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream.mlflow import JobPages
+from mlplatform.settings.gateway import Tool
+from mlplatform.settings.stack import LOOPBACK
 
 _PACKAGE = "mlplatform.gateway.http.front_page"
 
@@ -47,7 +50,7 @@ class FrontPageRoutes:
         sessions: sessions of browsers.
         job: returns a job by its id.
         pages: finds a job's pages at MLflow; None without MLflow.
-        mlflow_port: port of MLflow on this host; None if it has none.
+        mlflow: MLflow's page; None without one.
     """
 
     def __init__(
@@ -57,14 +60,14 @@ class FrontPageRoutes:
         sessions: Sessions,
         job: Callable[[str], Awaitable[JobRow]],
         pages: JobPages | None = None,
-        mlflow_port: int | None = None,
+        mlflow: Tool | None = None,
     ) -> None:
         self._page = page
         self._check = check
         self._sessions = sessions
         self._job = job
         self._pages = pages
-        self._mlflow_port = mlflow_port
+        self._mlflow = mlflow
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes."""
@@ -102,9 +105,7 @@ class FrontPageRoutes:
             problem = f"{await self._page.full_disk()} {error}".strip()
             return _TEMPLATES.get_template("problem.html").render(problem=problem)
         view = replace(view, jobs=shown_to(principal_of(request.scope), view.jobs))
-        # Other pages have the name by which the browser reaches this host, be it by way of a forwarded port.
-        address = {"scheme": request.url.scheme, "host": request.url.hostname}
-        return _TEMPLATES.get_template("content.html").render(view=view, **address)
+        return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
     async def _form(self, _: Request) -> Response:
         return _html("login.html")
@@ -141,9 +142,23 @@ class FrontPageRoutes:
         return job
 
     def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
-        if page is None or self._mlflow_port is None:
+        if page is None or self._mlflow is None:
             return PlainTextResponse(missing, 404)
-        return RedirectResponse(f"{request.url.scheme}://{request.url.hostname}:{self._mlflow_port}/{page}", 303)
+        return RedirectResponse(f"{_address(request, self._mlflow)}/{page}", 303)
+
+
+def _address(request: Request, tool: Tool) -> str:
+    """Return the address of a tool's page, with a name of its own where the browser resolves it, for its own cookies.
+
+    Otherwise, it has the name by which the browser reaches this host, be it by way of a forwarded port.
+    """
+    host, agent = request.url.hostname or "", request.headers.get("user-agent", "")
+    resolves = "Safari" not in agent or "Chrom" in agent  # Safari does not resolve names below `localhost`
+    if tool.name and host.startswith("ray."):
+        host = f"{tool.name}.{host.removeprefix('ray.')}"
+    elif tool.name and host in ("localhost", LOOPBACK) and request.url.scheme == "http" and resolves:
+        host = f"{tool.name}.localhost"
+    return f"{request.url.scheme}://{host}:{tool.port}"
 
 
 def _html(template: str, status: int = 200, **values: Any) -> Response:

@@ -72,8 +72,7 @@ class NodeView:
 class ToolView:
     """A page of the stack, and whether its service answers."""
 
-    title: str
-    port: int
+    tool: Tool
     healthy: bool
 
 
@@ -215,7 +214,7 @@ class FrontPage:
                 await self._outages.probe()
                 self._checked = time.monotonic()
         down = self._outages.now()
-        return [ToolView(tool.title, tool.port, tool.title not in down) for tool in self._tools]
+        return [ToolView(tool, tool.title not in down) for tool in self._tools]
 
 
 def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[Gpus]:
