@@ -136,8 +136,7 @@ def status(root: Root = Path()) -> None:
     from mlplatform.stack import compose, entrance, notebooks, pages
 
     settings = StackSettings.load(root.absolute() / ".env")
-    running = compose.running(root.absolute())
-    of_people = notebooks.pages_of_people(root.absolute())
+    running, of_people = compose.running(root.absolute()), notebooks.pages_of_people(root.absolute())
     shown = [page for page in [*pages.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
@@ -151,8 +150,8 @@ def status(root: Root = Path()) -> None:
     console = Console(file=terminal())
     for line in entrance.trust_lines(root.absolute(), settings) if "proxy" in running else ():
         console.print(line, soft_wrap=True)
+    # The command on one line whatever the terminal's width, so that it can be copied.
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
-    # On one line whatever the terminal's width, so that it can be copied.
     host = f"{getpass.getuser()}@{socket.gethostname()}"
     console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
 
