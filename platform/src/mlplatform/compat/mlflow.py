@@ -229,4 +229,4 @@ def keep_changed_params(
         logged(run_id, params)
 
     RestStore.log_batch = log_batch  # type: ignore[method-assign]
-    RestStore.log_param = lambda self, run_id, param: self.log_batch(run_id, [], [param], [])  # type: ignore[method-assign]
+    RestStore.log_param = lambda self, run_id, param: self.log_batch(run_id, [], [param], [])  # type: ignore[method-assign, no-untyped-call]

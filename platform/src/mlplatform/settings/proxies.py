@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from mlplatform.settings.environment import environment
 
