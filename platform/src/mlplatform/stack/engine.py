@@ -40,8 +40,12 @@ def problems() -> Iterator[str]:
 
 def restrictions(root: Path, settings: StackSettings, options: Collection[str], dev: Path) -> Iterator[str]:
     """Yield what an engine with these `SecurityOptions` denies until something is changed."""
-    folders = [root / "docker", root / "secrets", *([settings.backup_to] if settings.backup_to[:1] == "/" else [])]
-    closed = " ".join(str(folder) for folder in folders if "name=selinux" in options and _label(Path(folder)) != _LABEL)
+    folders = [
+        root / "docker",
+        root / "secrets",
+        *([Path(settings.backup_to)] if settings.backup_to[:1] == "/" else []),
+    ]
+    closed = " ".join(str(folder) for folder in folders if "name=selinux" in options and _label(folder) != _LABEL)
     if closed:
         yield f"Docker uses SELinux, which denies containers {closed}: run `sudo chcon -R -t {_LABEL} {closed}`."
     kfd = dev / "kfd"
