@@ -46,7 +46,7 @@ def run(script: Path, arguments: Sequence[str], local: LocalPlatform | None = No
     with _stopped_at_the_end(platform, was_running):
         with console.status("Starting Ray, MLflow and the gateway on this machine"):
             config = platform.up()
-        console.print(config.addresses())
+        console.print(config.addresses(), soft_wrap=True)
         with Jobs(config) as jobs:
             job_id = jobs.submit(["python", script.name, *arguments], script.parent, name=script.stem)
             console.print(f"Submitted {script} as job {job_id}")
