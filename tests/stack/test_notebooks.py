@@ -220,6 +220,17 @@ def test_tensorboard_is_reachable_through_jupyter_proxy(stack: Stack) -> None:
         stack.execute("notebook", "sh", "-c", "kill $(cat /tmp/tensorboard.pid); rm -r /tmp/tensorboard.*")
 
 
+@pytest.mark.parametrize("call", ["ray.init('ray-head:6379')", "ray.data.range(3).take()"])
+def test_ray_in_notebook_names_the_way_to_the_cluster(stack: Stack, call: str) -> None:
+    done = stack.execute("notebook", "timeout", "60", "python", "-c", f"import ray, ray.data; {call}", check=False)
+    assert done.returncode == 1, done
+    assert "with `ray job submit " in done.stderr.splitlines()[-1]
+
+
+def test_command_line_reaches_the_queue_from_processes_of_nodes(stack: Stack) -> None:
+    stack.execute("ray-worker-1", "mlplatform", "jobs")
+
+
 def test_first_tour_predicts_with_downloaded_model(stack: Stack) -> None:
     printed = execute(stack, "first_tour.ipynb")
     assert "SUCCEEDED" in printed

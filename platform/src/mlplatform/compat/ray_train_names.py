@@ -54,7 +54,7 @@ def name_trainings(choose: Callable[[str | None], str | None]) -> None:
         trainer.DataParallelTrainer.fit = named_fit
 
     trainer = "ray.train.v2.api.data_parallel_trainer"
-    sys.meta_path.insert(0, _AfterImport({"ray.train.v2.api.config": mark_unnamed, trainer: name_at_fit}))
+    sys.meta_path.insert(0, AfterImport({"ray.train.v2.api.config": mark_unnamed, trainer: name_at_fit}))
 
 
 def _trial() -> str | None:
@@ -65,7 +65,7 @@ def _trial() -> str | None:
     return session.trial_info.id if session and session.trial_info else None
 
 
-class _AfterImport:
+class AfterImport:
     """Import hook that changes modules right after they are loaded."""
 
     def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
