@@ -180,3 +180,34 @@ def test_ctrl_c_detaches_and_prints_next_commands(reached: Settings, tmp_path: P
             job.kill()
             jobs.stop(job_id)
             jobs.wait(job_id, timeout_s=60)
+
+
+SUBMIT_ANOTHER = """
+import os, subprocess, sys
+import ray
+from mlplatform import Jobs
+
+@ray.remote(num_cpus=0)
+def seen(job_id):
+    with Jobs() as jobs:
+        return jobs.get(job_id).id
+
+print("address", os.environ["RAY_ADDRESS"])
+words = ["mlplatform", "submit", "child.py", "--no-wait"]
+printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+child = printed.split("Submitted job ")[1].split(";")[0]
+print("child", ray.get(seen.remote(child)), flush=True)
+subprocess.run(["mlplatform", "wait", child], check=True)
+"""
+
+
+def test_job_submits_and_sees_another_job(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(SUBMIT_ANOTHER)
+    (tmp_path / "child.py").write_text("print('hello')\n")
+    with Jobs(reached) as jobs:
+        parent = jobs.submit(["python", "parent.py"], tmp_path, name="parent")
+        log = "\n".join(jobs.follow(parent))
+        assert jobs.wait(parent).status == "SUCCEEDED", log
+        assert "address http" not in log, "Ray has set its own address, as on the stack"
+        (child,) = [line.split()[1] for line in log.splitlines() if line.startswith("child ")]
+        assert jobs.wait(child).status == "SUCCEEDED"

@@ -90,6 +90,23 @@ def test_unreachable_ray_address_is_named(words: tuple[str, ...], closed_port: i
     assert code == 1
 
 
+@pytest.mark.parametrize("address", ["ray-head:6379", "auto", "ray://127.0.0.1:10001", "localhost:8265"])
+def test_address_of_another_protocol_is_named(address: str) -> None:
+    error, code = refusal("jobs", RAY_ADDRESS=address)
+    assert error.startswith(f"RAY_ADDRESS={address!r} does not begin with http://")
+    assert code == 2
+
+
+@pytest.mark.parametrize("variables", [{}, {"RAY_ADDRESS": "10.0.0.1:6379"}])
+def test_processes_of_jobs_use_the_gateway_of_their_node(
+    variables: dict[str, str], serve: Callable[..., str], closed_port: int
+) -> None:
+    gateway = serve(lambda method, path: (200, listing(2)))
+    assert len(ids(mlplatform("jobs", MLPLATFORM_GATEWAY=gateway, **variables).stdout)) == 2
+    own = {"RAY_ADDRESS": gateway, "MLPLATFORM_GATEWAY": f"http://127.0.0.1:{closed_port}"}
+    assert len(ids(mlplatform("jobs", **own).stdout)) == 2, "an HTTP address that a job sets counts"
+
+
 @pytest.mark.parametrize("command", ["python t.py dirs=[/mnt/a,/mnt/b]", "python t.py opt=[adam,sgd] :fire:"])
 def test_job_command_is_listed_verbatim(command: str, serve: Callable[..., str]) -> None:
     job = {"submission_id": "t-1", "type": "SUBMISSION", "status": "RUNNING", "entrypoint": command, "message": ""}

@@ -11,9 +11,9 @@ import httpx
 from mlplatform.certificates import verification
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
-from mlplatform.errors import AccessError, CapacityError, JobError, StorageError, UnreachableError
+from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, StorageError, UnreachableError
 from mlplatform.settings import proxies
-from mlplatform.settings.job import Settings
+from mlplatform.settings.job import HTTP, Settings
 
 POLL_SECONDS = 1.0
 
@@ -51,8 +51,13 @@ class Connection:
             authenticates: send the token.
 
         Raises:
-            SettingsError: the file of the token cannot be read.
+            SettingsError: the file of the token cannot be read, or the address is not one of HTTP.
         """
+        if not settings.ray_address.startswith(HTTP):
+            raise SettingsError(
+                f"RAY_ADDRESS={settings.ray_address!r} does not begin with http:// or https://; set it to the "
+                "gateway's address, such as http://127.0.0.1:8265."
+            )
         self._settings = settings
         signature = _signature(settings) if authenticates else None
         self.http = httpx.Client(

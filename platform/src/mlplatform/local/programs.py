@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from mlplatform import secret_folder
 from mlplatform.compat import mlflow_server, ray_commands
 from mlplatform.contract import REPORT
 from mlplatform.credentials import fernet_key
@@ -89,7 +90,7 @@ def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
         f"--num-cpus={max(4, os.cpu_count() or 1)}",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
     ]
-    return command, {}
+    return command, {secret_folder.GATEWAY: instance.ray_address}
 
 
 def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:

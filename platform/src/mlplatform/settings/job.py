@@ -15,9 +15,13 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from mlplatform import secret_folder
 from mlplatform.compat import ray_core
 from mlplatform.settings import proxies
 from mlplatform.settings.load import EnvironmentSettings, label_selector
+
+HTTP = ("http://", "https://")
+"""Beginnings of an address of the Jobs API."""
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
@@ -155,6 +159,15 @@ class Settings(EnvironmentSettings):
         ):
             if metadata.get(key) and not values.get(variable) and not values.get(field):
                 values[variable] = metadata[key]
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gateway_of_node(cls, values: Any) -> Any:
+        """Use the gateway that the nodes name: in a driver, RAY_ADDRESS is the cluster's own, in a worker unset."""
+        gateway = os.environ.get(secret_folder.GATEWAY)
+        if gateway and not str(values.get("RAY_ADDRESS") or "").startswith(HTTP):
+            values["RAY_ADDRESS"] = gateway
         return values
 
     @property
