@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from guarded_mlflow import PASSWORD, TOKENS, Server
 
 from mlplatform.local.processes import free_ports
 from mlplatform.settings.job import settings
+
+CHECKOUT = Path(__file__).parents[3]
 
 ACCOUNTS = ("admin", "gateway", "job", "person")
 
@@ -54,7 +57,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     subprocess.run([sys.executable, "-c", SETUP, database, PASSWORD, *ACCOUNTS], env=environment, check=True)
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform", "--workers=1", f"--port={port}"]
-    command += [f"--backend-store-uri={database}", f"--artifacts-destination={folder}/artifacts"]
+    hosts = re.findall(r"--allowed-hosts=\S+", (CHECKOUT / "compose/tracking.yaml").read_text())
+    command += [f"--backend-store-uri={database}", f"--artifacts-destination={folder}/artifacts", *hosts]
     with (folder / "log").open("w") as log:
         # What it writes there would fail in a container with a read-only root.
         (folder / "home").mkdir()

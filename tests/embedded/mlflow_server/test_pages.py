@@ -41,6 +41,26 @@ def test_only_own_pages_change_and_read_anything(server: Server) -> None:
     assert server.send("admin", "GET", "experiments/get-by-name", name).status_code == 404, "a page made it"
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:28123", 200),
+        ("127.0.0.1:5000", 200),
+        ("[::1]:8001", 200),
+        ("localhost", 200),
+        ("mlflow:8000", 200),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example:8000", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("evil.example", 403),
+    ],
+)
+def test_loopback_names_have_any_port(server: Server, host: str, status: int) -> None:
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    answer = server.send("person", "GET", "experiments/get", {"experiment_id": "0"}, headers=headers)
+    assert answer.status_code == status, answer.text
+
+
 def test_second_origin_does_not_hide_first(server: Server) -> None:
     pair = [("Origin", server.address), ("Origin", "http://127.0.0.1:1")]
     for headers in (pair, pair[::-1]):

@@ -259,6 +259,7 @@ def test_s3_clients_use_the_log_in_until_log_out(
 ) -> None:
     printed = laptop.prints("login", code_of(host, "ada", "--admin"))
     assert "S3 clients read it from ~/.aws/credentials.\n" in printed
+    assert f"They connect to http://127.0.0.1:{S3_PORT}, as the gateway says" in printed
     monkeypatch.setenv("HOME", str(laptop.home))
     for first in (True, False):
         session = Session()
@@ -303,7 +304,8 @@ def test_address_and_certificates_of_the_machine_take_precedence(
     bundle = tmp_path / "ca.pem"
     bundle.write_text(Path(certifi.where()).read_text())
     laptop.variables = {"AWS_ENDPOINT_URL": "https://minio:9000", "SSL_CERT_FILE": str(bundle)}
-    laptop.prints("login", code_of(host, "ada", "--admin"))
+    printed = laptop.prints("login", code_of(host, "ada", "--admin"))
+    assert "They connect to https://minio:9000, as AWS_ENDPOINT_URL says" in printed
     config = (laptop.home / ".aws" / "config").read_text().splitlines()
     assert config == ["[default]", "endpoint_url = https://minio:9000", "region = us-east-1", f"ca_bundle = {bundle}"]
     laptop.variables = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "other")}

@@ -33,6 +33,11 @@ def login(
         print("S3 clients read it from ~/.aws/credentials.")
     elif done.s3_profile:
         print(f"S3 clients read it from ~/.aws/credentials with: export AWS_PROFILE={done.s3_profile}")
+    if done.s3_endpoint:
+        named = "AWS_ENDPOINT_URL" if settings().s3_endpoint else "the gateway"
+        print(
+            f"They connect to {done.s3_endpoint}, as {named} says; endpoint_url in ~/.aws/config can name another port."
+        )
     elif done.s3_problem:
         print(done.s3_problem)
     print(f"Ray's own clients send it with: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={done.file}")

@@ -50,6 +50,7 @@ class LoggedIn:
         file: file with the token.
         mlflow_file: file with the token as MLflow's clients read it; None if there was one with another account.
         s3_profile: profile in `~/.aws` with the account at the object store; None if none was written.
+        s3_endpoint: address of the object store in the profile.
         s3_problem: sentence why there is none; None also if the object store has no accounts of people.
     """
 
@@ -59,6 +60,7 @@ class LoggedIn:
     mlflow_file: Path | None
     s3_profile: str | None = None
     s3_problem: str | None = None
+    s3_endpoint: str | None = None
 
 
 @contextmanager
@@ -222,7 +224,9 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         link.close()
     written = _write_mlflow_file(answer["person"], answer["token"])
     profile, problem = _write_s3_profile(settings, answer, old)
-    return LoggedIn(answer["person"], datetime.fromisoformat(answer["expires"]), file, written, profile, problem)
+    endpoint = _s3_endpoint(settings, answer["s3"]) if profile else None
+    expires = datetime.fromisoformat(answer["expires"])
+    return LoggedIn(answer["person"], expires, file, written, profile, problem, endpoint)
 
 
 def log_out(settings: Settings) -> Path:
@@ -292,10 +296,14 @@ def _write_s3_profile(settings: Settings, answer: Mapping[str, Any], old: str | 
 
 def _s3_account(settings: Settings, token: str, place: Mapping[str, str]) -> s3_profile.Account:
     _, key, secret = token.split("_")
-    # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
-    endpoint = settings.s3_endpoint or place["endpoint_url"]
+    endpoint = _s3_endpoint(settings, place)
     bundle = settings.ca_bundle if endpoint.startswith("https://") else None
     return s3_profile.Account(key, secret, endpoint, place["region"], bundle and bundle.absolute())
+
+
+def _s3_endpoint(settings: Settings, place: Mapping[str, str]) -> str:
+    # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
+    return settings.s3_endpoint or place["endpoint_url"]
 
 
 def _content(file: Path) -> str:
