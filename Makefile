@@ -1,13 +1,17 @@
 # Every verb; `make` without arguments lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-COMPOSE = docker compose --env-file .env --file compose/compose.yaml
+COMPOSE = platform/compose.sh
 CLI = .venv/bin/mlplatform
 # The builder of Docker itself has the name of the context; others, such as `docker buildx create --use` makes, do not see
 # the images that ours are built on.
 export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default)
 LIGHT = .venv/light/bin
-ONLY ?=
+
+# Arguments of verbs count on the command line of make only: shells export NAME, TO or FORCE for other programs.
+ARGUMENTS = ADDRESS AGAIN APPLY BRANCHES BUNDLE CERTIFICATE CHECK CHECKOUT FIX FORCE FROM HOST JOB JSON KEEP LOGS NAME ONLY \
+	OPTIONS PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
+$(foreach name,$(ARGUMENTS),$(if $(filter environment,$(origin $(name))),$(eval unexport $(name))$(eval $(name) =)))
 
 # With BUNDLE, images and packages come from that archive of `make bundle` instead of the network.
 ifneq ($(BUNDLE),)

@@ -33,7 +33,7 @@ CPUS = 12
 _OUTER = "mlp-second"
 
 _SIZES = {"WORKER_MEMORY": "5g", "WORKER_SHM": "2g", "WORKER_OBJECT_STORE": "300000000", "WARM_START": "0"}
-"""A part of this machine's memory; variables take precedence over the settings that `make join` chooses."""
+"""A part of this machine's memory, instead of the settings that `make join` chooses."""
 
 _BRIDGE = "10.213.91.1/24"
 
@@ -145,7 +145,7 @@ class SecondHost:
     def make(self, *arguments: str, check: bool = True, **options: str) -> subprocess.CompletedProcess[str]:
         """Run a verb on this host."""
         command = ("nsenter", f"--net=/run/netns/{NAMESPACE}", "make", *arguments)
-        variables = {**environment(), "DOCKER_HOST": self.socket, "WORKER_CPUS": str(CPUS), **_SIZES}
+        variables = {**environment(), "DOCKER_HOST": self.socket}
         return run(*command, check=check, cwd=self.checkout, env=variables, **options)
 
     def join(self, name: str = "second") -> None:
@@ -169,6 +169,10 @@ class SecondHost:
             assert code, printed
             self.make("join", found[1], found[2], f"NAME={name}", input=f"{code[1]}\n")
             assert f"{name} has joined" in invitation.stdout.read()
+            settings = {"WORKER_CPUS": str(CPUS), **_SIZES}
+            with (self.checkout / "joined.env").open("a") as file:
+                file.writelines(f"{setting}={value}\n" for setting, value in settings.items())
+            self.make("join")
         finally:
             timer.cancel()
             invitation.kill()

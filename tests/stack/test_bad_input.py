@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from host import Stack, run
 
 
-def refusal(stack: Stack, *arguments: str, **options: object) -> str:
+def refusal(stack: Stack, *arguments: str) -> str:
     """Error output of a rejected `make up`, after checking that it started nothing."""
     before = {entry["Id"] for entry in stack.containers()}
-    result = run(
-        str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments, cwd=stack.root, check=False, **options
-    )
+    command = (str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments)
+    result = run(*command, cwd=stack.root, check=False)
     assert result.returncode != 0, result.stdout
     assert "Traceback" not in result.stderr, result.stderr
     assert {entry["Id"] for entry in stack.containers()} == before
@@ -26,8 +27,20 @@ def environment(**values: str) -> dict[str, str]:
     return {**environment(), **values}
 
 
+@contextmanager
+def changed(stack: Stack, **values: str) -> Iterator[None]:
+    """Other values in `.env`, as a person edits it."""
+    before = (stack.root / ".env").read_text()
+    stack.set_env(**values)
+    try:
+        yield
+    finally:
+        (stack.root / ".env").write_text(before)
+
+
 def test_unknown_accelerator_error_lists_valid_values(checkout: Stack) -> None:
-    error = refusal(checkout, env=environment(ACCELERATOR="tpu"))
+    with changed(checkout, ACCELERATOR="tpu"):
+        error = refusal(checkout)
     assert "ACCELERATOR" in error
     assert all(name in error for name in ("'tpu'", "cpu", "cuda", "rocm")), error
 
@@ -37,19 +50,22 @@ def test_port_in_use_error_names_port_and_setting(checkout: Stack) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        error = refusal(checkout, env=environment(MLFLOW_PORT=str(port), STACK_PREFIX="other-"))
+        with changed(checkout, MLFLOW_PORT=str(port), STACK_PREFIX="other-"):
+            error = refusal(checkout)
     assert str(port) in error
     assert "MLFLOW_PORT" in error
 
 
 def test_non_loopback_bind_address_is_rejected(checkout: Stack) -> None:
-    error = refusal(checkout, env=environment(BIND_ADDRESS="0.0.0.0"))
+    with changed(checkout, BIND_ADDRESS="0.0.0.0"):
+        error = refusal(checkout)
     assert "BIND_ADDRESS" in error
     assert "0.0.0.0" in error
 
 
 def test_low_disk_space_error_gives_amount_and_setting(checkout: Stack) -> None:
-    error = refusal(checkout, env=environment(DISK_NEEDED_GB="999999"))
+    with changed(checkout, DISK_NEEDED_GB="999999"):
+        error = refusal(checkout)
     assert "DISK_NEEDED_GB=999999" in error
     assert "free" in error
 

@@ -29,6 +29,8 @@ _CREDENTIALS = Path("~/.mlflow/credentials")
 
 _OWN_ACCOUNT = "put your account into ~/.mlflow/credentials (`mlplatform env` prints it)"
 
+_VARIABLES = "correct or unset MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN"
+
 
 class RejectedError(PlatformError):
     """MLflow rejected a request with a status from 400 to 499 other than 401 and 403; a retry does not help."""
@@ -69,7 +71,7 @@ def own_account(tracking_uri: str) -> Account:
     platform = settings().platform_tracking_uri
     own = TrackingAccount.load().at(tracking_uri, platform)
     if own.login or own.token:
-        return Account(own.login, None if own.login else own.token)
+        return Account(own.login, None if own.login else own.token, _VARIABLES)
     foreign = platform is not None and platform.rstrip("/") != tracking_uri.rstrip("/")
     file = _CREDENTIALS.expanduser()
     if foreign or not file.is_file():

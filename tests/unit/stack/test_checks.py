@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -27,8 +26,8 @@ CHECKOUT = Path(__file__).parents[3]
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A checkout with settings and secrets, on a host whose kernel has no settings."""
-    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
-    monkeypatch.setenv("MLPLATFORM_VERSION", "0")
+    text = (CHECKOUT / ".env.example").read_text()
+    (tmp_path / ".env").write_text(text.replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0"))
     secrets_folder.write_missing(tmp_path / "secrets")
     return Place(tmp_path, proc=tmp_path / "proc")
 

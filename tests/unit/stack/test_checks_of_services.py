@@ -26,8 +26,8 @@ DAY = 86400
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A checkout with settings and secrets, and an empty folder of commands and one of devices."""
-    shutil.copy(CHECKOUT / ".env.example", tmp_path / ".env")
-    monkeypatch.setenv("MLPLATFORM_VERSION", "0")
+    text = (CHECKOUT / ".env.example").read_text()
+    (tmp_path / ".env").write_text(text.replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0"))
     secrets_folder.write_missing(tmp_path / "secrets")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")

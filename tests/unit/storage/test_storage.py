@@ -131,6 +131,26 @@ def test_missing_credentials_differ_from_wrong_ones(
 
 
 @pytest.mark.usefixtures("s3_key")
+def test_variables_of_another_cloud_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    foreign = {"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "x"}
+    region = {"AWS_DEFAULT_REGION": "eu-north-1", "AWS_ENDPOINT_URL_S3": "https://r2.example.org"}
+    for name, value in (foreign | region).items():
+        monkeypatch.setenv(name, value)
+    client = s3.s3_client()
+    assert (client.meta.endpoint_url, client.meta.region_name) == ("http://127.0.0.1:9000", "us-east-1")
+    signed = client.generate_presigned_url("get_object", {"Bucket": "ray", "Key": "a"})
+    assert "someone" in signed, "the platform's account"
+
+
+def test_missing_profile_is_not_blamed_on_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    with pytest.raises(SettingsError, match=r"AWS_PROFILE is for other files .*\(work\)"):
+        objects.check_writable("s3://ray/x")
+
+
+@pytest.mark.usefixtures("s3_key")
 def test_concurrent_threads_share_one_connection(
     serve: Callable[[Callable[[str, str], tuple[int, str]]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import exports
+from mlplatform.cli.output import connection
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,7 @@ def env() -> None:
     settings = LocalPlatform().status()
     if settings is None:
         raise UnreachableError(_DOWN)
-    print(exports(settings.environment()))
+    print(connection(settings.environment()))
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.stack import Root
+from mlplatform.cli.checkout import Root
 
 
 def notebook(

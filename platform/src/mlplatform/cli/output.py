@@ -84,3 +84,13 @@ def span(*moments: datetime | None) -> str:
 def exports(variables: Mapping[str, str]) -> str:
     """Return shell lines that export variables."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+
+
+def connection(variables: Mapping[str, str]) -> str:
+    """Return shell lines that export variables, and unset those that lead elsewhere, which are named on stderr."""
+    from mlplatform.settings.environment import in_the_way
+
+    if not (others := " ".join(in_the_way(variables))):
+        return exports(variables)
+    print(f"Unset in this shell, because clients of the platform would use them: {others}", file=sys.stderr)
+    return f"unset {others}\n{exports(variables)}"

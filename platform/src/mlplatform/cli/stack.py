@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import exports, human, print_table, terminal
+from mlplatform.cli.checkout import Root
+from mlplatform.cli.output import connection, exports, human, print_table, terminal
 
 if TYPE_CHECKING:
     from mlplatform.stack.prune import Amount
 
 app = typer.Typer(help="The stack of containers on this host (the Makefile's verbs).", no_args_is_help=True)
-
-Root = Annotated[Path, typer.Option(help="Folder of the checkout.", show_default="here")]
 
 Only = Annotated[str, typer.Option(help="Half of the stack: tracking or ray; empty for all of it.")]
 
@@ -48,11 +47,12 @@ def engine() -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, notebook_file, prune, unfinished
+    from mlplatform.stack import compose, doctor, joining, notebook_file, prune, shell, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
+    _remark([f"{problem}, which counts." for problem in shell.problems(root)])
     _remark(doctor.check_host(root.absolute(), only))
     if notebook_file.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
@@ -347,7 +347,7 @@ def shell_env(root: Root = Path()) -> None:
     client = stack_env.client_settings(root, entrance.origin(stack))
     trusted = entrance.trust(root, stack)
     # MLflow would name the shared account in its credentials file as the user of runs.
-    print(exports({**client.environment(), "MLPLATFORM_USER": client.user, **trusted}))
+    print(connection({**client.environment(), "MLPLATFORM_USER": client.user, **trusted}))
     # A comment, which the shell that evaluates the exports skips.
     account = root / "secrets" / "mlflow_person"
     print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,43 @@ OPEN_RUN = "MLPLATFORM_OPEN_RUN"
 _DEFAULTS = "MLPLATFORM_DEFAULTS"
 """Variable that lists, as JSON, the variables that this process or a parent has set for libraries."""
 
+_OF_CLIENTS = re.compile(
+    r"AWS_(?!REQUEST_|RESPONSE_|EC2_|MAX_ATTEMPTS|RETRY_MODE|PAGER)\w+"
+    r"|RAY_(ADDRESS|API_SERVER_ADDRESS|AUTH_\w+|JOB_HEADERS|NAMESPACE)"
+    r"|MLFLOW_(TRACKING_\w+|REGISTRY_URI|S3_\w+|EXPERIMENT_\w+|RUN_ID)"
+    r"|MLPLATFORM_(STORAGE|DATASETS|SHARED|DRIVER_LABEL|TRACKING_\w+|GATEWAY)"
+)
+"""Variables that choose the server, the account or the run of clients of S3, Ray, MLflow and the platform."""
+
+_left_out: dict[str, str] = {}
+
 
 def environment() -> Mapping[str, str]:
     """Return the environment of this process, for processes that are started from it."""
     return dict(os.environ)
+
+
+def leave_out(pattern: re.Pattern[str]) -> None:
+    """Remove the variables whose names match from this process, and so from all that it starts."""
+    for name in [name for name in os.environ if pattern.fullmatch(name)]:
+        _left_out[name] = os.environ.pop(name)
+
+
+def left_out() -> Mapping[str, str]:
+    """Return the variables that `leave_out` has removed."""
+    return dict(_left_out)
+
+
+def shell_environment() -> Mapping[str, str]:
+    """Return the environment with what was left out, for programs that are not the stack's own."""
+    return {**os.environ, **_left_out}
+
+
+def in_the_way(ours: Mapping[str, str]) -> list[str]:
+    """Return the variables of this process that lead clients elsewhere than `ours`; those of S3 if that names one."""
+    has_s3 = "AWS_ENDPOINT_URL" in ours
+    found = (name for name in os.environ if _OF_CLIENTS.fullmatch(name) and name not in ours)
+    return sorted(name for name in found if has_s3 or not name.startswith("AWS_"))
 
 
 def provide_secret(variable: str, file: Path) -> None:

@@ -272,7 +272,7 @@ class StackSettings(BaseSettings):
 
     @classmethod
     def load(cls, env_file: Path, **overrides: Any) -> Self:
-        """Read `env_file`; variables of the environment take precedence, as they do in Compose.
+        """Read `env_file`; variables of the environment take precedence, of which commands leave out those of shells.
 
         Raises:
             SettingsError: the file is missing, or a variable has an invalid value.

@@ -16,6 +16,7 @@ from typing import IO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic, checksums
+from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import image_archive, images
 from mlplatform.stack.image_archive import Output
@@ -78,7 +79,7 @@ def _download(root: Path, folder: Path) -> None:
     for python in PYTHONS:
         only = ("--only-binary", ":all:", "--python-version", python)
         command = [*pip, *only, "--dest", str(folder), "--requirement", str(requirements)]
-        if subprocess.run(command, check=False).returncode:
+        if subprocess.run(command, env=shell_environment(), check=False).returncode:
             raise HostError(f"The packages for Python {python} could not be fetched; the reason is above.")
 
 

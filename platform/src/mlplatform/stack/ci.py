@@ -22,7 +22,7 @@ from mlplatform.client.jobs import Job, Jobs
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.environment import changed_environment, environment
+from mlplatform.settings.environment import in_the_way, shell_environment
 from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import doctor, networks, sizing
@@ -40,14 +40,6 @@ _COPIED = ("compose", "docker", ".env.example", "platform/pyproject.toml")
 """Files of the checkout that a stack with built images needs."""
 
 _PORTS = ("RAY_PORT", "MLFLOW_PORT", "MINIO_PORT", "MINIO_CONSOLE_PORT")
-
-_OWN = (
-    *_PORTS,
-    *("STACK_PREFIX", "FOOD11_VOLUME", "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME"),
-    *("CLUSTER_NETWORK", "ALERT_RECEIVERS", "BIND_ADDRESS", "ACME_EMAIL", "S3_ENDPOINT_URL"),
-    *("NOTEBOOK_LAYOUT", "NODE_ACCOUNTS", "BACKUP_TO"),
-)
-"""Variables that would make this stack another one of the host, and remove that: they are not read from the caller."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -69,8 +61,7 @@ def run(root: Path, job: job_file.Submission, check: str, logs: Path) -> int:
         HostError: another run uses this checkout, or the stack cannot be started or removed.
         JobError: the job is rejected.
     """
-    own = changed_environment(dict.fromkeys(_OWN))
-    with own, _alone(root), _interruptible(), _stack(root, logs) as stack:
+    with _alone(root), _interruptible(), _stack(root, logs) as stack:
         with Jobs(stack_env.client_settings(stack)) as client:
             done = _run_job(client, job, logs)
         status = _status(done)
@@ -190,9 +181,11 @@ def _check(command: str, stack: Path, job: job_file.Submission, job_id: str) -> 
     if not command:
         return 0
     user, password = read_mlflow_account(stack / "secrets" / "mlflow_person")
+    ours = stack_env.client_settings(stack).environment()
+    others = in_the_way(ours)
     variables = {
-        **environment(),
-        **stack_env.client_settings(stack).environment(),
+        **{name: value for name, value in shell_environment().items() if name not in others},
+        **ours,
         # MLflow's client reads an account from these, or from the one file in the home folder, which is not ours. The
         # password ends with the stack.
         "MLFLOW_TRACKING_USERNAME": user,

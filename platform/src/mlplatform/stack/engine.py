@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 
 # `start_interval` of health checks.
@@ -16,6 +17,9 @@ MINIMUM_ENGINE = (25, 0)
 
 # `extends` below `include`, and `include.env_file`: the loader of 2.24.7 still rejects them.
 MINIMUM_COMPOSE = (2, 25)
+
+_CHOSEN = ("DOCKER_HOST", "DOCKER_CONTEXT")
+"""Variables with which a person chooses an engine."""
 
 _LABEL = "container_file_t"
 """SELinux' type of files that containers may read."""
@@ -30,10 +34,10 @@ def problems() -> Iterator[str]:
     if "podman" in version.stdout.lower():
         yield "`docker` is Podman here, on which the stack does not run: install Docker Engine 25 or later."
     elif version.returncode:
-        yield (
-            f"Docker is not running, or you may not use it ({version.stderr.strip().splitlines()[-1]}): start it with "
-            "`sudo systemctl start docker`, or add yourself to the group `docker` and log in again."
-        )
+        chosen = [f"{name}={value}" for name in _CHOSEN if (value := environment().get(name))]
+        start = "start it with `sudo systemctl start docker`, or add yourself to the group `docker` and log in again."
+        fix = f"this shell exports {' and '.join(chosen)}; start that engine, or unset it." if chosen else start
+        yield f"Docker is not running, or you may not use it ({version.stderr.strip().splitlines()[-1]}): {fix}"
     else:
         yield from _old_versions()
 

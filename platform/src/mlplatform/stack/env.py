@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
+from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import alerting, notebook_file, secrets_folder, sizing, workers
@@ -44,7 +45,7 @@ def write_env(root: Path, host: Host) -> list[str]:
     written = []
     env_file = root / ".env"
     if not env_file.exists():
-        choices = [*sizing.choices(host), *_person()]
+        choices = [*sizing.choices(host), *_person(), *_mirrors()]
         values = {choice.setting: choice.value for choice in choices}
         atomic.write(env_file, filled((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
@@ -128,6 +129,10 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
         ray_address=f"{origin}:{stack.ray_port}",
         ray_auth_token_path=secrets / "ray_token",
         storage="s3://ray",
+        datasets="s3://datasets",
+        platform_tracking_uri=None,
+        tracking_page=None,
+        shared=None,
         s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.minio_port}",
         s3_region="us-east-1",
         s3_credentials=secrets / secrets_folder.s3_file(stack, "person"),
@@ -144,6 +149,13 @@ def _person() -> Iterator[sizing.Choice]:
     # Compose reads other characters in an unquoted value as variables, quotes or comments.
     if re.fullmatch(r"[\w.@+-]+", user, re.ASCII):
         yield sizing.Choice("NOTEBOOK_USER", user, "who runs `make env`; the notebook's jobs and runs show this name")
+
+
+def _mirrors() -> Iterator[sizing.Choice]:
+    """Yield the indexes of packages that this shell uses, but those whose address has a password."""
+    for setting in ("PIP_INDEX_URL", "TORCH_INDEX_URL", "GOPROXY"):
+        if re.fullmatch(r"[\w.:/,|+-]+", value := shell_environment().get(setting, ""), re.ASCII):
+            yield sizing.Choice(setting, value, "builds use the same as this shell")
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.environment import environment
+from mlplatform.settings.environment import shell_environment
 from mlplatform.stack import env, image_archive, images, openssl, sizing
 from mlplatform.stack.host import Host
 from mlplatform.stack.hosts import IMAGES, SECRETS
@@ -59,7 +59,7 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
         "key": public,
         "version": version,
         "accelerator": host.accelerator,
-        "torch_index": bool(environment().get(_TORCH_INDEX)),
+        "torch_index": bool(shell_environment().get(_TORCH_INDEX)),
         "compares": images.LAYERS,
         "images": {image: found for image, found in present.items() if found},
     }
@@ -160,7 +160,7 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, addres
         "HUB_ENDPOINT": f"{address}:{reply['hub_port']}",
         "HUB_KEY": reply["hub_key"],
         **reply["settings"],
-        **({_TORCH_INDEX: index} if (index := environment().get(_TORCH_INDEX)) else {}),
+        **({_TORCH_INDEX: index} if (index := shell_environment().get(_TORCH_INDEX)) else {}),
     }
     lines = [f"{key}={value}" for key, value in values.items()]
     atomic.write(root / FILE, "\n".join([_HEADER, *lines, ""]))

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlplatform.errors import AccessError, StorageError, UnreachableError
+from mlplatform.errors import AccessError, SettingsError, StorageError, UnreachableError
 from mlplatform.files import progress
+from mlplatform.settings.environment import environment
 from mlplatform.settings.job import settings
 from mlplatform.storage.addresses import split_uri
 
@@ -86,13 +87,27 @@ def _client(
         retries={"mode": "standard", "total_max_attempts": _BULK_ATTEMPTS},
         max_pool_connections=progress.PARALLEL * PARTS_PER_FILE,
     )
-    # Endpoint, region and credentials come from the AWS_* variables, which boto3 reads by itself.
-    made = boto3.session.Session().client("s3", config=patient if bulk else quick)
+    # Explicit, because boto3 prefers AWS_ENDPOINT_URL_S3, and reads the region from AWS_DEFAULT_REGION.
+    made = boto3.session.Session(profile_name=_profile()).client(
+        "s3", endpoint_url=endpoint, region_name=region, config=patient if bulk else quick
+    )
     if guard:
         # A repeated request calls the guard again.
         for operation in ("PutObject", "CompleteMultipartUpload"):
             made.meta.events.register(f"before-send.s3.{operation}", guard)
     return made
+
+
+def _profile() -> str | None:
+    """Return the profile with the platform's account, so that AWS_PROFILE and AWS_ACCESS_KEY_ID have no effect.
+
+    None in a job, whose attempt has its account in these variables, and without a file of the platform.
+    """
+    from botocore.session import Session
+
+    known = settings()
+    profiles = Session().available_profiles if known.s3_credentials and not known.job_id else []
+    return next((name for name in ("mlplatform", "default") if name in profiles), None)
 
 
 @contextmanager
@@ -105,6 +120,10 @@ def s3_errors(uri: str) -> Iterator[None]:
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
         raise AccessError(
             f"There are no credentials for {uri}; set AWS_SHARED_CREDENTIALS_FILE to a file with a key for {_server()}."
+        ) from error
+    except exceptions.ProfileNotFound as error:
+        raise SettingsError(
+            f"AWS_PROFILE is for other files than those in use ({error}); unset or correct it."
         ) from error
     except exceptions.ClientError as error:
         raise _rejection(uri, _server(), error.response) from error
@@ -127,6 +146,14 @@ def _server() -> str:
     return profile.get("endpoint_url", "Amazon S3")
 
 
+def _account() -> str:
+    """Return where the account is that was used, in the order in which boto3 looks."""
+    file = "the file of AWS_SHARED_CREDENTIALS_FILE"
+    if _profile():
+        return file
+    return next((name for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE") if name in environment()), file)
+
+
 def _rejection(uri: str, server: str, response: Any) -> Exception:
     code = str(response.get("Error", {}).get("Code", "unknown"))
     if code == "NoSuchBucket":
@@ -142,7 +169,5 @@ def _rejection(uri: str, server: str, response: Any) -> Exception:
     if status >= 500:
         return UnreachableError(f"The storage at {server} is not ready ({status}, {code}); wait, or see its log.")
     if status in (401, 403):
-        return AccessError(
-            f"{server} rejects access to {uri} ({code}); check the key in the file of AWS_SHARED_CREDENTIALS_FILE."
-        )
+        return AccessError(f"{server} rejects access to {uri} ({code}); check the key in {_account()}.")
     return StorageError(f"{server} cannot use {uri} ({code}); see the server's log.")

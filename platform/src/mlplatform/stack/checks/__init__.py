@@ -23,6 +23,7 @@ from mlplatform.stack.checks import (
     networks,
     runs,
     secrets,
+    shell,
     start,
     storage,
 )
@@ -34,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     start.start_problems,
     start.interrupted,
     start.misfits,
+    shell.exported,
     kernel.limits,
     gpus.drivers,
     gpus.lost,

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Run Docker Compose on this checkout's files. Compose prefers exported variables to .env; without those that are named
+# like settings, and its own, which shells export for other programs (as mlplatform/stack/shell.py does).
+cd "$(dirname "$0")/.." || exit
+names() {
+    grep -rhoE '\$\{\w+' compose --include='*.yaml' | cut -c3- | grep -viE '_(digest|proxy)$'
+    env | grep -oE '^COMPOSE_\w+'
+    echo DOCKER_BUILDKIT DOCKER_DEFAULT_PLATFORM
+}
+# shellcheck disable=SC2046
+unset $(names)
+exec docker compose --env-file .env --file compose/compose.yaml "$@"

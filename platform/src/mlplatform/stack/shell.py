@@ -1,0 +1,41 @@
+"""Variables that a person's shell exports for other programs, and that would change the stack.
+
+Compose and the settings prefer variables to `.env`. The stack's own commands leave out those that are named like a
+setting, as many programs have a DOMAIN or a WORKER_CPUS, and Compose's own, which may name another project. Those that
+choose an engine, such as DOCKER_HOST, have their effect. The Makefile does the same for the commands that it starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+from mlplatform.settings.environment import leave_out, left_out
+from mlplatform.settings.stack import StackSettings
+
+_OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"
+"""Compose's variables; the others choose the builder and the platform of images, for which the stack has no choice."""
+
+
+def use_own_settings(root: Path) -> None:
+    """Leave out of this process, and of what it starts, what would take precedence over a checkout's `.env`."""
+    read = (name for file in (root / "compose").rglob("*.yaml") for name in re.findall(r"\$\{(\w+)", file.read_text()))
+    known = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
+    # `make BUNDLE=` empties the digests; a proxy may be set in the shell.
+    names = (name for name in {*read, *known} if not name.lower().endswith(("_digest", "_proxy")))
+    leave_out(re.compile("|".join([_OTHERS, *names])))
+
+
+def in_the_way(root: Path) -> list[str]:
+    """Return the names of the variables that were left out and have another value than in `.env`."""
+    ours = dotenv_values(root / ".env")
+    return sorted(name for name, value in left_out().items() if value != ours.get(name))
+
+
+def problems(root: Path) -> Iterator[str]:
+    """Yield one sentence, without its period, that names these variables; none without any."""
+    if names := in_the_way(root):
+        yield f"This shell exports {', '.join(names)} with other values than .env"

@@ -1,0 +1,138 @@
+"""Variables that a shell exports for other programs, and the verbs and commands that call Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[3]
+
+# Answers the checks of the host, and records the environment of each call of Compose.
+DOCKER = """\
+#!/bin/sh
+case "$*" in
+  "compose version"*) echo 2.40.0 ;;
+  "version"*) echo 28.0.0 ;;
+  "compose"*) env >>"$CALLS" ;;
+esac
+"""
+
+OF_COMPOSE = ("COMPOSE_PROJECT_NAME", "COMPOSE_FILE", "COMPOSE_PROFILES", "COMPOSE_ENV_FILES", "COMPOSE_ANSI")
+
+ENGINE = "unix:///run/mine.sock"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with settings, and a program in the place of Docker that comes first on PATH."""
+    root = tmp_path / "a checkout"
+    for name in ("compose", "platform"):
+        shutil.copytree(CHECKOUT / name, root / name, ignore=shutil.ignore_patterns("src"))
+    for name in ("Makefile", ".env.example"):
+        shutil.copy(CHECKOUT / name, root)
+    text = (root / ".env.example").read_text().replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0")
+    (root / ".env").write_text(text)
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    return root
+
+
+def run(checkout: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = f"{checkout.parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "CALLS": str(checkout.parent / "calls"), **variables}
+    return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+
+
+def exported(checkout: Path) -> dict[str, str]:
+    """A foreign value of every variable that Compose could take from the shell."""
+    text = " ".join(file.read_text() for file in (checkout / "compose").rglob("*.yaml"))
+    names = {*re.findall(r"\$\{(\w+)", text), *OF_COMPOSE, "DOCKER_DEFAULT_PLATFORM"}
+    return {name: "another=value" for name in names if not name.lower().endswith(("_digest", "_proxy"))}
+
+
+@pytest.mark.parametrize(
+    "command", [("make", "down"), ("make", "logs"), (sys.executable, "-m", "mlplatform", "stack", "status")]
+)
+def test_compose_gets_no_foreign_variable(checkout: Path, command: tuple[str, ...]) -> None:
+    run(checkout, *command, **exported(checkout), DOCKER_HOST=ENGINE, no_proxy="example.org")
+    seen = (checkout.parent / "calls").read_text()
+    assert [line for line in seen.splitlines() if "another=value" in line] == []
+    assert f"DOCKER_HOST={ENGINE}\n" in seen
+    assert "no_proxy=example.org\n" in seen
+
+
+def test_doctor_names_exported_variables_with_other_values(checkout: Path) -> None:
+    variables = {"COMPOSE_PROJECT_NAME": "blog", "MINIO_PORT": "1", "DOMAIN": "example.org", "WORKER_SHM": "4g"}
+    done = run(checkout, sys.executable, "-m", "mlplatform", "doctor", "--json", **variables)
+    (finding,) = [one for one in json.loads(done.stdout) if "exports" in one["problem"]]
+    assert finding["fix"] == "unset COMPOSE_PROJECT_NAME DOMAIN MINIO_PORT", "WORKER_SHM is as in .env"
+    assert not finding["blocks"]
+
+
+def test_unavailable_engine_of_the_shell_is_named(checkout: Path) -> None:
+    (checkout.parent / "docker").write_text("#!/bin/sh\necho 'no daemon' >&2; exit 1\n")
+    done = run(checkout, sys.executable, "-m", "mlplatform", "stack", "up", DOCKER_CONTEXT="laptop")
+    assert done.returncode
+    assert "this shell exports DOCKER_CONTEXT=laptop" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "absent"),
+    [
+        (("restore", "FROM=/backup"), {"FORCE": "1", "SNAPSHOT": "foreign"}, r"--force|foreign"),
+        (("prune",), {"APPLY": "1"}, "--apply"),
+        (("remove-host",), {"NAME": "foreign"}, "foreign"),
+        (("upgrade",), {"TO": "foreign", "FROM": "foreign"}, "foreign"),
+        (("up",), {"BUNDLE": "foreign", "ONLY": "foreign"}, "foreign"),
+    ],
+)
+def test_verbs_take_arguments_from_their_line_only(
+    checkout: Path, words: tuple[str, ...], variables: dict[str, str], absent: str
+) -> None:
+    done = run(checkout, "make", "--dry-run", *words, **variables)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(absent, done.stdout)
+    given = run(checkout, "make", "--dry-run", *words, *(f"{name}={value}" for name, value in variables.items()))
+    assert re.search(absent, given.stdout), "the same arguments on the line count"
+
+
+def test_new_settings_have_the_mirrors_of_the_shell(checkout: Path) -> None:
+    (checkout / ".env").unlink()
+    mirrors = {"PIP_INDEX_URL": "https://mirror.example.org/simple", "GOPROXY": "https://go.example.org,direct"}
+    secret = {"TORCH_INDEX_URL": "https://me:secret@mirror.example.org"}
+    done = run(checkout, sys.executable, "-m", "mlplatform", "stack", "env", **mirrors, **secret)
+    assert done.returncode == 0, done.stderr
+    written = (checkout / ".env").read_text()
+    assert {name: value for name, value in re.findall(r"^(\w+)=(.*)$", written, re.M) if name in mirrors} == mirrors
+    assert "me:secret" not in written
+
+
+# Of other clouds and trackers, and two that only tune clients.
+FOREIGN = {
+    "AWS_PROFILE": "work",
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "AWS_ENDPOINT_URL_S3": "https://r2.example.org",
+    "MLFLOW_TRACKING_TOKEN": "t",
+    "MLFLOW_REGISTRY_URI": "https://mlflow.example.org",
+    "RAY_API_SERVER_ADDRESS": "http://ray.example.org",
+    "AWS_MAX_ATTEMPTS": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "9",
+}
+
+
+def test_connected_shell_keeps_no_variable_of_another_server(checkout: Path) -> None:
+    line = f'eval "$({sys.executable} -m mlplatform env)"; env'
+    done = run(checkout, "sh", "-c", line, **FOREIGN, RAY_ADDRESS="auto", MLPLATFORM_DATASETS="/data")
+    left = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert FOREIGN.keys() & left.keys() == {"AWS_MAX_ATTEMPTS", "MLFLOW_HTTP_REQUEST_TIMEOUT"}
+    assert left["RAY_ADDRESS"] == "http://127.0.0.1:8265"
+    assert left["MLPLATFORM_DATASETS"] == "s3://datasets"
+    named = done.stderr.rpartition(": ")[2].split()
+    assert named == sorted(FOREIGN.keys() - left.keys()), "people see what is unset"
