@@ -91,20 +91,6 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "sign": ("POST", f"{API}/mlplatform/sign", {"name": "{name}", "version": "1"}, ("admin",)),
     "overwrite registered file": ("PUT", f"{ARTIFACTS}/{{path}}/data.pkl", {}, ()),
     "add file to registered version": ("PUT", f"{ARTIFACTS}/{{path}}/more.pkl", {}, ()),
-    # In parts, which the store of files supports only on S3.
-    "upload parts": ("POST", f"{PARTS}/create/{{own}}", {"path": "data.pkl", "num_parts": 1}, TEAM),
-    "upload parts over registered file": (
-        *("POST", f"{PARTS}/create/{{path}}"),
-        *({"path": "data.pkl", "num_parts": 1}, ()),
-    ),
-    "add parts to registered version": (
-        *("POST", f"{PARTS}/create/{{path}}"),
-        *({"path": "more.pkl", "num_parts": 1}, ()),
-    ),
-    "complete parts of registered file": (
-        *("POST", f"{PARTS}/complete/{{path}}"),
-        *({"path": "data.pkl", "upload_id": "x", "parts": []}, ()),
-    ),
     "place a trace elsewhere": (
         *("POST", f"{API}/traces"),
         *(
@@ -141,6 +127,16 @@ MLFLOW: dict[str, tuple[str, str, dict[str, object], tuple[str, ...]]] = {
     "remove deleted run": ("POST", f"{API}/mlplatform/expired", {"id": "{run}", "days": 999}, ("admin", "gateway")),
 }
 """MLflow's table."""
+
+IN_PARTS: dict[str, tuple[str, dict[str, object]]] = {
+    "upload parts": (f"{PARTS}/create/{{own}}", {"path": "data.pkl", "num_parts": 1}),
+    "upload parts over registered file": (f"{PARTS}/create/{{path}}", {"path": "data.pkl", "num_parts": 1}),
+    "add parts to registered version": (f"{PARTS}/create/{{path}}", {"path": "more.pkl", "num_parts": 1}),
+    "complete parts of registered file": (
+        *(f"{PARTS}/complete/{{path}}", {"path": "data.pkl", "upload_id": "x", "parts": []}),
+    ),
+}
+"""Uploads past the server, to addresses that only containers reach: it grants them to no account."""
 
 CHANGE_NOTHING = (
     *("delete others' version", "delete others' model", "change password", "become administrator"),
@@ -247,6 +243,16 @@ def test_mlflow_accounts_may_do_what_table_says(mlflow: Mlflow, action: str) -> 
         assert {answers[name].status_code for name in allowed} <= {400, 404}, shown
     else:
         assert all(answers[name].is_success for name in allowed), shown
+
+
+@pytest.mark.parametrize("action", IN_PARTS)
+def test_no_account_uploads_in_parts(mlflow: Mlflow, action: str) -> None:
+    path, values = IN_PARTS[action]
+    answers = {name: mlflow.send(name, "POST", path, values) for name in ACCOUNTS}
+    count("actions tried with accounts", len(answers))
+    shown = {name: (answer.status_code, answer.text[:200]) for name, answer in answers.items()}
+    assert {answer.status_code for answer in answers.values()} <= {*REFUSED, 429, 501}, shown
+    assert {answers[name].status_code for name in TEAM} == {501}, shown
 
 
 def test_registered_files_and_digest_are_unchanged_afterwards(mlflow: Mlflow) -> None:
