@@ -9,4 +9,5 @@ names() {
 }
 # shellcheck disable=SC2046
 unset $(names)
+eval "$(PYTHONPATH=platform/src .venv/bin/python -m mlplatform.settings.proxies 2>/dev/null)"
 exec docker compose --env-file .env --file compose/compose.yaml "$@"

@@ -10,14 +10,14 @@ from host import Stack, run
 
 from mlplatform.client.jobs import Jobs
 
-NOWHERE = "http://127.0.0.1:9"
-"""A port of the container's own loopback that refuses connections."""
+NOWHERE = "http://proxy.corp.example:3128"
+"""A proxy whose name nobody knows."""
 
 PROBE = """
 import os, subprocess
 import boto3, mlflow, requests
 from ray.job_submission import JobSubmissionClient
-assert os.environ["HTTP_PROXY"] == os.environ["https_proxy"] == "http://127.0.0.1:9", "not behind the proxy"
+assert os.environ["HTTP_PROXY"] == os.environ["https_proxy"] == "http://proxy.corp.example:3128", "not behind the proxy"
 assert "registry.corp.example" in os.environ["no_proxy"]
 mlflow.search_experiments()
 boto3.client("s3").list_objects_v2(Bucket="ray")
@@ -44,9 +44,9 @@ print("hosts of a task", ray.get(ray.remote(lambda: os.environ["no_proxy"]).remo
 def test_containers_behind_proxy_of_docker_client_reach_the_stack(stack: Stack, tmp_path: Path) -> None:
     proxies = {"httpProxy": NOWHERE, "httpsProxy": NOWHERE, "noProxy": "intranet"}
     (tmp_path / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
-    compose = ("docker", "compose", "--env-file", ".env", "--file", "compose/compose.yaml")
+    command = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "notebook", "-c", PROBE)
     done = run(
-        *(*compose, "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "notebook", "-c", PROBE),
+        *("platform/compose.sh", *command),
         cwd=stack.root,
         env={**os.environ, "DOCKER_CONFIG": str(tmp_path), "NO_PROXY": "registry.corp.example"},
     )

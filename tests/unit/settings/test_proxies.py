@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -111,3 +112,17 @@ def test_every_build_takes_proxies() -> None:
     for build in builds:
         missing = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"} - {*build["args"]}
         assert not missing, build["dockerfile"]
+
+
+def test_proxies_of_containers_are_those_of_shell_or_docker_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert proxies.for_containers({}) == {}
+    of_client = {"httpProxy": "http://client:3128", "noProxy": "intranet"}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {}, "proxies": {"default": of_client}}))
+    expected = {"http_proxy": "http://client:3128", "no_proxy": "intranet"}
+    assert proxies.for_containers({}) == {**expected, **{name.upper(): value for name, value in expected.items()}}
+    assert proxies.for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": "http://file:1"}
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
+    assert proxies.for_containers({"HTTPS_PROXY": "http://file:1"}) == {"HTTPS_PROXY": ""}, "no container reaches it"

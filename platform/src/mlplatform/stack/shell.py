@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from mlplatform.settings.environment import leave_out, left_out
+from mlplatform.settings import proxies
+from mlplatform.settings.environment import leave_out, left_out, set_environment
 from mlplatform.settings.stack import StackSettings
 
 _OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"
@@ -27,6 +28,7 @@ def use_own_settings(root: Path) -> None:
     # `make BUNDLE=` empties the digests; a proxy may be set in the shell.
     names = (name for name in {*read, *known} if not name.lower().endswith(("_digest", "_proxy")))
     leave_out(re.compile("|".join([_OTHERS, *names])))
+    set_environment(proxies.for_containers(dotenv_values(root / ".env")))
 
 
 def in_the_way(root: Path) -> list[str]:
