@@ -57,7 +57,7 @@ def test_job_with_proxy_in_its_variables_is_tracked(stack: Stack, jobs: Jobs, tm
     (tmp_path / "train.py").write_text(TRACKED)
     variables = {"HTTP_PROXY": NOWHERE, "https_proxy": NOWHERE, "ALL_PROXY": NOWHERE, "NO_PROXY": "hub.corp.example"}
     job_id = jobs.submit("python train.py", working_dir=tmp_path, env=variables)
-    assert jobs.wait(job_id, 120).state == "SUCCEEDED", jobs.logs(job_id)
+    assert jobs.wait(job_id, 120).status == "SUCCEEDED", jobs.logs(job_id)
     assert "hub.corp.example" in jobs.logs(job_id)
     (tracked,) = stack.runs_of(job_id)
     assert tracked["info"]["status"] == "FINISHED"
