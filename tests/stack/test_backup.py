@@ -24,7 +24,7 @@ from failure_training import (
 )
 from host import CHECKOUT, Stack, Trained, run, wait_for
 from persons import Person
-from test_security import values
+from secret_search import values
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -139,7 +139,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     plain = tmp_path / "stack.tar"
     run("bash", "-c", f"make --silent backup TO=- >{plain}", cwd=stack.root)
     content = plain.read_bytes()
-    found = [name for name, value in values(stack).items() if value.encode() in content]
+    found = [name for name, value in values(stack.root / "secrets").items() if value.encode() in content]
     assert not found, f"the backup contains {found}"
     altered = tmp_path / "altered.tar"
     altered.write_bytes(content[:-20000] + bytes([content[-20000] ^ 1]) + content[-19999:])
