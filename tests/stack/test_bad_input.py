@@ -10,11 +10,12 @@ from pathlib import Path
 from host import Stack, run
 
 
-def refusal(stack: Stack, *arguments: str) -> str:
-    """Error output of a rejected `make up`, after checking that it started nothing."""
+def refusal(stack: Stack, *arguments: str, **values: str) -> str:
+    """Error output of a rejected `make up` with other values in `.env`, after checking that it started nothing."""
     before = {entry["Id"] for entry in stack.containers()}
     command = (str(stack.root / ".venv/bin/mlplatform"), "stack", "up", *arguments)
-    result = run(*command, cwd=stack.root, check=False)
+    with changed(stack, **values):
+        result = run(*command, cwd=stack.root, check=False)
     assert result.returncode != 0, result.stdout
     assert "Traceback" not in result.stderr, result.stderr
     assert {entry["Id"] for entry in stack.containers()} == before
@@ -39,8 +40,7 @@ def changed(stack: Stack, **values: str) -> Iterator[None]:
 
 
 def test_unknown_accelerator_error_lists_valid_values(checkout: Stack) -> None:
-    with changed(checkout, ACCELERATOR="tpu"):
-        error = refusal(checkout)
+    error = refusal(checkout, ACCELERATOR="tpu")
     assert "ACCELERATOR" in error
     assert all(name in error for name in ("'tpu'", "cpu", "cuda", "rocm")), error
 
@@ -50,22 +50,19 @@ def test_port_in_use_error_names_port_and_setting(checkout: Stack) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with changed(checkout, MLFLOW_PORT=str(port), STACK_PREFIX="other-"):
-            error = refusal(checkout)
+        error = refusal(checkout, MLFLOW_PORT=str(port), STACK_PREFIX="other-")
     assert str(port) in error
     assert "MLFLOW_PORT" in error
 
 
 def test_non_loopback_bind_address_is_rejected(checkout: Stack) -> None:
-    with changed(checkout, BIND_ADDRESS="0.0.0.0"):
-        error = refusal(checkout)
+    error = refusal(checkout, BIND_ADDRESS="0.0.0.0")
     assert "BIND_ADDRESS" in error
     assert "0.0.0.0" in error
 
 
 def test_low_disk_space_error_gives_amount_and_setting(checkout: Stack) -> None:
-    with changed(checkout, DISK_NEEDED_GB="999999"):
-        error = refusal(checkout)
+    error = refusal(checkout, DISK_NEEDED_GB="999999")
     assert "DISK_NEEDED_GB=999999" in error
     assert "free" in error
 
