@@ -313,13 +313,18 @@ def test_unreadable_token_file_is_named(tmp_path: Path) -> None:
         Jobs(Settings.load(ray_auth_token_path=tmp_path / "missing"))
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:{port}", "127.0.0.1:{port}", "ray-head:6379"])
-def test_unreachable_address_is_named(address: str, closed_port: int) -> None:
-    address = address.format(port=closed_port)
+def test_unreachable_address_is_named(closed_port: int) -> None:
+    address = f"http://127.0.0.1:{closed_port}"
     with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(UnreachableError) as error:
         jobs.list()
     assert address in str(error.value)
     assert "RAY_ADDRESS" in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray-head:6379", "ray://ray-head:10001"])
+def test_address_of_another_protocol_is_named(address: str) -> None:
+    with pytest.raises(SettingsError, match=f"RAY_ADDRESS='{address}' does not begin with http://"):
+        Jobs(Settings.load(ray_address=address))
 
 
 def test_missing_folder_is_rejected_before_any_request(tmp_path: Path) -> None:
