@@ -82,4 +82,4 @@ def test_deleted_folder_is_unpacked_again(plugin: WorkingDirPlugin, tmp_path: Pa
 def test_nodes_agent_is_replaced(local: LocalPlatform, reached: Settings) -> None:
     (raylet,) = [process for process in processes(local) if process.name() == "raylet"]
     assert ray_runtime_env_agent.__file__ in command(raylet)
-    assert str(ray_runtime_env_agent.main_file()) not in command(raylet)
+    assert str(ray_runtime_env_agent.private("runtime_env/agent/main.py")) not in command(raylet)

@@ -109,6 +109,7 @@ def test_folder_arrives_whole_or_is_named(run_id: str, tmp_path: Path, capfd: py
     (folder / "linked").symlink_to(other)
     (folder / "back").symlink_to(folder)
     (folder / "gone").symlink_to(tmp_path / "nothing")
+    (folder / "empty").mkdir()
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "s"))
@@ -116,7 +117,9 @@ def test_folder_arrives_whole_or_is_named(run_id: str, tmp_path: Path, capfd: py
     got = Path(mlflow.artifacts.download_artifacts(run_id=run_id, dst_path=str(tmp_path / "got")))
     found = {file.relative_to(got).as_posix(): file.read_text() for file in got.rglob("*") if file.is_file()}
     assert found == {"logs/logs": "logs", "linked/deep/weights.bin": "weights.bin"}
-    assert capfd.readouterr().err.count("Not logged from") == 1
+    printed = capfd.readouterr().err
+    assert printed.count("Not logged from") == 1
+    assert "'empty' (an empty folder)" in printed
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])

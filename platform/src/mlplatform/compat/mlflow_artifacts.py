@@ -40,7 +40,7 @@ def exact_path(path: str) -> str:
     Raises:
         MlflowException: it leads out of its folder, or no store can keep this name.
     """
-    problem = _problem(str(path))
+    problem = problem_of(str(path))
     if problem:
         from mlflow.exceptions import MlflowException
         from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
@@ -53,7 +53,8 @@ def _sentence(path: str, problem: str) -> str:
     return f"Invalid path: the artifact name {path!r} {problem}."
 
 
-def _problem(path: str) -> str | None:
+def problem_of(path: str) -> str | None:
+    """Return why no store can keep a path, or None."""
     if _UNSTORABLE.search(path):
         return "has a control character or is not UTF-8; rename the file"
     # MinIO takes both for separators.
@@ -121,7 +122,7 @@ class ExactNames:
         """Serve one request."""
         _, found, path = scope.get("path", "").partition(f"{FILES}/")
         unquoted = found and path and (scope["query_string"] or b"%2f" in scope["raw_path"].lower())
-        problem = "has `?` or `%2F`; install mlplatform here, or rename the file" if unquoted else _problem(path)
+        problem = "has `?` or `%2F`; install mlplatform here, or rename the file" if unquoted else problem_of(path)
         if problem:
             error = {"error_code": "INVALID_PARAMETER_VALUE", "message": _sentence(path, problem)}
             body = json.dumps(error).encode()

@@ -4,6 +4,9 @@ Ray looks into its cache before it waits for a package's lock. A job that asks f
 one unpacks it therefore unpacks it again, and deletes the folder in which the other one has started: "getcwd() failed".
 That happened to jobs with the same files, started together on a node whose agent had just been restarted. Here, the
 second job finds the folder unpacked. `ray_commands.unpack_once` installs this file.
+
+Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
+again and again, and the job stays PENDING for 20 minutes without a reason. Here, its environment cannot be made.
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import os
 import runpy
+import shlex
+import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +29,16 @@ if __name__ == "__main__":
     del sys.path[0]
 
 
-def main_file() -> Path:
-    """Return the file that this one stands for."""
+REASON_LINES = 15
+"""Lines of its output that say why a Python did not start."""
+
+
+def private(name: str) -> Path:
+    """Return a file of Ray's."""
     ray = importlib.util.find_spec("ray")
     assert ray  # noqa: S101 - Ray calls this
     assert ray.origin  # noqa: S101
-    return Path(ray.origin).parent / "_private" / "runtime_env" / "agent" / "main.py"
+    return Path(ray.origin).parent / "_private" / name
 
 
 def unpack_once() -> None:
@@ -55,6 +66,41 @@ def unpack_once() -> None:
     WorkingDirPlugin.create, WorkingDirPlugin.delete_uri = create_once, delete
 
 
+def try_executables() -> None:
+    """Let this process try the Python that a job names, with the file that its workers begin with."""
+    from ray._private.runtime_env.py_executable import PyExecutablePlugin
+
+    async def create(self: Any, uri: str | None, runtime_env: Any, context: Any, logger: Any = None) -> int:
+        executable = runtime_env.py_executable()
+        worker = shlex.quote(str(private("workers/default_worker.py")))
+        await _try(executable, " ".join([*context.command_prefix, "exec", executable, worker, "--help"]), context)
+        return 0
+
+    PyExecutablePlugin.create = create
+
+
+async def _try(executable: str, command: str, context: Any) -> None:
+    """Run a command to its end.
+
+    Raises:
+        RuntimeError: it fails; with the last lines of its output.
+    """
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", command, env={**os.environ, **context.env_vars}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = await process.communicate()
+    finally:
+        # Also after a time-out, and with it what it has started.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        reason = "\n".join(output.decode(errors="replace").splitlines()[-REASON_LINES:])
+        raise RuntimeError(f"py_executable={executable!r} does not start Ray's workers:\n{reason}")
+
+
 if __name__ == "__main__":
     unpack_once()
-    runpy.run_path(str(main_file()), run_name="__main__")
+    try_executables()
+    runpy.run_path(str(private("runtime_env/agent/main.py")), run_name="__main__")

@@ -9,9 +9,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from mlplatform.compat.mlflow_artifacts import problem_of
 from mlplatform.contract import CHECKSUMS
 from mlplatform.errors import StorageError
-from mlplatform.files.walk import files_below
+from mlplatform.files.walk import files_below, to_keep
 
 FILE = CHECKSUMS
 """Name of the file with a model's checksums, beside the files that it lists."""
@@ -33,12 +34,12 @@ def files_of(source: Path) -> dict[str, Path]:
     """
     found = {source.name: source} if source.is_file() else {}
     if source.is_dir():
-        found = {path.relative_to(source).as_posix(): path for path in files_below(source)}
+        found = {path.relative_to(source).as_posix(): path for path in to_keep(source, "stored")}
     if not found:
         raise StorageError(f"There is no file at {source}; name a file, or a folder that holds some.")
     for name in found:
-        if "\n" in name or "\\" in name:
-            raise StorageError(f"The name {name!r} in {source} holds a line break or a backslash; rename the file.")
+        if problem := "has a backslash; rename the file" if "\\" in name else problem_of(name):
+            raise StorageError(f"The name {name!r} in {source} {problem}.")
     return dict(sorted(found.items()))
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 _LISTED = 5
+
+
+def to_keep(folder: Path, verb: str) -> list[Path]:
+    """Return every file below a folder, sorted; a sentence on stderr names what is not a file, with `verb`."""
+    skipped: dict[Path, str] = {}
+    found = sorted(files_below(folder, skipped=skipped))
+    if skipped:
+        print(left_out(folder, skipped, verb), file=sys.stderr, flush=True)
+    return found
 
 
 def files_below(
@@ -31,6 +41,8 @@ def files_below(
     except PermissionError:
         skipped[folder] = "not readable"
         return
+    if around and not found:
+        skipped[folder] = "an empty folder"
     for path in found:
         if path.name in leave_out:
             continue
