@@ -101,7 +101,7 @@ class MlflowPages:
 def mlflow(stack: Stack, page: Page) -> MlflowPages:
     page.resize(1280, 900)
     page.authenticate(*read_mlflow_account(stack.root / "secrets" / "mlflow_person"))
-    return MlflowPages(page, f"http://127.0.0.1:{stack.settings.mlflow_port}")
+    return MlflowPages(page, f"http://mlflow.localhost:{stack.settings.mlflow_port}")
 
 
 @pytest.fixture(scope="module")
