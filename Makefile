@@ -124,9 +124,8 @@ destroy:  ## Remove the stack with all of its data, after asking
 
 # --- Work on it: CONTRIBUTING.md has the details and how long each verb takes; PYTEST="..." adds options ---
 
-format: .venv/light/ready  ## Format the code, apply safe fixes, and write the table of tests/README.md
+format: .venv/light/ready  ## Format the code and apply safe fixes
 	$(LIGHT)/ruff check --quiet --fix-only . && $(LIGHT)/ruff format .
-	$(LIGHT)/python tests/guides.py
 
 style: .venv/light/ready  ## Check style, structure, wording and import layers (seconds; without torch, Ray and MLflow)
 	$(LIGHT)/ruff check . && $(LIGHT)/ruff format --check .
@@ -140,15 +139,15 @@ types: .venv/dev  ## Check types
 lint: style types  ## Check style and types
 
 unit: .venv/light/ready  ## Unit tests (six minutes; without torch, Ray and MLflow)
-	$(LIGHT)/pytest -n 4 --dist worksteal -m "not soak" $(PYTEST) tests/unit
+	$(LIGHT)/pytest -n 4 --dist worksteal -m "not nightly" $(PYTEST) tests/unit
 
 embedded: .venv/dev  ## Embedded tests: jobs on a real Ray and MLflow, without Docker
-	.venv/bin/pytest -m "not soak" $(PYTEST) tests/embedded
+	.venv/bin/pytest -m "not nightly" $(PYTEST) tests/embedded
 
 test: lint unit embedded  ## Lint, then unit and embedded tests; no Docker needed
 
 test-stack: .venv/dev  ## Test the containers; installs Docker if missing (Debian). KEEP=1, TESTS="file -k name", RUNNING=folder
-	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not soak" --running="$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(PYTEST) $(or $(TESTS),tests/stack)
+	$(if $(RUNNING),.venv/bin/pytest --timeout=900 -m "not nightly" --running="$(RUNNING)",tests/stack/run.sh $(if $(KEEP),--keep)) $(PYTEST) $(or $(TESTS),tests/stack)
 
 test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK=folder: also the stack that `make up` started there)
 	.venv/bin/pytest -rfE $(if $(STACK),--running="$(STACK)") tests/gpu
@@ -156,11 +155,10 @@ test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, TEAM=name: as a person of it, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TEAM),--team $(TEAM))
 
-soak: OPTIONS = --record $(if $(AGAIN),,--unpassed) -m "soak or costly or lesson" $(PYTEST)
-soak: .venv/light/ready .venv/dev  ## Run the tests that CI leaves out and that have not passed in their present state (AGAIN=1: all)
-	$(LIGHT)/pytest -n 4 $(OPTIONS) tests/unit
-	.venv/bin/pytest $(OPTIONS) tests/embedded
-	tests/stack/run.sh $(OPTIONS) tests/stack
+nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (hours)
+	$(LIGHT)/pytest -n 4 -m nightly $(PYTEST) tests/unit
+	.venv/bin/pytest -m nightly $(PYTEST) tests/embedded
+	tests/stack/run.sh -m nightly $(PYTEST) tests/stack
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
@@ -195,4 +193,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench soak tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom

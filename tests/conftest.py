@@ -5,13 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-import costly
 import pytest
 
 from mlplatform.settings import environment, job
@@ -19,46 +16,6 @@ from mlplatform.storage import fence
 
 Answer = tuple[int, str]
 Become = Callable[[int], None]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", action="store_true", help="record in passed.txt which costly tests pass")
-    parser.addoption("--unpassed", action="store_true", help="leave out what has passed in its present state")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # Not in the processes of pytest-xdist, whose reports the main process gets.
-    if config.getoption("record") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(costly.Record())
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave costly tests to `make soak`, but for those that changed and a few, if whole tiers are run."""
-    if config.getoption("unpassed"):
-        passed = [item for item in items if costly.has_passed(item)]
-        config.hook.pytest_deselected(items=passed)
-        items[:] = [item for item in items if item not in passed]
-    if not all(Path(argument).is_dir() for argument in config.args):
-        return
-    chosen = costly.choose(items, costly.state() + " ".join(config.args))
-    if chosen.left:
-        config.issue_config_time_warning(
-            pytest.PytestWarning(f"Changed costly tests that are left to `make soak`: {', '.join(chosen.left)}"), 2
-        )
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.getoption("unpassed") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        session.exitstatus = pytest.ExitCode.OK
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    report = yield
-    if item.config.getoption("record") and (entry := costly.entry(item)):
-        report.entry = asdict(entry)
-    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
 
-pytestmark = pytest.mark.costly("jobs/digits.py", "tracking", "training")
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 
-pytestmark = pytest.mark.costly("gateway/control", "local", long=True)
+pytestmark = pytest.mark.nightly
 
 EPOCHS = 60
 """Enough for the training to outlast the start of a gateway on a busy machine."""

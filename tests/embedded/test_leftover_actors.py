@@ -51,7 +51,7 @@ def head(local: LocalPlatform, reached: Settings) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.costly("gateway/control/leftovers.py")
+@pytest.mark.nightly
 def test_detached_actor_ends_with_its_job_only(reached: Settings, head: Connection, tmp_path: Path) -> None:
     (tmp_path / "hold.py").write_text(SCRIPT)
     release = tmp_path / "release"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from package_index import served, wheel
 
-pytestmark = pytest.mark.costly("images/lock.sh")
+pytestmark = pytest.mark.nightly
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -1,11 +1,15 @@
-"""A job's own package: Ray installs a wheel of ours, with pip and with uv, without a network."""
+"""A job's own package: Ray installs a wheel of ours without a network."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings
 
 SCRIPT = """
@@ -27,29 +31,18 @@ def wheel(folder: Path) -> Path:
     return file
 
 
-def test_job_installs_wheel_without_network(reached: Settings, environment: Settings, tmp_path: Path) -> None:
-    """Both forms at once: each copies the environment of this platform first, which takes most of the time."""
-    from ray.job_submission import JobSubmissionClient
-
+def test_job_installs_wheel_without_network(reached: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    file, client = wheel(tmp_path), JobSubmissionClient(reached.ray_address)
-    options = {"pip": "pip_install_options", "uv": "uv_pip_install_options"}
-    ids = {
-        form: client.submit_job(
-            entrypoint="python train.py",
-            runtime_env={
-                "working_dir": str(folder),
-                form: {"packages": [str(file)], options[form]: ["--no-index", "--no-deps"]},
-            },
-        )
-        for form in options
-    }
+    # Most of the time, Ray copies this platform's environment.
+    pip = {"packages": [str(wheel(tmp_path))], "pip_install_options": ["--no-index", "--no-deps"]}
+    command = (Path(sys.executable).parent / "ray", "job", "submit", "--no-wait", "--submission-id", "own-package")
+    options = ("--working-dir", folder, "--runtime-env-json", json.dumps({"pip": pip}), "--", "python", "train.py")
+    subprocess.run([*command, *options], env=environment() | reached.environment(), check=True)
     with Jobs(reached) as jobs:
-        for form, job_id in ids.items():
-            job = jobs.wait(job_id, timeout_s=400)
-            log = jobs.logs(job_id)
-            assert job.status == "SUCCEEDED", (form, job.message, log[-3000:])
-            assert log.count("installed for this job") == 2, "the driver and its task"
-            assert f"/runtime_resources/{form}/" in log
+        job = jobs.wait("own-package", timeout_s=400)
+        log = jobs.logs(job.id)
+        assert job.status == "SUCCEEDED", (job.message, log[-3000:])
+        assert log.count("installed for this job") == 2, "the driver and its task"
+        assert "/runtime_resources/pip/" in log

@@ -106,7 +106,7 @@ def test_stopped_job_is_listed_with_user(reached: Settings, tmp_path: Path) -> N
         assert jobs.stop(job_id) is False
 
 
-@pytest.mark.costly("local")
+@pytest.mark.nightly
 def test_ray_is_restarted_after_failure_of_its_agent(local: LocalPlatform, reached: Settings) -> None:
     raylet, agent = (
         next(process for process in processes(local) if name in command(process))
@@ -151,7 +151,7 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     LocalPlatform(tmp_path / "home").down()
 
 
-@pytest.mark.costly("local")
+@pytest.mark.nightly
 def test_ctrl_c_leaves_no_processes_or_ports(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     assert demo.stdout
     wait_for(lambda: "Submitted" in demo.stdout.readline(), "the demo to submit its job")

@@ -35,7 +35,7 @@ def the_run_of(job_id: str) -> Any:
     return run
 
 
-@pytest.mark.costly("tracking")
+@pytest.mark.nightly
 def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     from mlflow import MlflowClient, artifacts
 
@@ -73,7 +73,7 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
     assert "Parameter 'text' has 10000 characters, of which MLflow stores 6000" in log
 
 
-@pytest.mark.costly("tracking")
+@pytest.mark.nightly
 def test_torchrun_ranks_share_run_and_failure_is_recorded(tmp_path: Path, reached: Settings) -> None:
     from mlflow import artifacts
 
@@ -95,7 +95,9 @@ def test_torchrun_ranks_share_run_and_failure_is_recorded(tmp_path: Path, reache
     run = the_run_of("torchrun")
     assert run.info.status == "FAILED", "rank 0's signal hid the failure of rank 1"
     assert run.data.params == {"lr": "0.1"}
-    assert run.data.metrics == {"rank": 0.0}
+    # System metrics come every 10 s, which a slow machine needs.
+    own = {name: value for name, value in run.data.metrics.items() if not name.startswith("system/")}
+    assert own == {"rank": 0.0}
     assert "rank 1 has lost its data" in artifacts.load_text(f"{run.info.artifact_uri}/traceback-rank-1.txt")
     assert not list(tmp_path.glob("mlplatform-rank-*")), "data of the other rank was left"
 

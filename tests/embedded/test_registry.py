@@ -22,8 +22,6 @@ from mlplatform.registry import datasets, lineage, lookup, models, webhooks
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
-pytestmark = pytest.mark.costly("registry", "webhooks.py")
-
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
 import sys, mlflow, mlplatform

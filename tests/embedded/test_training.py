@@ -93,7 +93,7 @@ def test_nested_numpy_values_are_kept(trained: tuple[str, list[str]]) -> None:
     ]
 
 
-@pytest.mark.costly("training")
+@pytest.mark.nightly
 def test_checkpoints_without_score_allow_restart(local: LocalPlatform, reached: Settings) -> None:
     """Ray stores NaN, the score of these checkpoints, as null, which it cannot compare after a restart."""
     with Jobs(reached) as jobs:
@@ -158,7 +158,7 @@ def test_stopped_training_leaves_run_killed(reached: Settings, how: str) -> None
     assert run.info.status == "KILLED"
 
 
-@pytest.mark.costly("training")
+@pytest.mark.nightly
 def test_worker_that_dies_as_its_group_starts_counts_as_failure(reached: Settings) -> None:
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "dies_at_start.py"], SCRIPTS, name="dies-at-start")

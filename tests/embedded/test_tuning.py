@@ -20,7 +20,7 @@ from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
 from mlplatform.tuning.trial_runs import COMPLETED, EARLY_STOPPED, TrialRuns
 
-pytestmark = pytest.mark.costly("tuning")
+pytestmark = pytest.mark.nightly
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 EPOCHS = 6

@@ -12,7 +12,7 @@ import pytest
 from mlplatform.client.jobs import Jobs
 from mlplatform.local.platform import LocalPlatform
 
-pytestmark = pytest.mark.costly("tests/fixtures", "training", "tuning")
+pytestmark = pytest.mark.nightly
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "0.1.0"
 JOB = "search-0.1.0"

@@ -24,10 +24,10 @@ from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.warm import client
 
-pytestmark = pytest.mark.costly("compat", "warm")
+pytestmark = pytest.mark.nightly
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-ROUNDS, SOAK_ROUNDS = 3, 50
+ROUNDS = 50
 """Jobs; four processes are killed during each."""
 
 FIT = """
@@ -183,9 +183,7 @@ def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> No
     wait_for(lambda: not Path(f"/proc/{line.split()[1]}").exists(), "its driver to end", 10)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(ROUNDS), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(ROUNDS, SOAK_ROUNDS))]
-)
+@pytest.mark.parametrize("seed", range(ROUNDS))
 def test_training_survives_killed_templates_and_workers(warm: WarmPlatform, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - reproducible
     # What a cold start survives: a template does not exist there, Ray Train restarts a worker, and the gateway restarts

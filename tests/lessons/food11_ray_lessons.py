@@ -117,6 +117,5 @@ LESSONS = [
         "ASHA stops poor combinations early; every trial is a child run and a line in the table.",
         poor_trials_were_stopped,
         ("--size=32", f"--epochs={EPOCHS}", f"--trials={TRIALS}", "--at-once=2", "--memory=1"),
-        long=True,
     ),
 ]

@@ -57,14 +57,12 @@ LESSONS = [
         "Transformers' Trainer reads Ray Data, is tracked in the job's run and resumes after a worker was killed.",
         transformers_resumed,
         ["--epochs=3", "--die-at-step=12"],
-        long=True,
     ),
     Lesson(
         "frameworks/accelerate_fsdp.py",
         "Accelerate applies its configuration file on every worker, but ignores its settings for machines and ports.",
         accelerate_applied,
         ["--epochs=4", "--die-at-epoch=2"],
-        long=True,
     ),
     # Takes minutes: Ray clones the image's packages to add TensorFlow for this job.
     Lesson(
@@ -74,6 +72,5 @@ LESSONS = [
         ["--epochs=2"],
         options={"pip": ["tensorflow==2.21.0", "tf_keras==2.21.0"], "env": {"TF_USE_LEGACY_KERAS": "1"}},
         stack_only=True,
-        long=True,
     ),
 ]

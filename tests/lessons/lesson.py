@@ -107,7 +107,7 @@ class Lesson:
         status: expected final status of the job.
         options: arguments of `Jobs.submit`, such as `env` or `pip`.
         stack_only: True if it needs something that only the containers have, such as `/shared`.
-        long: True if it occupies two cores for minutes; then only `make soak` runs it.
+        always: whether CI runs it; all the others are in `make nightly`.
         prepare: preparation by the user, such as uploading a data set.
     """
 
@@ -118,7 +118,7 @@ class Lesson:
     status: str = "SUCCEEDED"
     options: dict[str, Any] = field(default_factory=dict)
     stack_only: bool = False
-    long: bool = False
+    always: bool = False
     prepare: Callable[[], None] = lambda: None
 
     @property

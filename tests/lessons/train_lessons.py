@@ -193,11 +193,13 @@ LESSONS = [
         "train/reports.py",
         "Reports have their fields, are aggregated over ranks, include TorchMetrics, and are read live in the driver.",
         reports_are_kept_as_asked,
+        always=True,
     ),
     Lesson(
         "train/callbacks.py",
         "Train and Tune write JSON, CSV and TensorBoard files as artifacts, without duplicate runs.",
         callbacks_leave_readable_files,
+        always=True,
     ),
     Lesson(
         "train/callbacks.py",

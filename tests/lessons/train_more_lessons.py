@@ -158,7 +158,6 @@ LESSONS = [
         "train/checkpoints.py",
         "Checkpoints are saved and loaded, the best are kept, a failed worker loses nothing, a run starts from any.",
         check_checkpoints,
-        long=True,
     ),
     Lesson(
         "train/checkpoints.py",
@@ -166,20 +165,17 @@ LESSONS = [
         check_no_retries,
         ["--max-failures", "0"],
         status="FAILED",
-        long=True,
     ),
     Lesson(
         "train/checkpoints.py",
         "A training survives as many failures of its workers as it may, one after another.",
         check_three_failures,
         ["--max-failures=3", "--failures=3"],
-        long=True,
     ),
     Lesson(
         "train/elastic.py",
         "A group shrinks and grows with the free resources; every completed epoch has seen each row once.",
         check_elastic,
-        long=True,
     ),
     Lesson(
         "train/elastic.py",
@@ -194,7 +190,6 @@ LESSONS = [
         check_ray_data,
         ["--times", "1.2"],
         prepare=put_measurements,
-        long=True,
     ),
     Lesson(
         "train/ray_data.py",
@@ -202,13 +197,11 @@ LESSONS = [
         check_ray_data_search,
         ["--rates", "0.01", "0.3", "--workers", "1"],
         prepare=put_measurements,
-        long=True,
     ),
     Lesson(
         "train/tune_function.py",
         "A search runs an unmodified training function, with two workers and one child run per trial.",
         check_tune_function,
-        long=True,
     ),
     Lesson(
         "train/pbt.py",

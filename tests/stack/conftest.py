@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import browser
-import costly
 import figures
 import pytest
 import stand_in
@@ -33,7 +32,6 @@ _stack: Stack | None = None
 def pytest_addoption(parser: pytest.Parser) -> None:
     stack = parser.getgroup("stack", "the stack of containers")
     stack.addoption("--running", type=Path, metavar="FOLDER", help="test the running stack of this checkout")
-    stack.addoption("--seed", help="seed of what tests draw; by default the commit, so that each draws again")
     stack.addoption("--keep", action="store_true", help=f"leave the stack running, with its files in {KEPT.name}/")
 
 
@@ -41,14 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("running", None)
     if folder and not (folder / ".env").is_file():
         raise pytest.UsageError(f"{folder} has no .env: let --running name the checkout of a running stack")
-
-
-@pytest.fixture
-def seed(pytestconfig: pytest.Config) -> str:
-    """Seed of what a test draws; printed, so that `--seed` repeats a draw."""
-    found = pytestconfig.getoption("seed") or costly.state()[:12]
-    print(f"\nseed {found}", flush=True)
-    return str(found)
 
 
 @pytest.fixture(autouse=True)

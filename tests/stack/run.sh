@@ -7,5 +7,5 @@ cd "$(dirname "$0")/../.."
 tests/stack/engine.sh
 tests/stack/bases.sh
 # 900 s, because starting the whole stack may take minutes on a busy host.
-# Later options win: `run.sh -m soak tests/stack` runs the long repetitions instead.
-exec .venv/bin/pytest --timeout=900 -m "not soak" "${@:-tests/stack}"
+# Later options win: `run.sh -m nightly tests/stack` runs the long tests instead.
+exec .venv/bin/pytest --timeout=900 -m "not nightly" "${@:-tests/stack}"

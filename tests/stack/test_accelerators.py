@@ -33,9 +33,7 @@ def test_compose_accepts_accelerator_and_layout(checkout: Stack, accelerator: st
     )
 
 
-@pytest.mark.costly(
-    "compose/workers.cuda.gpu.yaml", "compose/workers.cuda.host.yaml", "images/ray", "stack/compose_command.py"
-)
+@pytest.mark.nightly
 def test_main_job_runs_under_cuda_files_without_devices(stack: Stack) -> None:
     before = stack.ray.get("/api/version").status_code
     assert before == 200

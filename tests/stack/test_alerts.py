@@ -95,7 +95,7 @@ def reload_prometheus(stack: Stack) -> None:
     stack.execute("prometheus", "sh", "-c", "kill -HUP 1")
 
 
-@pytest.mark.costly("compose/monitoring.yaml", "docker/prometheus", "stack/alerting.py")
+@pytest.mark.nightly
 def test_mail_slack_and_webhook_get_alert_and_its_end(stack: Stack) -> None:
     password, token = secrets.token_hex(16), secrets.token_hex(16)
     address = f"http://{stack.container(RECEIVER)}:{HTTP_PORT}"

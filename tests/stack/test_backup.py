@@ -45,15 +45,6 @@ MOVED = {
 }
 """Another host, as far as the stack can tell: other names, addresses, volumes, secrets and ports."""
 
-COVERED = (
-    "compose/backup.yaml",
-    "gateway/migrations",
-    "services/backup",
-    "stack/backup.py",
-    "stack/backup_timer.py",
-    "stack/unfinished.py",
-)
-
 STEPS = 240
 """The training outlasts a backup on a slow machine; it hurries afterwards."""
 
@@ -121,7 +112,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
     }
 
 
-@pytest.mark.costly(*COVERED, long=True)
+@pytest.mark.nightly
 def test_restored_stack_has_everything_and_resumes_jobs(
     stack: Stack, jobs: Jobs, trained: Trained, people: dict[str, Person], moved: Stack, tmp_path: Path
 ) -> None:
@@ -187,7 +178,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     crash_until_healthy(moved, "backup-timer")
 
 
-@pytest.mark.soak(*COVERED)
+@pytest.mark.nightly
 def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Trained, tmp_path: Path) -> None:
     target = tmp_path / "backups"
     before = evidence(stack, trained.id)
@@ -225,8 +216,8 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
         assert set(artifact["Body"].read().decode().splitlines()) == {f"{job_id} {number:06}"}
 
 
-@pytest.mark.costly(*COVERED, long=True)
-@pytest.mark.parametrize("round_", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 20))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("round_", range(20))
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
 ) -> None:

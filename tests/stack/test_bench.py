@@ -28,18 +28,8 @@ LONG = {
 """Rows of each measurement; with --quick, the others have none."""
 
 
-@pytest.mark.parametrize(
-    "measurements", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
-)
-@pytest.mark.costly(
-    "tests/bench/bench.py",
-    "tests/bench/rows_gateway.py",
-    "tests/bench/rows_operation.py",
-    "tests/bench/rows_submission.py",
-    "tests/bench/rows_training.py",
-    "tests/bench/scripts",
-    "tests/bench/workbench.py",
-)
+@pytest.mark.parametrize("measurements", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long")])
+@pytest.mark.nightly
 def test_every_row_is_measured(stack: Stack, measurements: dict[str, set[str]]) -> None:
     results = CHECKOUT / ".bench" / "results.json"
     results.unlink(missing_ok=True)

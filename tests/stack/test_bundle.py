@@ -34,7 +34,7 @@ def trains_from(host: SecondHost, archive: Path) -> None:
     assert "Test accuracy: 0.9" in printed
 
 
-@pytest.mark.soak("stack/bundle.py", "stack/image_archive.py", "stack/unbundle.py", "compose", "platform/venv.sh")
+@pytest.mark.nightly
 def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
     checkout.set_env(COMPOSE_PROFILES=OFFLINE["COMPOSE_PROFILES"])
     archive = tmp_path / "stack.bundle"

@@ -37,7 +37,7 @@ def without_cpu_time(pids: Iterable[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.costly("compose/tracking.yaml", "mlflow_rest.py", "tracking")
+@pytest.mark.nightly
 def test_job_waits_for_busy_mlflow(stack: Stack, jobs: Jobs) -> None:
     servers = server_processes(stack)
     assert servers

@@ -111,7 +111,7 @@ def unmount_small_disk(place: Path, folder: Path) -> None:
         run("losetup", "--detach", (folder / "device").read_text())
 
 
-@pytest.mark.costly("gateway/control/disks.py", "gateway/http/disks.py", "stack/checks/disks.py")
+@pytest.mark.nightly
 def test_full_disks_are_named_and_work_continues(
     stack: Stack, small_disks: dict[str, SmallDisk], jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -163,7 +163,7 @@ def put_error(stack: Stack) -> str:
     return ""
 
 
-@pytest.mark.soak("gateway/control/disks.py", "gateway/http/disks.py", "stack/checks/disks.py")
+@pytest.mark.nightly
 def test_jobs_are_rejected_for_lack_of_space_and_accepted_again(stack: Stack) -> None:
     def submit() -> httpx.Response:
         with stack.ray as gateway:

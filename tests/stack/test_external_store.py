@@ -62,7 +62,7 @@ def external(checkout: Stack, server: tuple[str, str], tmp_path: Path) -> Iterat
 
 
 # Not in CI: compiling the server and starting a second stack take four minutes on two cores.
-@pytest.mark.soak("compose", "services/bootstrap.py", "services/object_store.py", "storage")
+@pytest.mark.nightly
 def test_main_job_succeeds_on_another_s3_server(external: Stack, tmp_path: Path) -> None:
     assert "minio" not in {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in external.containers()}
     prepared = run("docker", "logs", external.container("storage-init")).stdout

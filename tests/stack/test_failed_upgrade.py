@@ -1,12 +1,11 @@
 """`make upgrade` on the real stack: the data is kept, and a step that fails leaves the former stack healthy with it.
 
-CI draws one step; the others are in `make soak`. `tests/unit/stack/test_upgrade.py` also kills the program in each.
+`tests/unit/stack/test_upgrade.py` also kills the program in each.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from host import Stack, Trained, run, wait_for
 from mlplatform.client.jobs import Jobs
 
 NO_FAILURE = "nothing"
-"""The upgrade that succeeds, which is never drawn."""
+"""The upgrade that succeeds."""
 
 STEPS = {
     NO_FAILURE: ("never", ""),
@@ -32,8 +31,6 @@ STEPS = {
     "check": (" up .*--wait-timeout", "TRUNCATE jobs CASCADE"),
 }
 """Command after which the step fails, and what the new version has done to the gateway's database by then."""
-
-DRAW = pytest.param(None, id="drawn")
 
 # Runs a command that matches, then changes the database, and fails unless a later step has to notice the change.
 DOCKER = """\
@@ -102,16 +99,11 @@ def data(stack: Stack, job: Trained) -> dict[str, object]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("step", [DRAW, *(pytest.param(name, marks=pytest.mark.soak) for name in STEPS)])
-@pytest.mark.costly(
-    "services/ownership.py", "stack/former.py", "stack/journal.py", "stack/unfinished.py", "stack/upgrade.py"
-)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.nightly
 def test_failed_upgrade_leaves_former_stack_with_its_data(
-    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions, tmp_path: Path, seed: str, step: str | None
+    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions, tmp_path: Path, step: str
 ) -> None:
-    if step is None:
-        step = random.Random(seed).choice([name for name in STEPS if name != NO_FAILURE])  # noqa: S311 - a step
-        print(f"{step} fails", flush=True)
     pattern, sql = STEPS[step]
     mark, docker = tmp_path / "mark", tmp_path / "docker"
     mark.touch()

@@ -28,7 +28,6 @@ from host import Stack, run, wait_for
 from mlplatform.client.jobs import Jobs
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training", "images/ray/requirements.txt")
 def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:
     steps = 24
     job_id = submit(jobs, steps, 1)
@@ -41,7 +40,7 @@ def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs:
     whole_again(stack)
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> None:
     steps = 60
     job_id = submit(jobs, steps, 1)
@@ -55,7 +54,7 @@ def test_stopping_worker_requests_checkpoint_first(stack: Stack, jobs: Jobs) -> 
     whole_again(stack)
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 def test_node_lost_right_after_training_loses_nothing(stack: Stack, jobs: Jobs) -> None:
     steps = 6
     job_id = submit(jobs, steps, 0)
@@ -75,7 +74,7 @@ def test_node_lost_right_after_training_loses_nothing(stack: Stack, jobs: Jobs) 
     whole_again(stack)
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -> None:
     """The outages overlap: one starts every 5 s, and each lasts a minute."""
     steps = 90
@@ -93,7 +92,7 @@ def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -
     assert starts(jobs, job_id) == [0], "a worker was restarted"
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 def test_log_names_late_rank_and_ineffective_report_call(jobs: Jobs, stack: Stack) -> None:
     # `run_config` lets Ray Train name late ranks after 20 s.
     job_id = submit(jobs, 4, 0.2, "--late=25", "--old-api")
@@ -117,7 +116,7 @@ def little_memory(stack: Stack, limit: str) -> Iterator[None]:
             run("docker", "update", f"--memory={memory}", f"--memory-swap={2 * memory}", worker)
 
 
-@pytest.mark.costly("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -> None:
     nodes = {node["raylet"]["nodeId"] for node in stack.alive_nodes()}
     with little_memory(stack, "3g"):
@@ -130,7 +129,7 @@ def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -
     assert {node["raylet"]["nodeId"] for node in stack.alive_nodes()} == nodes, "a node was killed"
 
 
-@pytest.mark.soak("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 @pytest.mark.parametrize("service", ["mlflow", "postgres", "minio"])
 def test_one_minute_service_outage_loses_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
     steps = 40

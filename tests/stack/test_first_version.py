@@ -67,7 +67,7 @@ def digest(stack: Stack, bucket: str, key: str) -> str:
     return hashlib.sha256(stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read()).hexdigest()
 
 
-@pytest.mark.soak("stack", "services", "settings", "gateway/migrations", "compose", "images")
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_upgrade_from_first_version_keeps_everything(first: Stack) -> None:
     trained = train(first)

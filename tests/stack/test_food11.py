@@ -58,7 +58,7 @@ def given(jobs: Jobs, job_id: str) -> list[dict[str, Any]]:
     return json.loads(line.partition("Resources: ")[2])
 
 
-@pytest.mark.soak("gateway/control", "jobs/food11", "services/ray_node.py", "training")
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("food11")
 def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons: Path) -> None:
@@ -85,7 +85,7 @@ def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons
     assert table[0][1] < table[1][1]
 
 
-@pytest.mark.soak("gateway/control", "jobs/food11", "services/ray_node.py", "training")
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("food11")
 def test_training_is_restored_on_other_worker_after_stop(stack: Stack, jobs: Jobs, lessons: Path) -> None:
@@ -140,7 +140,7 @@ def installed(stack: Stack, form: str) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.soak("gateway/control", "jobs/food11", "services/ray_node.py", "training")
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("form", ["pip", "uv"])
 def test_second_job_reuses_installed_runtime_env_packages(stack: Stack, form: str) -> None:

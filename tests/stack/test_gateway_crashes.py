@@ -194,7 +194,7 @@ def check_people(stack: Stack, owners: dict[str, Person | Stack], by_job: dict[s
             assert charged == pytest.approx(sum(entry[resource] for entry in own), abs=1e-6)
 
 
-MANY = pytest.mark.soak("gateway/control", "gateway/jobs", "gateway/usage")
+MANY = pytest.mark.nightly
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ def killed_for_memory(stack: Stack, since: float) -> list[str]:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.soak)])
-@pytest.mark.costly("gateway/control", "scheduling")
+@pytest.mark.parametrize("count", [200])
+@pytest.mark.nightly
 def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int) -> None:
     tag = f"load-{time.time():.0f}"
     body = {"entrypoint": "sleep 1", "runtime_env": {}}
@@ -112,9 +112,9 @@ def long_list(stack: Stack) -> Iterator[None]:
         yield
 
 
-# The measured bound would fail on a busy CI machine, so only soak runs use it.
+# The measured bound would fail on a busy CI machine, so only `make nightly` uses it.
 @pytest.mark.usefixtures("long_list")
-@pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.soak("gateway/http", "gateway/jobs"))])
+@pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.nightly)])
 def test_listing_many_jobs_is_fast(stack: Stack, bound: float) -> None:
     seconds = []
     with stack.ray as client:
@@ -139,7 +139,7 @@ def third_worker(stack: Stack) -> Iterator[None]:
         run("docker", "rm", "--force", "--volumes", stack.container("ray-worker-2"))
 
 
-@pytest.mark.costly("gateway/control", "scheduling")
+@pytest.mark.nightly
 def test_job_waits_for_capacity_only_on_request(stack: Stack) -> None:
     body = {"entrypoint": "hostname", "entrypoint_num_gpus": 2}
     refused = stack.ray.post("/api/jobs/", json=body)

@@ -18,7 +18,7 @@ LATE_S = 5.0
 than the notice."""
 
 
-@pytest.mark.costly("gateway/control/leaving.py", "gateway/jobs/notices.py", "gateway/upstream/ray.py", "scheduling")
+@pytest.mark.nightly
 def test_plain_scripts_get_the_promised_grace(stack: Stack, team: str, people: dict[str, Person], jobs: Jobs) -> None:
     alice, bob = people["alice"], people["bob"]
     administer(stack, "teams", "set", team, "--gpus", "2")

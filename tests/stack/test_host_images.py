@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from host import Stack, wait_for
 from second_host import CPUS, second_host
-from test_hosts import COVERED, NODE, has_node, joined
+from test_hosts import NODE, has_node, joined
 from test_hosts import hub as hub
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
 
-@pytest.mark.soak(*COVERED)
+@pytest.mark.nightly
 @pytest.mark.usefixtures("hub")
 def test_host_without_images_gets_all_from_the_first(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
     (tmp_path / "name.py").write_text("import socket; print(socket.gethostname())")

@@ -26,19 +26,6 @@ from secret_search import leaks, of_services, shown_by
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
-COVERED = (
-    "compose/hosts.yaml",
-    "compose/joined",
-    "images/link",
-    "services/hub.py",
-    "services/link.py",
-    "services/wireguard.py",
-    "stack/hosts.py",
-    "stack/invitation.py",
-    "stack/joining.py",
-    "tests/stack/second_host.py",
-)
-
 # Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
 LOOK = """
 import json, pathlib, socket, boto3, mlflow, ray
@@ -150,7 +137,7 @@ def files(stack: Stack) -> Iterator[None]:
     stack.execute("ray-worker-0", "rm", "-f", "/shared/cache/second-host")
 
 
-@pytest.mark.costly(*COVERED)
+@pytest.mark.nightly
 def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, jobs: Jobs, tmp_path: Path) -> None:
     before = starts(hub)
     with second_host(hub, "platform", "link", "ray") as host:
@@ -188,7 +175,7 @@ def test_second_host_joins_without_restarts_and_leaves(hub: Stack, files: None, 
         assert "second" not in hub.make("hosts").stdout
 
 
-@pytest.mark.costly(*COVERED, long=True)
+@pytest.mark.nightly
 def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, jobs: Jobs) -> None:
     steps = 200
     # With one node here and one there, two ranks on different nodes are on both hosts.
@@ -222,7 +209,7 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
         host.make("leave")
 
 
-@pytest.mark.costly(*COVERED)
+@pytest.mark.nightly
 def test_removed_host_is_cut_off(hub: Stack) -> None:
     with second_host(hub, "platform", "link", "ray") as host:
         joined(host)
@@ -237,7 +224,7 @@ def test_removed_host_is_cut_off(hub: Stack) -> None:
         wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
 
 
-@pytest.mark.costly(*COVERED, long=True)
+@pytest.mark.nightly
 def test_joined_host_returns_after_restart_of_first_engine(hub: Stack, jobs: Jobs, tmp_path: Path) -> None:
     """As when the first host reboots: all its containers stop, and start again."""
     (tmp_path / "name.py").write_text("import socket; print(socket.gethostname())")

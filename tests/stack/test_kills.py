@@ -51,7 +51,7 @@ def lines(jobs: Jobs, job_id: str) -> int:
     return len(jobs.logs(job_id).splitlines())
 
 
-@pytest.mark.soak("gateway/control", "services/ray_node.py", "training")
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_trainings_survive_random_kills(stack: Stack, jobs: Jobs, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - reproducible

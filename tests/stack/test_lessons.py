@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from catalogue import each, record, started
+from catalogue import each, started
 from host import Stack
 from lesson import SECONDS, Left, Lesson, reading
 
@@ -28,9 +28,6 @@ def runs(running: Stack, food11: None, request: pytest.FixtureRequest) -> Iterat
         yield futures
 
 
-@pytest.mark.lesson
-@each(share=2, place="stack", can_run=lambda lesson: True, own=lambda lesson: lesson.stack_only)
-def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]], pytestconfig: pytest.Config) -> None:
+@each(stack=True)
+def test_lesson_keeps_its_promises(lesson: Lesson, runs: dict[str, Future[Left]]) -> None:
     lesson.judge(runs[lesson.name].result(SECONDS))
-    if lesson.stack_only:
-        record(lesson, pytestconfig)

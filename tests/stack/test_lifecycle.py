@@ -28,7 +28,7 @@ def test_worker_leaves_on_stop_and_rejoins_on_start(stack: Stack) -> None:
     wait_for(stack.whole, "the worker to be back")
 
 
-@pytest.mark.costly("compose")
+@pytest.mark.nightly
 def test_crashed_services_come_back_by_themselves(stack: Stack) -> None:
     """All services that run at the same time, except those that test_losses.py crashes."""
 
@@ -51,7 +51,7 @@ def test_crashed_services_come_back_by_themselves(stack: Stack) -> None:
     whole_again(stack)
 
 
-@pytest.mark.costly("compose")
+@pytest.mark.nightly
 def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
     secret = stack.root / "secrets" / "postgres_password"
     known = secret.read_text()
@@ -70,7 +70,7 @@ def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
 
 
 # This starts the stack three times; in CI, test_losses.py tests that data survives `down` and `up`.
-@pytest.mark.soak("compose")
+@pytest.mark.nightly
 def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Trained) -> None:
     stack.make("down")
     assert not stack.containers()
@@ -97,7 +97,7 @@ def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Train
     still_there(stack, trained.id)
 
 
-@pytest.mark.costly("compose")
+@pytest.mark.nightly
 def test_stack_recovers_from_docker_restart(stack: Stack, trained: Trained) -> None:
     started = time.monotonic()
     run(str(stack.root / "tests/stack/engine.sh"), "restart")

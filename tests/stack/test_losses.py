@@ -46,7 +46,7 @@ def listed(stack: Stack, job_id: str) -> dict[str, str]:
     return entry
 
 
-@pytest.mark.costly("gateway/control", "training")
+@pytest.mark.nightly
 def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) -> None:
     steps = 150
     job_id = submit(jobs, steps, 1)
@@ -70,7 +70,6 @@ def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) ->
     whole_again(stack)
 
 
-@pytest.mark.costly("gateway/control", "training", "images/ray/requirements.txt")
 def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs) -> None:
     steps = 70
     job_id = submit(jobs, steps, 1)
@@ -110,7 +109,7 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
     assert {int(report["step"]) for report in seen} == set(range(steps)), "a follower of the log missed an attempt"
 
 
-@pytest.mark.costly("gateway/control", "training")
+@pytest.mark.nightly
 def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> None:
     steps = 60
     job_id = submit(jobs, steps, 1)
@@ -133,7 +132,7 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     assert listed(stack, job_id)["status"] == "SUCCEEDED"
 
 
-@pytest.mark.costly("gateway/control", "training")
+@pytest.mark.nightly
 def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> None:
     failing = jobs.submit("echo before; echo why >&2; exit 3", "jobs", name="failing")
     stopped = jobs.submit("sleep 600", "jobs", name="stopped")
@@ -152,7 +151,7 @@ def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> Non
     assert len(attempts(stack, stopped)) == 1
 
 
-@pytest.mark.costly("gateway/control", "training")
+@pytest.mark.nightly
 def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
     code = "import mlflow, os; mlflow.start_run(); mlflow.start_run(nested=True); os.kill(os.getpid(), 9)"
     job_id = jobs.submit(["python", "-c", code], "jobs", name="killed")
@@ -168,7 +167,7 @@ def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
         assert "exit code" in tags["mlplatform.end_reason"]
 
 
-@pytest.mark.soak("gateway/control", "training")
+@pytest.mark.nightly
 def test_recovery_time_is_bounded(stack: Stack, jobs: Jobs) -> None:
     """Medians of five on two cores: 45 s if a node is left, 90 s if Ray has to restart."""
     for what, bound in (("driver", 45), ("ray", 90)):

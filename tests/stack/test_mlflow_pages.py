@@ -16,15 +16,6 @@ from host import ENV, Stack, Trained, wait_for
 
 from mlplatform.credentials import read_mlflow_account
 
-pytestmark = pytest.mark.costly(
-    "docker/mlflow",
-    # The version of MLflow, whose pages these are.
-    "images/platform/requirements.txt",
-    "services/mlflow_app.py",
-    "services/mlflow_first_visit.js",
-    "services/mlflow_pages.py",
-)
-
 TWO_RUNS = """
 import mlflow, sys
 
@@ -131,6 +122,7 @@ def test_first_visit_opens_on_runs_and_charts(mlflow: MlflowPages, experiment: E
     mlflow.picture("runs")
 
 
+@pytest.mark.nightly
 def test_all_runs_are_charted_and_can_be_hidden(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     mlflow.page.press("document.querySelector('input[value=CHART]').closest('label')")
@@ -144,6 +136,7 @@ def test_all_runs_are_charted_and_can_be_hidden(mlflow: MlflowPages, experiment:
     mlflow.picture("hidden-run")
 
 
+@pytest.mark.nightly
 def test_choice_of_genai_pages_is_kept(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     mlflow.page.press_text("GenAI")
@@ -172,6 +165,7 @@ def test_printed_links_open_runs_created_by_person(
     assert job in trained.log
 
 
+@pytest.mark.nightly
 def test_run_fills_while_it_trains(stack: Stack, mlflow: MlflowPages, experiment: Experiment) -> None:
     with stack.mlflow as client:
         begin = {"experiment_id": experiment.id, "run_name": "open", "start_time": time.time_ns() // 1_000_000}
@@ -200,6 +194,7 @@ def test_run_fills_while_it_trains(stack: Stack, mlflow: MlflowPages, experiment
             client.post("/runs/delete", json={"run_id": run_id}).raise_for_status()
 
 
+@pytest.mark.nightly
 def test_system_metrics_have_page_of_their_own(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}/runs/{experiment.run('rate-0.1')}", "About this run")
     mlflow.page.press_text("System metrics")
@@ -208,6 +203,7 @@ def test_system_metrics_have_page_of_their_own(mlflow: MlflowPages, experiment: 
     mlflow.picture("system-metrics")
 
 
+@pytest.mark.nightly
 def test_description_is_edited_and_shown_as_column(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}/runs/{experiment.run('rate-0.1')}", "No description")
     mlflow.page.click("[aria-label='Edit description']")
@@ -223,6 +219,7 @@ def test_description_is_edited_and_shown_as_column(mlflow: MlflowPages, experime
     mlflow.picture("description")
 
 
+@pytest.mark.nightly
 def test_comparison_marks_changed_parameter(mlflow: MlflowPages, experiment: Experiment) -> None:
     mlflow.open(f"experiments/{experiment.id}", "2 matching runs")
     for name in experiment.runs:
@@ -246,6 +243,7 @@ def test_comparison_marks_changed_parameter(mlflow: MlflowPages, experiment: Exp
     mlflow.picture("comparison")
 
 
+@pytest.mark.nightly
 def test_logged_model_shows_details_and_is_registered(
     stack: Stack, mlflow: MlflowPages, experiment: Experiment
 ) -> None:

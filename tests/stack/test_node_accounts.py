@@ -11,9 +11,7 @@ from persons import Person, submit
 
 from mlplatform.client.jobs import Jobs
 
-pytestmark = pytest.mark.costly(
-    "compose/base.yaml", "compose/store.yaml", "compose/tracking.yaml", "gateway/control/attempt_tokens.py"
-)
+pytestmark = pytest.mark.nightly
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 

@@ -84,7 +84,7 @@ def interrupt(terminal: Terminal) -> None:
         terminal.shown_until(killed)
 
 
-@pytest.mark.costly("jobs/notebooks", "images/notebook")
+@pytest.mark.nightly
 def test_ctrl_c_kills_run_and_next_run_finishes(stack: Stack, food11: None, terminal: Terminal) -> None:
     # Otherwise MLflow imports torch again to infer the model's requirements.
     train = "MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT=1 python food11/tracked.py --size 32 --epochs"
@@ -245,7 +245,7 @@ def test_notebooks_are_stored_without_outputs(notebook: Path) -> None:
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
 
 
-@pytest.mark.costly("jobs/notebooks", "images/notebook")
+@pytest.mark.nightly
 def test_mlflow_notebook_deploys_best_run_with_model(stack: Stack, food11: None) -> None:
     """Any lesson's run may be the best one, also a run whose network the lesson defines or that logged no model."""
     train = "python lightning_food.py --autolog --devices 1 --epochs 1 --size 32"

@@ -190,7 +190,7 @@ def test_share_precedes_earlier_borrower_and_everybody_sees_why(
         administer(stack, "teams", "set", team, "--gpus", "0")
 
 
-@pytest.mark.costly("gateway/control/leaving.py", "gateway/jobs/notices.py", "training/leaving.py", "scheduling")
+@pytest.mark.nightly
 def test_borrower_saves_yields_and_continues_in_its_run(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
 ) -> None:

@@ -18,9 +18,7 @@ from host import CHECKOUT, Stack, wait_for
 from minio_keys import administers_nothing
 from persons import Person, administer, log_in
 
-pytestmark = pytest.mark.costly(
-    "gateway/control/person_keys.py", "gateway/control/key_rights.py", "client/s3_profile.py", "services/bootstrap.py"
-)
+pytestmark = pytest.mark.nightly
 
 SCRIPT = CHECKOUT / "tests/scripts/tries_with_profile.py"
 

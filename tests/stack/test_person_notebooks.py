@@ -19,9 +19,7 @@ from test_security import CLOSED, refuses
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack import notebook_file
 
-pytestmark = pytest.mark.costly(
-    "stack/notebooks.py", "stack/notebook_file.py", "services/notebook.py", "compose/base.yaml", "images/notebook"
-)
+pytestmark = pytest.mark.nightly
 
 USED = {("gateway", 8265), ("mlflow", 8000), ("minio", 9000)}
 

@@ -31,7 +31,7 @@ from websockets.sync.client import connect
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.stack import entrance
 
-pytestmark = pytest.mark.costly("compose/proxy.yaml", "docker/proxy", "images/proxy", "stack/entrance.py")
+pytestmark = pytest.mark.nightly
 
 ADDRESS = "127.0.0.2"
 
@@ -202,7 +202,6 @@ def test_large_upload_passes_in_parts(proxied: Stack, tmp_path: Path) -> None:
     upload(proxied, 200, tmp_path)
 
 
-@pytest.mark.soak
 def test_upload_of_five_gigabytes_passes(proxied: Stack, tmp_path: Path) -> None:
     upload(proxied, 5 << 10, tmp_path)
 
@@ -366,7 +365,6 @@ def test_jupyterlab_runs_terminal_through_tls(proxied: Stack, tls_page: Page) ->
     )
 
 
-@pytest.mark.soak
 def test_entrance_crashes_idle_and_under_a_job_without_loss(proxied: Stack, tmp_path: Path) -> None:
     url, trusted = f"{address(proxied, 'gateway')}/platform/health", authority(proxied)
     crash_until_healthy(proxied, "proxy")

@@ -92,7 +92,7 @@ def exists(stack: Stack, run_id: str) -> bool:
 
 
 @pytest.mark.usefixtures("keeps_seconds")
-@pytest.mark.costly("gateway/control/retention.py", "stack/old_images.py", "stack/prune.py")
+@pytest.mark.nightly
 def test_prune_removes_what_it_lists_and_nothing_needed(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
     submitted = []
     for seconds in (0, 600):

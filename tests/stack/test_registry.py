@@ -12,7 +12,7 @@ from host import CHECKOUT, Stack, Trained, run, wait_for
 
 from mlplatform.settings.environment import environment
 
-pytestmark = pytest.mark.costly("registry", "webhooks.py")
+pytestmark = pytest.mark.nightly
 
 SCRIPTS = CHECKOUT / "tests" / "scripts"
 FOLDER = "/tmp/receiver"

@@ -13,7 +13,7 @@ from host import CHECKOUT, Stack, run
 TESTS = "tests/unit/services/test_backup_repository.py"
 
 
-@pytest.mark.costly("services/backup", TESTS)
+@pytest.mark.nightly
 def test_restic_of_image_keeps_and_restores_backups(checkout: Stack, tmp_path: Path) -> None:
     container = run("docker", "create", f"mlplatform-platform:{checkout.settings.version}").stdout.strip()
     try:

@@ -30,8 +30,6 @@ from mlplatform.stack.secrets_folder import FILES
 STEPS, PAUSE = 300, 1.0
 """The training lasts longer than a rotation; it hurries afterwards."""
 
-COVERED = ("services/rotation.py", "stack/rotation.py", "stack/rotation_files.py", "stack/unfinished.py")
-
 ROLES = ("mlflow", "gateway", "backup")
 
 REFUSED = ("InvalidAccessKeyId", "SignatureDoesNotMatch")
@@ -171,7 +169,7 @@ def secrets_of_before(stack: Stack, tmp_path: Path) -> Secrets:
     return copied(stack, tmp_path / "before")
 
 
-@pytest.mark.costly(*COVERED)
+@pytest.mark.nightly
 def test_training_continues_while_all_secrets_change(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:
@@ -224,7 +222,7 @@ def test_training_continues_while_all_secrets_change(
     assert jobs.wait(job, timeout_s=240).status == "SUCCEEDED", jobs.logs(job)[-3000:]
 
 
-@pytest.mark.soak(*COVERED)
+@pytest.mark.nightly
 def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -> None:
     former = {path: stack.secret(name) for path, name in TOKENS.items()}
     job = submit(jobs, STEPS, PAUSE)
@@ -239,7 +237,7 @@ def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -
     wait_for(stack.whole, "the stack to be healthy")
 
 
-@pytest.mark.soak(*COVERED)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "line", ["stopping for new secrets", "MLflow: accounts have", "wrote", "MinIO: the root account"]
 )

@@ -83,7 +83,7 @@ def test_shared_token_stores_no_secret(stack: Stack) -> None:
         administer(stack, "secrets", "list")
 
 
-@pytest.mark.costly("services/people_secrets.py", "services/rotation.py", "stack/rotation.py")
+@pytest.mark.nightly
 def test_secret_stays_readable_with_rotated_key(
     stack: Stack, people: dict[str, Person], value: str, jobs: Jobs
 ) -> None:

@@ -74,7 +74,7 @@ def test_array_runs_a_few_jobs_at_a_time(people: dict[str, Person], jobs: Jobs) 
     assert "4 SUCCEEDED" in line
 
 
-@pytest.mark.costly("gateway/control", "gateway/jobs", "training", "scheduling", "tracking")
+@pytest.mark.nightly
 def test_job_at_its_limit_is_resumed_in_its_run(
     stack: Stack, people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:
@@ -102,7 +102,7 @@ def test_job_at_its_limit_is_resumed_in_its_run(
     assert "mlplatform.end_reason" not in {tag["key"] for tag in found["data"]["tags"]}
 
 
-@pytest.mark.costly("scheduling", "gateway/control/queueing.py", "gateway/control/starting.py")
+@pytest.mark.nightly
 def test_job_as_large_as_the_cluster_is_not_overtaken_forever(
     people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:
@@ -155,9 +155,7 @@ def measured_gpu(stack: Stack) -> Iterator[Callable[[int, int], None]]:
         kept.unlink()
 
 
-@pytest.mark.costly(
-    "gateway/control/gpus.py", "gateway/jobs/gpu_use.py", "scheduling/gpu_jobs.py", "scheduling/utilisation.py"
-)
+@pytest.mark.nightly
 def test_idle_gpu_is_reclaimed_and_excess_memory_ends_a_job(
     stack: Stack,
     people: dict[str, Person],

@@ -57,7 +57,7 @@ def pushed(registry: str, tmp_path: Path) -> Iterator[str]:
     run("docker", "image", "rm", "--force", identity, check=False)
 
 
-@pytest.mark.costly("stack/image_lock.py")
+@pytest.mark.nightly
 def test_lock_has_digest_that_registry_serves(pushed: str, registry: str) -> None:
     (pulled,) = json.loads(run("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", pushed).stdout)
     assert image_lock.seen_digest(pushed) == pulled.removeprefix(f"{registry}/service")
@@ -65,7 +65,7 @@ def test_lock_has_digest_that_registry_serves(pushed: str, registry: str) -> Non
     assert image_lock.seen_digest("127.0.0.1:1/service:1.0") == ""
 
 
-@pytest.mark.costly("stack/image_lock.py")
+@pytest.mark.nightly
 def test_compose_starts_and_builds_from_locked_digests(pushed: str, tmp_path: Path) -> None:
     shutil.copytree(CHECKOUT / "compose", tmp_path / "compose")
     shutil.copytree(CHECKOUT / "images", tmp_path / "images")
@@ -122,7 +122,7 @@ def test_cyclonedx_file_lists_packages_of_debian_and_python(checkout: Stack) -> 
     assert {name for name in debian if f"deb/debian/{name}" not in parts} == set()
 
 
-@pytest.mark.soak("images", "stack/sbom.py")
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "part"),
     [

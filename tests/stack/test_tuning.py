@@ -13,7 +13,7 @@ from host import Stack, Trained, wait_for
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
 
-pytestmark = pytest.mark.costly("jobs/tune_digits.py", "tuning")
+pytestmark = pytest.mark.nightly
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRIALS = 8
@@ -90,7 +90,6 @@ def test_checkpoints_are_stored_in_trial_folders(stack: Stack, tuned: Trained, c
         assert any(f"/tune/{trial_id}/checkpoint_" in key for key in keys), trial_id
 
 
-@pytest.mark.soak
 def test_resumed_search_skips_finished_trials(stack: Stack) -> None:
     folder = f"/shared/{uuid.uuid4().hex}"
     stack.execute("notebook", "mkdir", folder)

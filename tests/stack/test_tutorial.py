@@ -79,14 +79,14 @@ def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
     "branch",
     [
         "main",
-        pytest.param("mlflow", marks=pytest.mark.soak),
-        pytest.param("lightning", marks=pytest.mark.soak),
-        pytest.param("ray", marks=pytest.mark.soak),
-        pytest.param("fault_tolerance", marks=pytest.mark.soak),
-        pytest.param("tune", marks=pytest.mark.soak),
+        "mlflow",
+        "lightning",
+        "ray",
+        "fault_tolerance",
+        "tune",
     ],
 )
-@pytest.mark.costly("tests/tutorial")
+@pytest.mark.nightly
 def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
     code, printed = typed(stack, repository, branch)
     print(printed[-2000:])
@@ -106,7 +106,7 @@ def unmodified(stack: Stack, food11: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 5))])
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(1, 5))])
 def test_unmodified_script_resumes_after_stop_of_its_drivers_worker(
     stack: Stack, jobs: Jobs, unmodified: Path, number: int
 ) -> None:

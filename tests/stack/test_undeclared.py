@@ -12,13 +12,7 @@ from mlplatform.client.jobs import Jobs
 GRACE_S = int(ENV["GRACE_SECONDS"])
 
 
-@pytest.mark.costly(
-    "gateway/control/charging.py",
-    "gateway/control/placements.py",
-    "gateway/control/queueing.py",
-    "gateway/jobs/charges.py",
-    "scheduling/utilisation.py",
-)
+@pytest.mark.nightly
 def test_undeclared_gpus_are_charged_and_return_to_their_team(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
 ) -> None:

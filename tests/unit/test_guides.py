@@ -1,156 +1,123 @@
-"""The table of the guides' features: complete, current, and naming only tests, lessons and sentences that exist."""
+"""guides.toml has an entry per feature of the guides, and what the entries name exists."""
 
 from __future__ import annotations
 
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import guides
 import pytest
 
-TOTAL = 175
+TESTS = Path(__file__).parents[1]
+KEYS = {"feature", "shown_by", "answered_in", "sentence", "gpu", "not_run", "in_part", "open"}
+
+ENTRIES: dict[str, Any] = tomllib.loads((TESTS / "guides.toml").read_text())
+GUIDES, PASSED_ON_GPU = ENTRIES.pop("guides"), ENTRIES.pop("passed_on_gpu")
 
 
-@pytest.fixture
-def tests_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in place of tests/."""
-    monkeypatch.setattr(guides, "TESTS", tmp_path)
-    monkeypatch.setattr(guides, "CHECKOUT", tmp_path)
-    return tmp_path
+class UnknownReferenceError(Exception):
+    """An entry names a test, lesson or sentence that does not exist, or nothing at all."""
+
+
+def check(entry: dict[str, Any], tests: Path = TESTS) -> None:
+    """Check an entry of guides.toml.
+
+    Raises:
+        UnknownReferenceError: with what it names in vain.
+    """
+    if unknown := entry.keys() - KEYS:
+        raise UnknownReferenceError(f"unknown key {', '.join(sorted(unknown))}")
+    if not entry.keys() & {"shown_by", "answered_in", "gpu", "open"}:
+        raise UnknownReferenceError("it has no test, no answer, no gpu and is not open")
+    for reference in (*entry.get("shown_by", ()), *entry.get("gpu", ())):
+        find(reference, tests)
+    if "answered_in" in entry:
+        # Unwrapped: also from comments.
+        text = " ".join(re.sub(r"\n\s*#? ?", " ", (tests.parent / entry["answered_in"]).read_text()).split())
+        if not entry.get("sentence") or entry["sentence"] not in text:
+            raise UnknownReferenceError(f"{entry['answered_in']} lacks the sentence: {entry.get('sentence')!r}")
+
+
+def find(reference: str, tests: Path) -> None:
+    """Find the test FILE::TEST or FILE::TEST[CASE], or the lesson lessons/FILE::CHECK, in the source of the tests."""
+    file, _, name = reference.partition("::")
+    if not (tests / file).is_file():
+        raise UnknownReferenceError(f"{reference}: tests/{file} does not exist")
+    tree = ast.parse((tests / file).read_text())
+    if file.startswith("lessons/"):
+        if name not in {node.id for entry in lessons(tree) for node in ast.walk(entry) if isinstance(node, ast.Name)}:
+            raise UnknownReferenceError(f"{reference}: none of its LESSONS has the check {name}")
+        return
+    name, _, case = name.removesuffix("]").partition("[")
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    if not found:
+        raise UnknownReferenceError(f"{reference}: tests/{file} has no test {name}")
+    constants = {str(node.value) for each in found[0].decorator_list for node in ast.walk(each) if is_constant(node)}
+    if case and case not in constants:
+        raise UnknownReferenceError(f"{name} has no case {case!r} that its decorator writes out")
+
+
+def is_constant(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant)
+
+
+def lessons(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the lists LESSONS of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LESSONS":
+            yield node.value
 
 
 def test_every_feature_has_one_entry() -> None:
-    numbers, features = guides.load()
-    expected = [f"{guide}-{number:02}" for guide, of in numbers.items() for number in range(1, of["features"] + 1)]
-    assert [feature.name for feature in features] == sorted(expected)
-    assert len(features) == TOTAL
+    expected = [f"{guide}-{number:02}" for guide, of in GUIDES.items() for number in range(1, of["features"] + 1)]
+    assert sorted(ENTRIES) == sorted(expected)
+    assert len(expected) == 175
 
 
-def test_every_named_test_and_sentence_exists() -> None:
-    problems = []
-    for feature in guides.load()[1]:
-        try:
-            guides.row(feature)
-        except guides.UnknownReferenceError as error:
-            problems.append(str(error))
-    assert problems == []
-
-
-def test_table_is_current() -> None:
-    readme = (guides.TESTS / "README.md").read_text()
-    assert guides.written(readme) == readme, "tests/README.md is outdated: run `make format`"
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_what_an_entry_names_exists(name: str) -> None:
+    check(ENTRIES[name])
 
 
 def test_feature_is_open_only_for_lack_of_hardware() -> None:
-    opened = [feature.name for feature in guides.load()[1] if feature.state in (guides.OPEN, guides.OPEN_ON_GPU)]
-    assert opened == ["003-77"]
+    assert [name for name, entry in ENTRIES.items() if "open" in entry or entry.get("gpu") == []] == ["003-77"]
 
 
 def test_features_without_passed_gpu_test_say_so() -> None:
-    passed = guides.passed_on_gpu()
-    for reference in passed:
-        guides.proof(reference)
-    expected = [each.name for each in guides.load()[1] if not set(each.gpu or ()) <= set(passed)]
-    assert [each.name for each in guides.load()[1] if each.not_run] == expected
-
-
-def test_gpu_test_that_has_not_run_leaves_feature_open(tests_folder: Path) -> None:
-    write(tests_folder / "stack/test_a.py", "def test_plain(): pass\n")
-    write(tests_folder / "gpu/test_b.py", "def test_device(): pass\n")
-    entry = {"feature": "It works.", "shown_by": ["stack/test_a.py::test_plain"], "gpu": ["gpu/test_b.py::test_device"]}
-    ran = guides.Feature.parse("000-01", entry)
-    waits = guides.Feature.parse("000-01", {**entry, "not_run": "two GPUs"})
-    assert (ran.state, waits.state) == (guides.GPU, guides.NOT_RUN)
-    assert "**open**" not in guides.row(ran)
-    assert "<br>**open**: not run yet, needs two GPUs |" in guides.row(waits)
-
-
-def test_feature_is_as_frequent_as_its_least_frequent_test(tests_folder: Path) -> None:
-    write(tests_folder / "stack/test_a.py", "def test_a(): pass\n@pytest.mark.soak\ndef test_b(): pass\n")
-    both = ["stack/test_a.py::test_a", "stack/test_a.py::test_b"]
-    feature = guides.Feature.parse("000-01", {"feature": "It works.", "shown_by": both})
-    assert feature.state == guides.SOAK
-    lacking = guides.Feature.parse("000-01", {"feature": "It works.", "shown_by": both[:1], "in_part": "not twice"})
-    assert lacking.state == guides.IN_PART
-    assert "**in part**: not twice" in guides.row(lacking)
+    for reference in PASSED_ON_GPU:
+        find(reference, TESTS)
+    expected = [name for name, entry in ENTRIES.items() if not set(entry.get("gpu", ())) <= set(PASSED_ON_GPU)]
+    assert [name for name, entry in ENTRIES.items() if "not_run" in entry] == expected
 
 
 @pytest.mark.parametrize(
-    ("reference", "often"),
+    ("entry", "problem"),
     [
-        ("stack/test_a.py::test_plain", guides.EVERY_RUN),
-        ("stack/test_a.py::test_long", guides.SOAK),
-        ("stack/test_a.py::test_cases", guides.EVERY_RUN),
-        ("stack/test_a.py::test_cases[one]", guides.EVERY_RUN),
-        ("stack/test_a.py::test_cases[two]", guides.SOAK),
-        ("stack/test_soak.py::test_all", guides.SOAK),
-        ("stack/test_costly.py::test_one", guides.COSTLY),
-        ("stack/test_costly.py::test_two", guides.SOAK),
-        ("stack/test_a.py::test_rare", guides.LONG_COSTLY),
-        ("gpu/test_b.py::test_device", guides.GPU),
-        ("lessons/c.py::short", guides.LESSON),
-        ("lessons/c.py::slow", guides.LONG_LESSON),
-        ("lessons/c.py::made", guides.LESSON),
+        ({"shown_by": ["stack/test_none.py::test_a"]}, "tests/stack/test_none.py does not exist"),
+        ({"shown_by": ["stack/test_a.py::test_b"]}, "tests/stack/test_a.py has no test test_b"),
+        ({"gpu": ["stack/test_a.py::test_a[three]"]}, "test_a has no case 'three'"),
+        ({"shown_by": ["lessons/c.py::gone"]}, "none of its LESSONS has the check gone"),
+        ({"answered_in": "README.md", "sentence": "Built here."}, r"README\.md lacks the sentence"),
+        ({}, "no test, no answer"),
+        ({"shown": ["x"]}, "unknown key shown"),
     ],
 )
-def test_frequency_is_read_from_source(tests_folder: Path, reference: str, often: str) -> None:
-    write(
-        tests_folder / "stack/test_a.py",
-        "def test_plain(): pass\n"
-        "@pytest.mark.timeout(9)\n@pytest.mark.soak\ndef test_long(): pass\n"
-        '@pytest.mark.parametrize("a", ["one", pytest.param("two", marks=pytest.mark.soak)])\n'
-        "def test_cases(a): pass\n"
-        '@pytest.mark.costly("a.py", long=True)\ndef test_rare(): pass\n',
-    )
-    write(tests_folder / "stack/test_soak.py", "pytestmark = pytest.mark.soak\ndef test_all(): pass\n")
-    write(
-        tests_folder / "stack/test_costly.py",
-        'pytestmark = pytest.mark.costly("a.py")\ndef test_one(): pass\n@pytest.mark.soak\ndef test_two(): pass\n',
-    )
-    write(tests_folder / "gpu/test_b.py", "def test_device(): pass\n")
-    write(
-        tests_folder / "lessons/c.py",
-        'def lesson(which, check):\n    return Lesson("made/m.py", "Promise.", check)\n'
-        'LESSONS = [Lesson("a/s.py", "Promise.", short), Lesson("a/l.py", "Promise.", slow, long=True),'
-        ' lesson("x", made)]\n',
-    )
-    found = guides.proof(reference)
-    assert (found.often, found.tier) == (
-        often,
-        {"lessons": "lesson"}.get(reference.split("/")[0], reference.split("/")[0]),
-    )
-
-
-@pytest.mark.parametrize(
-    ("reference", "problem"),
-    [
-        ("stack/test_none.py::test_a", "tests/stack/test_none.py does not exist"),
-        ("stack/test_a.py::test_b", "tests/stack/test_a.py has no test test_b"),
-        ("stack/test_a.py::test_a[three]", "test_a has no case 'three'"),
-        ("lessons/c.py::gone", "none of its LESSONS has the check gone"),
-    ],
-)
-def test_unknown_reference_is_named(tests_folder: Path, reference: str, problem: str) -> None:
-    write(tests_folder / "stack/test_a.py", "def test_a(): pass\n")
-    write(tests_folder / "lessons/c.py", "LESSONS = []\n")
-    with pytest.raises(guides.UnknownReferenceError, match=problem):
-        guides.proof(reference)
-
-
-def test_answer_must_be_in_its_file(tests_folder: Path) -> None:
-    write(tests_folder / "README.md", "Not built\nhere: use the other.\n")
-    answered = {"feature": "It is built.", "answered_in": "README.md"}
-    found = guides.Feature.parse("000-01", {**answered, "sentence": "Not built here: use the other."})
-    assert 'README.md): "Not built here: use the other."' in guides.row(found)
-    with pytest.raises(guides.UnknownReferenceError, match=r"README\.md lacks the sentence"):
-        guides.row(guides.Feature.parse("000-01", {**answered, "sentence": "Built here."}))
-
-
-@pytest.mark.parametrize("entry", [{}, {"shown": ["x"]}])
-def test_entry_that_settles_nothing_is_rejected(entry: dict[str, list[str]]) -> None:
-    with pytest.raises(guides.UnknownReferenceError, match="000-01"):
-        guides.row(guides.Feature.parse("000-01", {"feature": "It works.", **entry}))
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+def test_name_of_nothing_is_reported(entry: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    for path, text in (
+        (
+            tests / "stack/test_a.py",
+            '@pytest.mark.parametrize("a", ["one", pytest.param("two")])\ndef test_a(a): pass\n',
+        ),
+        (tests / "lessons/c.py", "LESSONS = [Lesson('a.py', check)]\n"),
+        (tmp_path / "README.md", "Not built\nhere: use the other.\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    check({"shown_by": ["stack/test_a.py::test_a[two]", "lessons/c.py::check"]}, tests)
+    check({"answered_in": "README.md", "sentence": "Not built here: use the other."}, tests)
+    with pytest.raises(UnknownReferenceError, match=problem):
+        check(entry, tests)

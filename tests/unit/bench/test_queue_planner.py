@@ -9,7 +9,7 @@ from workload import generated
 
 from mlplatform.scheduling.queue import Rules, Start
 
-LONG = pytest.mark.soak("scheduling", "tests/bench/simulator")
+LONG = pytest.mark.nightly
 SEEDS = [1, *(pytest.param(seed, marks=LONG) for seed in range(2, 8))]
 
 

@@ -9,7 +9,7 @@ from mlplatform.scheduling.queue import Rules
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.soak("scheduling", "tests/bench/simulator")
+@pytest.mark.nightly
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_planner_reaches_its_targets_on_sample(sample: int) -> None:
     rules = Rules()

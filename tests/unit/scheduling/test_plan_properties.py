@@ -91,7 +91,7 @@ def test_invariants_hold_over_ten_thousand_steps() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "number", [*range(20), *(pytest.param(number, marks=pytest.mark.soak("scheduling")) for number in range(20, 300))]
+    "number", [*range(20), *(pytest.param(number, marks=pytest.mark.nightly) for number in range(20, 300))]
 )
 def test_invariants_hold_in_crowded_queue(number: int) -> None:
     crowd = Crowd(number)
@@ -99,7 +99,7 @@ def test_invariants_hold_in_crowded_queue(number: int) -> None:
         crowd.step()
 
 
-@pytest.mark.soak("scheduling")
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(1, 101))
 def test_invariants_hold_over_a_million_steps(number: int) -> None:

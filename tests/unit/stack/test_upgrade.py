@@ -22,8 +22,6 @@ from mlplatform.stack.env import filled
 
 CHECKOUT = Path(__file__).parents[3]
 
-COVERED = ("stack/former.py", "stack/journal.py", "stack/upgrade.py")
-
 MAKEFILE = """\
 build:
 	@sed -i 's/^MLPLATFORM_VERSION=.*/MLPLATFORM_VERSION={version}/' .env
@@ -59,7 +57,7 @@ STEPS = {
 
 def drawn(cases: Iterable[str], *few: str) -> list[Any]:
     """Cases of which CI tests a few, because each takes seconds."""
-    return [pytest.param(case, marks=[] if case in few else pytest.mark.soak(*COVERED)) for case in cases]
+    return [pytest.param(case, marks=[] if case in few else pytest.mark.nightly) for case in cases]
 
 
 class Host:

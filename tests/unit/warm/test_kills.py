@@ -20,7 +20,7 @@ from warm import Warm, start_template, until
 
 from mlplatform.warm.exits import exit_status
 
-ROUNDS, SOAK_ROUNDS = 10, 200
+ROUNDS, MANY_ROUNDS = 10, 200
 PROGRAMS = 6
 REMAINING_SECONDS = 10
 
@@ -198,7 +198,7 @@ def ends() -> int:
 
 @pytest.mark.parametrize(
     "seed",
-    [*range(ROUNDS), *(pytest.param(seed, marks=pytest.mark.soak("warm")) for seed in range(ROUNDS, SOAK_ROUNDS))],
+    [*range(ROUNDS), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(ROUNDS, MANY_ROUNDS))],
 )
 def test_kills_lose_no_other_program(seed: int, ends: int, family: Family, tmp_path: Path) -> None:
     warm = start_template(tmp_path / "sockets")

@@ -20,7 +20,7 @@ from warm import Warm, inherited, running_template
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
 
-PROGRAMS, SOAK_PROGRAMS = 50, 500
+PROGRAMS, MANY_PROGRAMS = 50, 500
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +333,7 @@ def random_program(rng: random.Random) -> str:
     "seed",
     [
         *range(PROGRAMS),
-        *(pytest.param(seed, marks=pytest.mark.soak("warm")) for seed in range(PROGRAMS, SOAK_PROGRAMS)),
+        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(PROGRAMS, MANY_PROGRAMS)),
     ],
 )
 def test_random_program_behaves_the_same(seed: int, warm: Warm, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import AccessError, RegistryError, SettingsError
-from mlplatform.mlflow_rest import Account, MlflowRest, RejectedError, account_in
+from mlplatform.mlflow_rest import MlflowRest, RejectedError, account_in
 from mlplatform.tracking import server
 
 _EVENT = {"entity": "MODEL_VERSION_ALIAS", "action": "CREATED"}
@@ -142,7 +142,7 @@ def _mlflow(account: Path | None) -> Iterator[MlflowRest]:
     if uri is None:
         raise SettingsError("MLFLOW_TRACKING_URI is not set, so MLflow's address is unknown; set it to your MLflow.")
     try:
-        with MlflowRest(uri, account_in(account) if account else Account(), _TIMEOUT_SECONDS) as mlflow:
+        with MlflowRest(uri, account_in(account) if account else None, _TIMEOUT_SECONDS) as mlflow:
             yield mlflow
     except AccessError as error:
         raise AccessError(

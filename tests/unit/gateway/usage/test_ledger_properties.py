@@ -340,7 +340,7 @@ def test_ledger_loses_no_millisecond(machine: type[Gateway]) -> None:
     examine(machine, examples=8, steps=40, fixed=True)
 
 
-@pytest.mark.soak("gateway/usage", "gateway/database")
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_ledger_loses_no_millisecond_in_long_histories(machine: type[Gateway]) -> None:
     examine(machine, examples=400, steps=100, fixed=False)
