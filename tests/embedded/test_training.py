@@ -30,7 +30,8 @@ def connected(environment: Settings) -> Settings:
 def trained(local: LocalPlatform, reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     """Id and log of the job, which hurries after the worker was killed."""
     hurry = tmp_path_factory.mktemp("trained") / "hurry"
-    options = [f"--steps={STEPS}", "--pause=0.6", f"--hurry={hurry}", "--detailed", "--fits", "first", "second"]
+    held = [f"--steps={STEPS}", "--pause=0.2", f"--hold={KILL_AFTER_REPORTS}", f"--hurry={hurry}"]
+    options = [*held, "--detailed", "--fits", "first", "second"]
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "steps.py", *options], SCRIPTS, name="steps")
         log: list[str] = []

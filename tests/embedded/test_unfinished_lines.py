@@ -78,19 +78,23 @@ def log(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> str:
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "bars.py", str(folder)], package)
         output = folder / "followed"
+
+        def followed() -> str:
+            return output.read_bytes().decode()  # not as text, which would take carriage returns for ends of lines
+
         with output.open("wb") as file:
             command = [sys.executable, "-m", "mlplatform", "logs", "-f", job_id]
             follower = subprocess.Popen(command, stdout=file, env={**os.environ, **reached.environment()})
         for name, state in STATES.items():
             wait_for(lambda name=name: (folder / f"{name} is shown").exists(), f"the job to show {name}")
-            for read in (lambda: jobs.logs(job_id), output.read_text):
+            for read in (lambda: jobs.logs(job_id), followed):
                 last = rf"{state}[^\r\n]*$"
                 wait_for(lambda read=read, last=last: re.search(last, read()), f"{name} in the log", seconds=8)
             (folder / f"{name} was seen").touch()
         assert jobs.wait(job_id, 120).status == "SUCCEEDED"
         assert follower.wait(30) == 0
         text = jobs.logs(job_id)
-    assert [line.rpartition("\r")[2] for line in output.read_text().split("\n")] == text.split("\n")
+    assert [line.rpartition("\r")[2] for line in followed().split("\n")] == text.split("\n")
     return text
 
 

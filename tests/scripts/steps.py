@@ -33,7 +33,7 @@ def train(config: dict) -> None:
         session.report({"loss": 0})
     saved_when_asked = False
     for number in range(start, config["steps"]):
-        if number == config["hold"] and not start:
+        if number == config["hold"] and not start and not Path(config["hurry"]).exists():
             time.sleep(HELD_SECONDS)
         asked = ray.train.get_preemption_info() is not None and not saved_when_asked
         time.sleep(config["late"] if rank == 1 and number == 1 else pause(config))
@@ -67,7 +67,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--pause", type=float, default=0.2, help="seconds per step")
     parser.add_argument("--late", type=float, default=0.2, help="seconds of rank 1's second step")
-    parser.add_argument("--hold", type=int, help="step before which a training waits to be killed, unless it resumed")
+    parser.add_argument(
+        "--hold", type=int, help="step before which a training waits to be killed, unless it resumed or hurries"
+    )
     parser.add_argument("--old-api", action="store_true", help="also report with the API from before Train V2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fits", nargs="+", default=["fit"])

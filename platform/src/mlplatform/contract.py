@@ -44,6 +44,9 @@ GATEWAY_HEADER = "X-MLPlatform-Gateway"
 REPORT = "mlplatform report"
 """Prefix of a line of the job's log that holds a report as JSON."""
 
+LOCAL_USER = "local"
+"""Name of everybody at the embedded platform's MLflow, which checks the password only."""
+
 OMITTED = re.compile(r"mlplatform: [\d.]+ MiB of this log \((\d+) lines\) were omitted here\.")
 """Line that stands for the omitted middle of a long log; the group counts the lines that the reader has not seen."""
 

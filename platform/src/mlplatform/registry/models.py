@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlplatform.contract import TAG_DIGEST, TAG_SIGNATURE
+from mlplatform.contract import LOCAL_USER, TAG_DIGEST, TAG_SIGNATURE
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic
 from mlplatform.mlflow_rest import MlflowRest, own_account
@@ -159,7 +159,7 @@ def _digest(version: ModelVersion) -> str | None:
     digest: str | None = version.tags.get(TAG_DIGEST)
     uri, what = str(server.uri()), f"{version.name} version {version.version}"
     if TAG_SIGNATURE not in version.tags:
-        if own_account(uri).login:
+        if (own_account(uri).login or (LOCAL_USER,))[0] != LOCAL_USER:
             missing = (
                 "older than the server's signatures" if digest else "without checksums, or its signature was deleted"
             )

@@ -17,6 +17,7 @@ from pydantic_settings import SettingsConfigDict
 
 from mlplatform import secret_folder
 from mlplatform.compat import ray_core
+from mlplatform.contract import LOCAL_USER
 from mlplatform.settings import proxies
 from mlplatform.settings.load import EnvironmentSettings, label_selector
 
@@ -215,7 +216,7 @@ class Settings(EnvironmentSettings):
         if self.tracking_password_file and self.tracking_password_file.is_file():
             # The plugin keeps MLflow's client from sending the password to other servers.
             values["MLFLOW_TRACKING_AUTH"] = "mlplatform"
-            values["MLFLOW_TRACKING_USERNAME"] = "local"
+            values["MLFLOW_TRACKING_USERNAME"] = LOCAL_USER
             values["MLFLOW_TRACKING_PASSWORD"] = self.tracking_password_file.read_text()
         values |= proxies.bypass()
         return {variable: str(value) for variable, value in values.items() if value is not None}
