@@ -95,13 +95,13 @@ def test_restarted_training_resumed_from_checkpoint(survivor: Survivor) -> None:
     assert repeated <= 2, epochs
 
 
-def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, reached: Settings) -> None:
-    client = MlflowClient(reached.tracking_uri)
+def test_restarted_training_has_one_run_and_complete_log(survivor: Survivor, environment: Settings) -> None:
+    client = MlflowClient()
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     wanted = f"tags.`{TAG_JOB}` = '{survivor.job_id}' and tags.`{TAG_ROLE}` = 'job'"
     (run,) = client.search_runs(experiments, wanted)
     assert run.info.status == "FINISHED"
-    with Jobs(reached) as jobs:
+    with Jobs(environment) as jobs:
         assert jobs.logs(survivor.job_id) == "".join(f"{line}\n" for line in survivor.log), "followed over both crashes"
     # Both attempts, from the first line to the last.
     assert sum("Running entrypoint" in line for line in survivor.log) == 2

@@ -93,13 +93,15 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
     try:
         settings = platform.up()
         assert settings.tracking_uri
-        parent, before = runs(settings.tracking_uri)
-        with Jobs(settings) as jobs:
+        with pytest.MonkeyPatch.context() as patch, Jobs(settings) as jobs:
+            for name, value in settings.environment().items():
+                patch.setenv(name, value)
+            parent, before = runs(settings.tracking_uri)
             job_id = jobs.submit(["python", "search.py"], FIXTURES / "search", job_id=JOB)
             ended = jobs.wait(job_id, 180)
             log = jobs.logs(job_id)
-        assert ended.status == "SUCCEEDED", log[-4000:]
-        job, after = runs(settings.tracking_uri)
+            assert ended.status == "SUCCEEDED", log[-4000:]
+            job, after = runs(settings.tracking_uri)
         yield Restored(home / "storage" / JOB / "qualities", log, parent.id, before, after, job)
     finally:
         platform.down()

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.2, help="seconds per step")
     parser.add_argument("--late", type=float, default=0.2, help="seconds of rank 1's second step")
     parser.add_argument(
-        "--hold", type=int, help="step before which a training waits to be killed, unless it resumed or hurries"
+        "--hold", type=int, help="step at which a training waits to be killed, unless it resumed or hurries"
     )
     parser.add_argument("--old-api", action="store_true", help="also report with the API from before Train V2")
     parser.add_argument("--workers", type=int, default=2)
