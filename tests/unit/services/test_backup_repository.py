@@ -51,7 +51,8 @@ def writing(contents: dict[str, bytes]) -> Callable[[IO[bytes]], None]:
     def write(output: IO[bytes]) -> None:
         writer = Writer(output, HEADER)
         for name, content in contents.items():
-            writer.add_bytes(name, content)
+            kind, bucket, *key = name.split("/")
+            writer.add_bytes(name, content, {"bucket": bucket, "key": key[0]} if kind == "objects" else None)
         writer.close()
 
     return write
