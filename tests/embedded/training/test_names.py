@@ -37,8 +37,8 @@ def trained(reached: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
     storage = tmp_path_factory.mktemp("unnamed")
     job_id, found = ran(reached, [str(storage)], name="unnamed", max_restarts_on_failure=1)
     yield job_id, found
-    for training in found:
-        shutil.rmtree(training["path"])
+    for path in {training["path"] for training in found}:
+        shutil.rmtree(path)
     shutil.rmtree(Path.home() / "ray_results" / job_id, ignore_errors=True)
 
 
