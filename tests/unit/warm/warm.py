@@ -71,8 +71,10 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None, p
     warm = Warm(folder, process, folder.parent / "starts.jsonl", python)
     deadline = time.monotonic() + 120
     while len(warm.templates()) < 2:
-        assert process.poll() is None, (folder.parent / "template.log").read_text()
-        assert time.monotonic() < deadline, (folder.parent / "template.log").read_text()
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise AssertionError((folder.parent / "template.log").read_text())
         time.sleep(0.02)
     return warm
 
