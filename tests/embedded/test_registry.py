@@ -103,6 +103,7 @@ def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
         process.wait()
 
 
+@pytest.mark.nightly
 def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
     digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
 ) -> None:

@@ -35,6 +35,7 @@ def run_in(log: str) -> Run:
     return mlflow.get_run(name[1])
 
 
+@pytest.mark.nightly
 def test_next_run_starts_cleanly_after_ctrl_c(terminal: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "first.log"
     with log.open("w") as output:

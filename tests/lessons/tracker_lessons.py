@@ -134,7 +134,6 @@ LESSONS = [
         "Lightning's own loggers work with Ray Train, each with the job's id, even after a restart.",
         lightning,
         ("--fail-once",),
-        always=True,
     ),
     mistake("wandb-key", "WANDB_MODE=online, but there is no W&B key", "WANDB_API_KEY", "secrets/wandb_netrc"),
     mistake("comet-key", "there is no Comet key", "COMET_API_KEY", "secrets/comet_config"),

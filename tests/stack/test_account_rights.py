@@ -24,6 +24,8 @@ from mlplatform.credentials import read_mlflow_account
 from mlplatform.files import checksums
 from mlplatform.stack.env import client_settings
 
+pytestmark = pytest.mark.nightly
+
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 PARTS = "/api/2.0/mlflow-artifacts/mpu"
 API = "/api/2.0/mlflow"

@@ -57,6 +57,7 @@ def account_in(log: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
+@pytest.mark.nightly
 def test_job_of_person_uses_storage_as_table_says(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs, others: str
 ) -> None:
@@ -69,6 +70,7 @@ def test_job_of_person_uses_storage_as_table_says(
     assert {outcome for name, outcome in tries.items() if name not in ALLOWED} == {"AccessDenied"}, tries
 
 
+@pytest.mark.nightly
 def test_key_administers_nothing_and_ends_with_its_attempt(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
     job = submit(people["alice"], "python", "-c", PRINT_ACCOUNT.format(seconds=1000))
     try:

@@ -59,6 +59,7 @@ def test_submit_rejects_infeasible_request(stack: Stack, options: tuple[str, ...
         assert jobs.list() == before
 
 
+@pytest.mark.nightly
 def test_worker_restart_keeps_capacity(stack: Stack) -> None:
     stack.compose("stop", "ray-worker-1")
     try:

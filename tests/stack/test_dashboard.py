@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from browser import BOUND_S, Page
 from gpu_jobs import holding_gpu
 from host import Stack, Trained, wait_for
@@ -70,6 +71,7 @@ def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page) -> 
     page.picture("ray-metrics")
 
 
+@pytest.mark.nightly
 def test_cluster_page_shows_worker_leave_and_return(stack: Stack, page: Page) -> None:
     def id_of_worker(before: str = "") -> str:
         """Id of the running worker, which changes whenever it joins; empty while it is that of before."""

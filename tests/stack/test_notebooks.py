@@ -228,6 +228,7 @@ def test_command_line_reaches_the_queue_from_processes_of_nodes(stack: Stack) ->
     stack.execute("ray-worker-1", "mlplatform", "jobs")
 
 
+@pytest.mark.nightly
 def test_first_tour_predicts_with_downloaded_model(stack: Stack) -> None:
     printed = execute(stack, "first_tour.ipynb")
     assert "SUCCEEDED" in printed

@@ -97,6 +97,7 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
 
 
+@pytest.mark.nightly
 def test_job_logs_to_mlflow_as_its_owner_and_deletes_nothing(
     stack: Stack, people: dict[str, Person], jobs: Jobs
 ) -> None:
@@ -126,6 +127,7 @@ def job_of(run: dict[str, Any]) -> str:
     return next(str(tag["value"]) for tag in run["data"]["tags"] if tag["key"] == TAG_JOB)
 
 
+@pytest.mark.nightly
 def test_laptop_without_checkout_installs_the_command_line(
     stack: Stack, people: dict[str, Person], tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_laptop_without_checkout_installs_the_command_line(
     assert alice.name in printed
 
 
+@pytest.mark.nightly
 def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
     alice = people["alice"]
     printed = alice.types("ray", "job", "submit", "--entrypoint-num-cpus=1", "--", "sleep", "5")
@@ -156,6 +159,7 @@ def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], j
     assert hers["cpu_seconds"] >= 5
 
 
+@pytest.mark.nightly
 def test_share_precedes_earlier_borrower_and_everybody_sees_why(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
 ) -> None:

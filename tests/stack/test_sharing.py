@@ -31,6 +31,7 @@ def started(jobs: Jobs) -> Iterator[list[str]]:
         jobs.wait(job_id, timeout_s=60)
 
 
+@pytest.mark.nightly
 def test_caps_hold_back_and_reject_jobs(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs, started: list[str]
 ) -> None:

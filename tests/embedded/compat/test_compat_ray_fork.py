@@ -90,6 +90,7 @@ def test_generator_is_used_without_replaced_ids() -> None:
     assert "would draw the same IDs" in output(code).stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("code", "log_to_driver", "slept"),
     [

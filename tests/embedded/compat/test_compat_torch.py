@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import weakref
 import torch, torchvision
@@ -21,6 +23,7 @@ print([each is print for each in left])
 """
 
 
+@pytest.mark.nightly
 def test_only_finalizers_of_operator_libraries_are_skipped_at_exit() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True", "[True]", "a finalizer of the program"], done.stderr

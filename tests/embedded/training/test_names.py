@@ -105,7 +105,7 @@ fit(RunConfig())
 
 
 @pytest.mark.usefixtures("clean_environment")
-@pytest.mark.parametrize("in_job", [True, False])
+@pytest.mark.parametrize("in_job", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_order_of_jobs_own_process_gives_names(tmp_path: Path, in_job: bool) -> None:
     (tmp_path / "train.py").write_text(LOCAL)
     job = {"MLPLATFORM_JOB_ID": "a-job", "MLPLATFORM_ENTRYPOINT": "cd folder && python train.py"}

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,6 @@ STEPS = {
     "start": (r" up .*--wait-timeout", "starting the new version"),
 }
 """Command that fails after it took effect, and the step in the sentence that is printed."""
-
-
-def drawn(cases: Iterable[str], *few: str) -> list[Any]:
-    """Cases of which CI tests a few, because each takes seconds."""
-    return [pytest.param(case, marks=[] if case in few else pytest.mark.nightly) for case in cases]
 
 
 class Host:
@@ -180,7 +174,8 @@ def test_upgrade_migrates_and_starts_new_version(host: Host) -> None:
     assert f"The stack was started from this commit ({host.new[:10]})" in again.stderr
 
 
-@pytest.mark.parametrize("step", drawn(STEPS, "save", "build", "stop", "dump", "migrate", "start"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("step", STEPS)
 def test_failed_step_leaves_former_stack(host: Host, step: str) -> None:
     pattern, doing = STEPS[step]
     done = host.upgrade("FROM=HEAD~1", BREAK=pattern)
@@ -197,7 +192,8 @@ def test_lost_rows_are_noticed_and_restored(host: Host) -> None:
     host.is_as_before()
 
 
-@pytest.mark.parametrize("step", drawn(STEPS, "save", "migrate", "start"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("step", STEPS)
 def test_killed_upgrade_continues(host: Host, step: str) -> None:
     assert host.upgrade("FROM=HEAD~1", KILL=STEPS[step][0]).returncode
     if step == "build":
@@ -213,7 +209,8 @@ def test_killed_upgrade_continues(host: Host, step: str) -> None:
 RETURN = (" ownership --to", "^tag mlplatform-former", " up .*--wait postgres$", "pg_restore")
 
 
-@pytest.mark.parametrize("during", drawn(RETURN, "^tag mlplatform-former", "pg_restore"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("during", RETURN)
 def test_killed_return_continues(host: Host, during: str) -> None:
     assert host.upgrade("FROM=HEAD~1", BREAK=STEPS["start"][0], KILL=during).returncode
     assert (host.root / ".stack/upgrade/journal.json").exists()

@@ -291,7 +291,7 @@ def test_head_of_long_queue_is_shown_whenever_it_arrived(queueing: StartedGatewa
             queueing.add(f"waits-{number}", attempts=0, entrypoint_num_gpus=1)
         with as_person(client, tokens["alice"]) as alice:
             submit(alice, "within", entrypoint_num_gpus=1, metadata={}).raise_for_status()
-        text = page_with(client, place(1), place(SHOWN))
+        text = page_with(client, "/#/jobs/within", place(1), place(SHOWN))
     assert text.index(place(1)) < text.index("/#/jobs/within") < text.index(place(2))
     assert text.count('class="place"') == SHOWN
     assert text.count("/platform/jobs/waits-") == 3 * (SHOWN - 1)
