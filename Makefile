@@ -9,8 +9,8 @@ export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default
 LIGHT = .venv/light/bin
 
 # Arguments of verbs count on the command line of make only: shells export NAME, TO or FORCE for other programs.
-ARGUMENTS = ADDRESS AGAIN APPLY BRANCHES BUNDLE CERTIFICATE CHECK CHECKOUT FIX FORCE FROM HOST JOB JSON KEEP LOGS NAME ONLY \
-	OPTIONS PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
+ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CERTIFICATE CHECK CHECKOUT FIX FORCE FROM HOST JOB JSON KEEP LOGS NAME ONLY \
+	PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
 $(foreach name,$(ARGUMENTS),$(if $(filter environment,$(origin $(name))),$(eval unexport $(name))$(eval $(name) =)))
 
 # With BUNDLE, images and packages come from that archive of `make bundle` instead of the network.

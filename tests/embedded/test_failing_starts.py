@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from typing import Any
@@ -40,8 +41,8 @@ def failed(reached: Settings) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("unresolved", "no-such-package-zz"),
-        ("missing", "/no/such/python"),
+        ("unresolved", "No solution found"),
+        ("missing", "No such file or directory"),
         ("container", "podman"),
         ("conda", "conda"),
     ],
@@ -53,6 +54,14 @@ def test_environment_that_cannot_be_made_fails_job_with_reason(
     assert status == "FAILED"
     assert reason in "\n".join(log.splitlines()[-20:])
     assert "\nran" not in log
+
+
+def test_python_of_job_starts_with_its_variables(reached: Settings) -> None:
+    own = {"py_executable": f"env TWO=2 {sys.executable}", "env_vars": {"PATH": "/nowhere:${PATH}"}}
+    with Jobs(reached) as jobs:
+        job_id = submit(reached, own)
+        assert jobs.wait(job_id, 120).status == "SUCCEEDED", jobs.logs(job_id)
+        assert "\nran" in jobs.logs(job_id)
 
 
 def test_start_that_does_not_end_is_stopped_at_once(reached: Settings) -> None:

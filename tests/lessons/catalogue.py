@@ -29,13 +29,17 @@ LESSONS: list[Lesson] = [
 
 
 def each(stack: bool) -> Any:
-    """Parametrize a test with the lessons of a tier: those that only the containers can run, or all others."""
+    """Parametrize a test with the lessons that a tier can run; CI runs each in one tier, and few of them."""
+
+    def marks(lesson: Lesson) -> list[pytest.MarkDecorator]:
+        return [] if lesson.always and lesson.stack_only == stack else [pytest.mark.nightly]
+
     return pytest.mark.parametrize(
         "lesson",
         [
-            pytest.param(lesson, id=lesson.name, marks=[] if lesson.always else [pytest.mark.nightly])
+            pytest.param(lesson, id=lesson.name, marks=marks(lesson))
             for lesson in LESSONS
-            if lesson.stack_only == stack
+            if stack or not lesson.stack_only
         ],
     )
 

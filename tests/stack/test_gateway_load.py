@@ -17,7 +17,7 @@ from host import CHECKOUT, Stack, run, wait_for
 
 from mlplatform.client.jobs import ENDED
 
-CLIENTS = 8
+CLIENTS, COUNT = 8, 200
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000
@@ -57,16 +57,15 @@ def killed_for_memory(stack: Stack, since: float) -> list[str]:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("count", [200])
 @pytest.mark.nightly
-def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int) -> None:
+def test_many_concurrent_jobs_start_in_submission_order(stack: Stack) -> None:
     tag = f"load-{time.time():.0f}"
     body = {"entrypoint": "sleep 1", "runtime_env": {}}
     sent: dict[str, tuple[float, float]] = {}
 
     def client(number: int) -> None:
         with stack.ray as http:
-            for index in range(number, count, CLIENTS):
+            for index in range(number, COUNT, CLIENTS):
                 job_id, before = f"{tag}-{index}", time.monotonic()
                 http.post("/api/jobs/", json={**body, "submission_id": job_id}).raise_for_status()
                 sent[job_id] = (before, time.monotonic())
@@ -81,14 +80,14 @@ def test_many_concurrent_jobs_start_in_submission_order(stack: Stack, count: int
             jobs = stack.ray.get("/api/jobs/").json()
             return [job["status"] for job in jobs if (job["submission_id"] or "").startswith(tag)]
 
-        wait_for(lambda: ENDED.issuperset(statuses()), "the end of all jobs", 60 + 4 * count)
+        wait_for(lambda: ENDED.issuperset(statuses()), "the end of all jobs", 60 + 4 * COUNT)
     took = time.monotonic() - begun
     print(
-        f"\n{count} jobs of 1 s from {CLIENTS} clients: accepted in {submitted:.1f} s, ended after {took:.0f} s; ",
+        f"\n{COUNT} jobs of 1 s from {CLIENTS} clients: accepted in {submitted:.1f} s, ended after {took:.0f} s; ",
         end="",
     )
     print(f"peak memory in percent of the limit: {peaks.percent}")
-    assert statuses() == ["SUCCEEDED"] * count
+    assert statuses() == ["SUCCEEDED"] * COUNT
 
     began = {}
     for job_id in sent:

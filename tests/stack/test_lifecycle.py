@@ -69,7 +69,7 @@ def test_up_with_wrong_database_password_explains_fix(stack: Stack) -> None:
     assert "Traceback" not in refused.stderr
 
 
-# This starts the stack three times; in CI, test_losses.py tests that data survives `down` and `up`.
+# This starts the stack three times.
 @pytest.mark.nightly
 def test_data_survives_down_and_partial_stacks_work(stack: Stack, trained: Trained) -> None:
     stack.make("down")

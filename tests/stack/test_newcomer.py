@@ -30,6 +30,12 @@ OF_OTHER_TOOLS = {
     "GRAFANA_PORT": "1",
 }
 
+INSIDE = re.compile(
+    r"(.*\.)?localhost|127\..*|10\.213\.79\..*"
+    r"|(newcomer-)?(gateway|mlflow|minio|postgres|ray-.*|prometheus|alertmanager|grafana|notebook)"
+)
+"""Hosts that no proxy is asked for."""
+
 BAR = """
 import sys, time
 from tqdm import tqdm
@@ -127,14 +133,15 @@ def proxy() -> Iterator[Proxy]:
 @pytest.fixture
 def newcomer(running: Stack, proxy: Proxy, tmp_path: Path) -> Iterator[Newcomer]:
     """A newcomer with a fresh clone; the tests' own stack makes room."""
-    running.compose("stop", "--timeout", "5")
-    subprocess.run(["git", "clone", "--quiet", CHECKOUT, tmp_path / "clone"], check=True, umask=0o077)
     found = Newcomer(tmp_path / "clone", proxy.address)
+    running.compose("stop", "--timeout", "5")
     try:
+        subprocess.run(["git", "clone", "--quiet", CHECKOUT, tmp_path / "clone"], check=True, umask=0o077)
         yield found
     finally:
-        found.stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
-        run("docker", "volume", "rm", "--force", "newcomer-food11", check=False)
+        if (found.stack.root / ".env").exists() and found.stack.settings.prefix == "newcomer-":
+            found.stack.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
+            run("docker", "volume", "rm", "--force", "newcomer-food11", check=False)
         running.up()
 
 
@@ -142,7 +149,7 @@ def newcomer(running: Stack, proxy: Proxy, tmp_path: Path) -> Iterator[Newcomer]
 @pytest.mark.timeout(3600)
 def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Proxy) -> None:
     for _ in range(2):
-        assert re.search(r"digits@\w+|registered", newcomer.types("make", "demo")), "the demo shows a registered model"
+        assert re.search(r"model\s+digits", newcomer.types("make", "demo")), "the demo shows a registered model"
     newcomer.types("make", "env")
     here = {"STACK_PREFIX": "newcomer-", "FOOD11_VOLUME": "newcomer-food11", "CLUSTER_NETWORK": "10.213.79"}
     newcomer.stack.set_env(**{**ENV, **here})
@@ -163,5 +170,4 @@ def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Pro
     assert "blog" not in newcomer.types("make", "status")
     newcomer.types("make", "down")
     assert not stack.containers()
-    inside = {"localhost", "127.0.0.1", "gateway", "mlflow", "minio", "ray-head", "prometheus", "notebook"}
-    assert not proxy.hosts & inside, "the proxy was asked for hosts of the stack"
+    assert not list(filter(INSIDE.fullmatch, proxy.hosts)), "the proxy was asked for hosts of the stack"

@@ -45,7 +45,7 @@ def register_before_agents(parameters: Any) -> None:
     _change_raylet(lambda command: [*command, f"--dashboard_agent_listen_port={port}"])
 
 
-def unpack_once() -> None:
+def replace_agent() -> None:
     """Let this process, `ray start`, start its node's agent for runtime environments as `ray_runtime_env_agent`."""
     ours, theirs = ray_runtime_env_agent.__file__, str(ray_runtime_env_agent.private("runtime_env/agent/main.py"))
     _change_raylet(lambda command: [part.replace(theirs, ours) for part in command])

@@ -3,7 +3,7 @@
 Ray looks into its cache before it waits for a package's lock. A job that asks for a working directory while another
 one unpacks it therefore unpacks it again, and deletes the folder in which the other one has started: "getcwd() failed".
 That happened to jobs with the same files, started together on a node whose agent had just been restarted. Here, the
-second job finds the folder unpacked. `ray_commands.unpack_once` installs this file.
+second job finds the folder unpacked. `ray_commands.replace_agent` installs this file.
 
 Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
 again and again, and the job stays PENDING for 20 minutes without a reason. Here, its environment cannot be made.
@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import json
 import os
 import runpy
-import shlex
 import signal
 import sys
 from collections import defaultdict
@@ -28,6 +28,7 @@ from typing import Any
 if __name__ == "__main__":
     del sys.path[0]
 
+from mlplatform.compat import ray_setup_worker
 
 REASON_LINES = 15
 """Lines of its output that say why a Python did not start."""
@@ -71,23 +72,26 @@ def try_executables() -> None:
     from ray._private.runtime_env.py_executable import PyExecutablePlugin
 
     async def create(self: Any, uri: str | None, runtime_env: Any, context: Any, logger: Any = None) -> int:
-        executable = runtime_env.py_executable()
-        worker = shlex.quote(str(private("workers/default_worker.py")))
-        await _try(executable, " ".join([*context.command_prefix, "exec", executable, worker, "--help"]), context)
+        await _try({**vars(context), "py_executable": runtime_env.py_executable()})
         return 0
 
     PyExecutablePlugin.create = create
 
 
-async def _try(executable: str, command: str, context: Any) -> None:
-    """Run a command to its end.
+async def _try(context: dict[str, Any]) -> None:
+    """Start a worker as a node does, to its end.
+
+    Args:
+        context: fields of Ray's `RuntimeEnvContext`.
 
     Raises:
         RuntimeError: it fails; with the last lines of its output.
     """
+    starter = (sys.executable, ray_setup_worker.__file__, f"{ray_setup_worker.CONTEXT}{json.dumps(context)}")
+    worker = (f"{ray_setup_worker.LANGUAGE}PYTHON", str(private("workers/default_worker.py")), "--help")
     process = await asyncio.create_subprocess_exec(
-        "bash", "-c", command, env={**os.environ, **context.env_vars}, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+        *starter, *worker, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
         output, _ = await process.communicate()
@@ -97,7 +101,7 @@ async def _try(executable: str, command: str, context: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         reason = "\n".join(output.decode(errors="replace").splitlines()[-REASON_LINES:])
-        raise RuntimeError(f"py_executable={executable!r} does not start Ray's workers:\n{reason}")
+        raise RuntimeError(f"py_executable={context['py_executable']!r} does not start Ray's workers:\n{reason}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def files_of(source: Path) -> dict[str, Path]:
     """List a folder's files, including those in linked folders, by path below it, or a single file by name; sorted.
 
     Raises:
-        StorageError: no file is there, or a name cannot be written into a line of checksums.
+        StorageError: no file is there, or no store can keep a name.
     """
     found = {source.name: source} if source.is_file() else {}
     if source.is_dir():

@@ -147,7 +147,7 @@ def put(source: Path | str, name: str) -> Dataset:
         The data set with its digest.
 
     Raises:
-        StorageError: there are no files, a file changed during the upload, or the name is not valid.
+        StorageError: there are no files, a file changed during the upload, or a name is not valid, be it a file's.
         UnreachableError: the storage does not answer.
         AccessError: the storage rejected the account.
     """

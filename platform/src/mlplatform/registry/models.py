@@ -153,8 +153,8 @@ def download(model: str, destination: Path | str) -> Path:
 def _digest(version: ModelVersion) -> str | None:
     """Return the digest of a version, after the server has verified its own signature of it.
 
-    Servers without accounts, such as the embedded platform's, sign nothing: there, and for versions that are older
-    than signing, it is the digest in the version's tag.
+    Servers without accounts of people, such as the embedded platform's, sign nothing: there, and for versions that are
+    older than signing, it is the digest in the version's tag.
     """
     digest: str | None = version.tags.get(TAG_DIGEST)
     uri, what = str(server.uri()), f"{version.name} version {version.version}"

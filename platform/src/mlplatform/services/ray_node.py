@@ -46,7 +46,7 @@ def prepare(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     ray_commands.register_before_agents(parameters)
-    ray_commands.unpack_once()
+    ray_commands.replace_agent()
     ray_commands.end_with_raylet()
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
@@ -63,7 +63,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
     """
     ray_commands.replace_worker_setup(parameters)
     ray_commands.register_before_agents(parameters)
-    ray_commands.unpack_once()
+    ray_commands.replace_agent()
     ray_commands.end_with_raylet()
     ray_commands.disable_client_server(parameters)
     start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlplatform.errors import UnreachableError
-from mlplatform.files.walk import to_keep
+from mlplatform.files.walk import files_below
 from mlplatform.storage import fence
 from mlplatform.storage.addresses import split_uri
 from mlplatform.storage.retry import retry
@@ -38,7 +38,7 @@ def upload(folder: Path, uri: str) -> None:
         with s3_errors(uri):
             client.upload_file(str(file), bucket, f"{prefix}{file.relative_to(folder).as_posix()}")
 
-    for file in to_keep(folder, "stored"):
+    for file in sorted(files_below(folder)):
         retry(partial(send, file), is_transient)
 
 

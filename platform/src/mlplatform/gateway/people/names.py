@@ -10,7 +10,7 @@ RESERVED = frozenset(
         # Accounts of services at Postgres, MinIO and MLflow (`stack/secrets_folder.py`).
         *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "minio", "grafana"),
         # Principals of the audit log, and what could be mistaken for one.
-        *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody"),
+        *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody", "local"),
         *("admin", "administrator", "root", "service", "system"),
         # Buckets: `ray-<team>`, and those that exist.
         *("ray", "jobs", "datasets", "mlflow-artifacts"),
