@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
 from mlplatform.settings.job import Settings
@@ -31,11 +33,12 @@ def wheel(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.nightly
 def test_job_installs_wheel_without_network(reached: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    # Most of the time, Ray copies this platform's environment.
+    # Most of the time, Ray copies this platform's environment, 7 GB.
     pip = {"packages": [str(wheel(tmp_path))], "pip_install_options": ["--no-index", "--no-deps"]}
     command = (Path(sys.executable).parent / "ray", "job", "submit", "--no-wait", "--submission-id", "own-package")
     options = ("--working-dir", folder, "--runtime-env-json", json.dumps({"pip": pip}), "--", "python", "train.py")
