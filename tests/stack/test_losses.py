@@ -70,6 +70,7 @@ def test_training_survives_gateway_and_head_crashes(stack: Stack, jobs: Jobs) ->
     whole_again(stack)
 
 
+@pytest.mark.nightly
 def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs) -> None:
     steps = 70
     job_id = submit(jobs, steps, 1)
