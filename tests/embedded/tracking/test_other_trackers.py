@@ -212,7 +212,9 @@ def test_mode_set_by_job_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not tracker(which).online  # type: ignore[arg-type]
 
 
-def test_tensorboard_has_one_folder_per_job(a_jobs_worker: Path) -> None:
+def test_tensorboard_has_one_folder_per_job(a_jobs_worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests in this process read its files.
+    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
     assert tracker("tensorboard").folder == a_jobs_worker / "tensorboard/digits-7"
     assert "tensorboard" not in sys.modules, "TensorBoard was imported needlessly"
 
