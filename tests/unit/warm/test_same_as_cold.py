@@ -23,10 +23,14 @@ from mlplatform.warm.variables import OF_DRIVERS
 PROGRAMS, MANY_PROGRAMS = 50, 500
 
 
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Otherwise the second run of a program would load what the first one has compiled."""
+
+
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
-    with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+    with running_template(tmp_path_factory.mktemp("warm") / "sockets", {**inherited(), **NO_BYTECODE}) as running:
         yield running
 
 
@@ -53,7 +57,7 @@ def assert_same(
     cold: str | None = None,
 ) -> None:
     """Assert that a program has the same results warm and cold, and that it started as expected."""
-    variables = {"PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+    variables = {**NO_BYTECODE, **(environment or {})}
     started_warm = result(warm.command(arguments), folder, warm.environment(variables), stdin)
     started_cold = result([sys.executable, *arguments], folder, {**inherited(), **OF_DRIVERS, **variables}, stdin)
     assert started_warm == started_cold
@@ -232,7 +236,7 @@ def test_open_files_are_inherited(warm: Warm, tmp_path: Path) -> None:
             ["bash", "-c", 'exec 9<data; exec "$@"', "bash", *command], cwd=tmp_path, env=environment
         )
         for command, environment in (
-            (warm.command(program), warm.environment()),
+            (warm.command(program), warm.environment(NO_BYTECODE)),
             ([sys.executable, *program], dict(os.environ)),
         )
     ]
@@ -247,7 +251,7 @@ def test_coverage_counts_the_same_lines(warm: Warm, tmp_path: Path) -> None:
     report = "from coverage import Coverage; data = Coverage(); data.load(); print(data.analysis('program.py')[1:])"
     outputs = []
     for command, environment in (
-        (warm.command(run), warm.environment()),
+        (warm.command(run), warm.environment(NO_BYTECODE)),
         ([sys.executable, *run], dict(os.environ)),
     ):
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
@@ -267,7 +271,7 @@ def test_fault_handler_shows_frames_of_program(warm: Warm, tmp_path: Path) -> No
     errors = []
     for command in (warm.command([script(tmp_path, text)]), [sys.executable, "program.py"]):
         done = subprocess.run(
-            command, cwd=tmp_path, env=warm.environment(), capture_output=True, text=True, check=False
+            command, cwd=tmp_path, env=warm.environment(NO_BYTECODE), capture_output=True, text=True, check=False
         )
         assert done.returncode == -signal.SIGSEGV
         errors.append([line for line in done.stderr.splitlines() if str(tmp_path) in line or "Fatal" in line])
@@ -289,7 +293,7 @@ def test_ignored_signals_limits_and_priority_are_inherited(warm: Warm, tmp_path:
         shell = "trap '' HUP INT; umask 027; ulimit -c 0 -n 512 -s 4096 -v 8000000; exec nice -n 3 taskset -c 0 \"$@\""
         done = subprocess.run(
             ["bash", "-c", shell, "bash", *command],
-            cwd=tmp_path, env=warm.environment(), capture_output=True, text=True, check=True,
+            cwd=tmp_path, env=warm.environment(NO_BYTECODE), capture_output=True, text=True, check=True,
         )  # fmt: skip
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]

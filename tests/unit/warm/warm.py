@@ -80,9 +80,9 @@ def start_template(folder: Path, environment: Mapping[str, str] | None = None, p
 
 
 @contextmanager
-def running_template(folder: Path) -> Iterator[Warm]:
+def running_template(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[Warm]:
     """Start a base template, and kill it at the end."""
-    warm = start_template(folder)
+    warm = start_template(folder, environment)
     try:
         yield warm
     finally:
