@@ -111,6 +111,7 @@ def pinned(requirements: str, name: str) -> str:
     return next(line.split("==")[1].split()[0] for line in text.splitlines() if line.startswith(f"{name}=="))
 
 
+@pytest.mark.nightly
 def test_cyclonedx_file_lists_packages_of_debian_and_python(checkout: Stack) -> None:
     parts = described(checkout, "platform")
     assert parts["pypi//mlflow"] == pinned("images/platform/requirements.txt", "mlflow")
