@@ -320,6 +320,19 @@ def test_env_on_host_names_person(tmp_path: Path) -> None:
     assert "MLPLATFORM_USER=ada" in shlex.split(mlplatform("env", cwd=tmp_path, LOGNAME="ada").stdout)
 
 
+def test_env_on_host_names_mlflows_account_until_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("MLPLATFORM_VERSION=1\n")
+    account, own = tmp_path / "secrets/mlflow_person", tmp_path / "home/.mlflow/credentials"
+    for file, text in ((account, "[mlflow]\n"), (own, "[mlflow]\nmlflow_tracking_username = other\n")):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    printed = mlplatform("env", cwd=tmp_path, HOME=str(tmp_path / "home"))
+    assert f"install -D -m 600 {account} {own}" in printed.stderr
+    assert "install" not in printed.stdout
+    own.write_text(account.read_text())
+    assert mlplatform("env", cwd=tmp_path, HOME=str(tmp_path / "home")).stderr == ""
+
+
 @pytest.mark.parametrize("words", [["models"], ["data", "list"]])
 def test_missing_python_package_is_named(words: list[str], tmp_path: Path) -> None:
     without = "import sys; sys.modules.update(mlflow=None, boto3=None); from mlplatform.cli import main; main()"

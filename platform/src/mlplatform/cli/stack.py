@@ -348,9 +348,10 @@ def shell_env(root: Root = Path()) -> None:
     trusted = entrance.trust(root, stack)
     # MLflow would name the shared account in its credentials file as the user of runs.
     print(connection({**client.environment(), "MLPLATFORM_USER": client.user, **trusted}))
-    # A comment, which the shell that evaluates the exports skips.
-    account = root / "secrets" / "mlflow_person"
-    print(f"# MLflow reads its account from one place only: install -D -m 600 {account} ~/.mlflow/credentials")
+    account, own = root / "secrets" / "mlflow_person", Path("~/.mlflow/credentials").expanduser()
+    if account.is_file() and not (own.is_file() and own.read_text() == account.read_text()):
+        # To stderr, because a shell that evaluates the exports would show no comment.
+        print(f"MLflow reads its account from one place only: install -D -m 600 {account} {own}", file=sys.stderr)
 
 
 def check(
