@@ -99,9 +99,6 @@ remove-host: .venv/cli  ## Remove a host that has joined (NAME=)
 leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
 	@$(CLI) stack leave
 
-owners: env  ## Before a return to an earlier version: give the volumes of the stopped stack to its users (TO=0.3.0)
-	$(COMPOSE) run --rm ownership --to "$(TO)"
-
 backup: .venv/cli  ## Save the stack while it runs (TO=folder, s3:https://server/bucket or - for a tar; SECRETS=1 adds secrets/)
 	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder, TO=s3:https://server/bucket/folder or TO=-))" $(if $(SECRETS),--secrets)
 
@@ -111,8 +108,8 @@ restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or 
 prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
 	@$(CLI) stack prune $(if $(APPLY),--apply)
 
-upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version, or return to the former (TO=tag or commit checks that out first; FROM=tag if 0.3 or earlier runs)
-	@$(CLI) stack upgrade --to "$(TO)" --from "$(FROM)"
+upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version, or return to the former (TO=tag or commit checks that out first)
+	@$(CLI) stack upgrade --to "$(TO)"
 
 rotate: .venv/cli  ## Change secrets and certificates of the running stack (ONLY=minio,mlflow,...; all; former: end what jobs still used)
 	@$(CLI) stack rotate --only "$(ONLY)"
@@ -193,4 +190,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom

@@ -40,19 +40,14 @@ with mlplatform.job_run(experiment="ends"):
 """
 OPENS_ITS_OWN = """
 import os, mlflow
-from mlplatform import contract
 from mlplatform.tracking import run as tracking_run
 with mlflow.start_run():
     run_id = tracking_run.process_run("fit")
     both = [run_id, tracking_run.process_run("second")]
     mlflow.MlflowClient().log_metric(run_id, "loss", int(os.environ["MLPLATFORM_ATTEMPT"]))
     if os.environ["MLPLATFORM_ATTEMPT"] == "1":
-        if "OF_0_3" in os.environ:
-            for fit in ("fit", "second"):
-                mlflow.delete_tag(contract.fit_tag(fit))
-            mlflow.set_tag(contract.TAG_FIT, "fit")
         os._exit(9)
-    assert len(set(both)) == 1 or "OF_0_3" in os.environ
+    assert len(set(both)) == 1
 """
 HELD = """
 import subprocess, sys, mlflow, mlplatform
@@ -134,16 +129,15 @@ def test_run_config_opens_and_ends_job_run() -> None:
     assert "the data is missing" in artifacts.load_text(f"{run.info.artifact_uri}/traceback.txt")
 
 
-@pytest.mark.parametrize(("job_id", "variables"), [("own-run", {}), ("own-run-of-0-3", {"OF_0_3": "1"})])
-def test_training_points_go_to_enclosing_run(job_id: str, variables: dict[str, str]) -> None:
+def test_training_points_go_to_enclosing_run() -> None:
     from mlflow import MlflowClient
 
     for attempt, end in (("1", 9), ("2", 0)):
-        program = start(OPENS_ITS_OWN, job_id, MLPLATFORM_ATTEMPT=attempt, **variables)
+        program = start(OPENS_ITS_OWN, "own-run", MLPLATFORM_ATTEMPT=attempt)
         _, errors = program.communicate(timeout=60)
         assert program.returncode == end, errors
     everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
-    runs = MlflowClient().search_runs(everywhere, f"tags.`mlplatform.job_id` = '{job_id}'", order_by=["start_time ASC"])
+    runs = MlflowClient().search_runs(everywhere, "tags.`mlplatform.job_id` = 'own-run'", order_by=["start_time ASC"])
     assert [run.data.metrics.get("loss") for run in runs] == [2.0, None]
     assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
 

@@ -10,18 +10,18 @@ from host import Stack
 # Ended jobs as the gateway stores them: each with an attempt and driver information, a kilobyte in the list.
 _JOBS = """
 INSERT INTO jobs (id, "user", entrypoint, runtime_env, job_metadata, entrypoint_request, wait_for_capacity,
-    max_restarts_on_loss, max_restarts_on_failure, state, message, losses, failures, stop_requested, created,
-    not_before, ended, exit_code, runs_closed)
+    max_restarts_on_loss, max_restarts_on_failure, job_class, state, message, losses, failures, preemptions,
+    stop_requested, created, not_before, ended, exit_code, runs_closed)
 SELECT 'long-list-' || n, 'someone', 'python train.py --epochs 10',
     '{{"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip", "env_vars": {{"MLPLATFORM_USER": "someone"}}}}',
     '{{"user": "someone", "commit": "0123456789abcdef0123456789abcdef01234567", "command": "python train.py"}}',
-    '{{"entrypoint_num_gpus": 1}}', false, 3, 0, 'SUCCEEDED', 'Job finished successfully.', 0, 0, false,
-    now(), now(), now(), 0, true
+    '{{"entrypoint_num_gpus": 1}}', false, 3, 0, 'normal', 'SUCCEEDED', 'Job finished successfully.', 0, 0, 0,
+    false, now(), now(), now(), 0, true
 FROM generate_series(1, {count}) AS n;
 INSERT INTO attempts (job_id, number, ray_submission_id, created, accepted, running, ended, outcome, reason, exit_code,
-    node_id, node, agent, ray_job_id, driver, in_ray, runs_closed)
+    leave_fails, node_id, node, agent, ray_job_id, driver, in_ray, runs_closed)
 SELECT 'long-list-' || n, 1, 'long-list-' || n || '--1-012345', now(), true, true, now(), 'SUCCEEDED',
-    'Job finished successfully.', 0, 'ab0123456789', 'ray-worker-0', 'http://10.0.0.2:52365', 'long' || n,
+    'Job finished successfully.', 0, false, 'ab0123456789', 'ray-worker-0', 'http://10.0.0.2:52365', 'long' || n,
     '{{"id": "01000000", "node_ip_address": "10.0.0.2", "pid": "1234"}}', false, true
 FROM generate_series(1, {count}) AS n;
 """

@@ -58,7 +58,7 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"entrypoint": "true", "runtime_env": {"a": %s}}' % (b"9" * 5000), "number"),
     (b'{"entrypoint": "true", "runtime_env": {"a": %s%s}}' % (b"[" * 5000, b"]" * 5000), "recursion"),
     (b'{"entrypoint": "true", "metadata": {"a": 1}}', "metadata.a=1"),
-    (b'{"entrypoint": "true", "metadata": {"max_retries": "many"}}', "max_retries='many'"),
+    (b'{"entrypoint": "true", "metadata": {"max_restarts_on_loss": "many"}}', "max_restarts_on_loss='many'"),
     (b'{"entrypoint": "true", "metadata": {"max_restarts_on_loss": "-1"}}', "max_restarts_on_loss='-1'"),
     (b'{"entrypoint": "true", "metadata": {"workers": "0"}}', "workers='0'"),
     (b'{"entrypoint": "true", "entrypoint_num_cpus": "1"}', "entrypoint_num_cpus='1'"),

@@ -22,7 +22,6 @@ from failure_training import (
     whole_again,
 )
 from host import Stack, run, wait_for
-from owners import give_volumes, volumes_have_owners_of_services
 
 from mlplatform.client.jobs import Jobs, report_in
 
@@ -121,10 +120,7 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     last = step(jobs, job_id)
     stack.write("notebook", NOTE, "kept")
     stack.make("down")
-    # Volumes as 0.3.0 left them. What follows reads data of Postgres, MinIO, Ray, the gateway and the notebook.
-    give_volumes(stack, "0.3.0")
     stack.up()
-    volumes_have_owners_of_services(stack)
     assert stack.execute("notebook", "cat", NOTE).stdout == "kept", "the notebook's folder was lost with its container"
     stack.execute("notebook", "rm", NOTE)
     assert step(jobs, job_id) >= last, "the log was lost with the stack"

@@ -13,16 +13,13 @@ TAG_ATTEMPT = "mlplatform.attempt"
 TAG_ROLE = "mlplatform.role"
 """`job` marks the parent run of a job; runs that user code starts have the job's id without it."""
 
-TAG_FIT = "mlplatform.fit"
-"""Name of the training that is tracked in a run opened by the script itself; written until version 0.3."""
-
 
 def fit_tag(fit: str) -> str:
     """Return the tag that marks a run opened by the script itself as that of a training; its value is the name.
 
     A run may track several. MLflow restricts the characters of tags, so the tag has a checksum of the name.
     """
-    return f"{TAG_FIT}.{zlib.crc32(fit.encode()):08x}"
+    return f"mlplatform.fit.{zlib.crc32(fit.encode()):08x}"
 
 
 def param_tag(attempt: int, name: str) -> str:

@@ -138,16 +138,3 @@ def test_rejected_parameters_do_not_lose_reports(monkeypatch: pytest.MonkeyPatch
     runs = trial_runs(AbsentOnce(MlflowException("no", INVALID_PARAMETER_VALUE)), monkeypatch)
     runs.send([lambda runs: runs.start("a", "a", {"lr": 0.1})])
     assert list(runs._sinks) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("mlplatform.tuning", "TrialCallback"),
-        ("mlplatform.tuning", "trial_folder"),
-        ("mlplatform.retrying", "RetryingHandler"),
-    ],
-)
-def test_pickled_names_of_0_1_0_still_exist(module: str, name: str) -> None:
-    found = pickle.loads(f"c{module}\n{name}\n.".encode())  # noqa: S301 - one name, as `tuner.pkl` holds it
-    assert found.__name__ == name

@@ -275,16 +275,6 @@ def test_job_is_deleted(serve: Callable[..., str]) -> None:
     assert asked == [("DELETE", "/api/jobs/train-000")]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("--retries", "--max-restarts-on-failure"), ("--max-losses", "--max-restarts-on-loss")]
-)
-def test_renamed_option_works_with_notice(old: str, new: str, tmp_path: Path, closed_port: int) -> None:
-    (tmp_path / "train.py").touch()
-    done = mlplatform("submit", str(tmp_path / "train.py"), old, "2", RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
-    assert f"{old} is now called {new}; the old name works until 1.0." in done.stderr
-    assert "does not answer" in done.stderr
-
-
 def test_models_without_registry_names_setting() -> None:
     error, code = refusal("models")
     assert "MLFLOW_TRACKING_URI is not set" in error

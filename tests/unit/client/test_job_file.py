@@ -132,19 +132,3 @@ def test_arguments_reach_entry_point_unchanged(tmp_path: Path) -> None:
     line = submission(tmp_path, words, entrypoint="printf '%s\\n'").entrypoint
     assert isinstance(line, str)
     assert subprocess.check_output(["sh", "-c", line], text=True).splitlines() == words
-
-
-def test_old_restart_limit_names_work_with_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_losses = 5\n")
-    job = submission(tmp_path, [])
-    assert (job.file.max_restarts_on_failure, job.file.max_restarts_on_loss) == (2, 5)
-    notices = capsys.readouterr().err.splitlines()
-    assert sorted(notices) == [
-        "max_losses is now called max_restarts_on_loss; the old name works until 1.0.",
-        "retries is now called max_restarts_on_failure; the old name works until 1.0.",
-    ]
-
-
-def test_new_name_overrides_old_name(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text("entrypoint = 'true'\nretries = 2\nmax_restarts_on_failure = 7\n")
-    assert submission(tmp_path, []).file.max_restarts_on_failure == 7

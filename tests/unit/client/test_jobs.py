@@ -253,28 +253,21 @@ def test_shortage_is_returned_and_job_is_submitted(serve: Callable[..., str], tm
     assert waits == [Shortage("1 GPU", ("a", "b"), ("ray-worker-1",))]
 
 
-def test_older_gateway_checks_capacity_at_submission(
+def test_path_that_older_gateway_lacks_is_named_before_upload(
     serve: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A gateway of version 0.1.0 forwards the path to Ray's head, which lacks it too.
     monkeypatch.setattr("mlplatform.client.connection.GATEWAY_HEADER", "Content-Length")
     seen = []
 
     def answer(method: str, path: str) -> Answer:
-        seen.append(method)
-        if path == "/platform/capacity":
-            return 404, "404: Not Found"
-        return (422, "The entry point asks for 4 GPUs.") if path == "/api/jobs/" else (200, "")
+        seen.append((method, path))
+        return 404, "404: Not Found"
 
     address = serve(answer)
-    with Jobs(Settings.load(ray_address=address)) as jobs:
-        with pytest.raises(CapacityError, match="asks for 4 GPUs"):
-            jobs.submit("true", tmp_path, resources=Resources(gpus=4))
-        assert seen == ["POST", "PUT", "POST"]
-        with pytest.raises(
-            JobError, match=f"{address} has version 14 and lacks /platform/capacity; upgrade it with `make up`"
-        ):
-            jobs.check_capacity(Resources(gpus=4))
+    lacks = f"{address} has version 14 and lacks /platform/capacity; upgrade it with `make up`"
+    with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(JobError, match=lacks):
+        jobs.submit("true", tmp_path, resources=Resources(gpus=4))
+    assert seen == [("POST", "/platform/capacity")]
 
 
 def test_job_with_resources_is_not_uploaded_unchecked(serve: Callable[..., str], tmp_path: Path) -> None:

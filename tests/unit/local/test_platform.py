@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.local import processes
+from mlplatform.local import processes, programs
 from mlplatform.local.instance import RAY_SOCKET, SOCKET_PATH_BYTES, Home, Instance
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.local.processes import MARK, Process, is_running
@@ -33,6 +34,24 @@ def home(tmp_path: Path) -> Path:
 def test_nothing_runs_in_new_folder(home: Path) -> None:
     assert LocalPlatform(home).status() is None
     assert LocalPlatform(home).down() is False
+
+
+def test_database_of_unknown_version_is_refused_and_kept(home: Path, closed_port: int) -> None:
+    database = home / "gateway" / "gateway.db"
+    database.parent.mkdir(parents=True)
+    with sqlite3.connect(database) as connection:
+        connection.executescript(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32)); INSERT INTO alembic_version VALUES ('0004');"
+        )
+    content = database.read_bytes()
+    platform, address = LocalPlatform(home), f"http://127.0.0.1:{closed_port}"
+    instance = Instance("1", address, address, str(home / "ray"))
+    (home / "logs").mkdir()
+    instance = instance.with_process(programs.start("gateway", Home(home), instance))
+    with pytest.raises(HostError, match=r"gateway did not start; .* has revision 0004, .* MLPLATFORM_HOME\.$") as error:
+        platform._wait_until_up(instance)
+    assert len(str(error.value).splitlines()) == 1
+    assert database.read_bytes() == content
 
 
 def test_token_file_is_private_and_persistent(home: Path) -> None:

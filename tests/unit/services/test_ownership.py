@@ -1,4 +1,4 @@
-"""Owners of volumes: changed completely, resumed after an interruption, reversed, and never beyond the volume."""
+"""Owners of volumes: changed completely, resumed after an interruption, and never beyond the volume."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from mlplatform.errors import HostError, SettingsError
+from mlplatform.errors import HostError
 from mlplatform.services import ownership
-from mlplatform.services.ownership import OWNERS, OWNERS_UP_TO_0_3, give, give_all, owners
+from mlplatform.services.ownership import OWNERS, give, give_all
 
 CHECKOUT = Path(__file__).parents[3]
 RAY = OWNERS["ray"]
-FORMER = OWNERS_UP_TO_0_3["ray"]
+FORMER = (65534, 0)
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others; CI runs as root")
 
@@ -33,7 +33,7 @@ def everything(volume: Path) -> list[Path]:
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """A volume of 0.3, with folders that only their owner may read."""
+    """A volume as Docker fills one with the files of an image, with folders that only their owner may read."""
     root = tmp_path / "volumes" / "ray" / "shared"
     (root / "a" / "b").mkdir(parents=True)
     for name in ("top", "a/one", "a/b/two"):
@@ -88,32 +88,6 @@ def interrupt(volume: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @as_root
-def test_rollback_restores_former_owners(volume: Path) -> None:
-    give_all(volume.parents[1])
-    give_all(volume.parents[1], "0.3.0")
-    assert {owned_by(path) for path in everything(volume)} == {FORMER}
-
-
-@as_root
-@pytest.mark.parametrize("after", range(6))
-def test_rollback_of_interrupted_pass_restores_former_owners(
-    volume: Path, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt(volume, after, monkeypatch)
-    give_all(volume.parents[1], "0.3.0")
-    assert {owned_by(path) for path in everything(volume)} == {FORMER}
-
-
-@as_root
-def test_rollback_leaves_volumes_of_later_services(volume: Path) -> None:
-    later = volume.parents[1] / "proxy" / "proxy"
-    later.mkdir(parents=True)
-    give_all(volume.parents[1])
-    give_all(volume.parents[1], "0.3.0")
-    assert owned_by(later) == OWNERS["proxy"]
-
-
-@as_root
 def test_targets_of_links_keep_their_owner(volume: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -153,15 +127,20 @@ def test_unchangeable_volume_is_reported_and_not_finished(volume: Path, monkeypa
     assert owned_by(volume) == FORMER
 
 
-@pytest.mark.parametrize("version", ["0.1.0", "0.2.1", "0.3.0"])
-def test_earlier_versions_have_former_owners(version: str) -> None:
-    assert owners(version) == OWNERS_UP_TO_0_3
-    assert owners("0.4.0") == owners("1.0.0") == owners(None) == OWNERS
-
-
-def test_invalid_version_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="Invalid version 'latest': use a released one"):
-        give_all(tmp_path, "latest")
+@as_root
+@pytest.mark.parametrize(("user", "refused"), [(999, True), (0, False)])
+def test_volumes_of_former_version_are_refused_and_kept(volume: Path, user: int, refused: bool) -> None:
+    cluster = volume.parents[1] / "postgres" / "postgres" / "PG_VERSION"
+    cluster.parent.mkdir(parents=True)
+    cluster.write_text("17\n")
+    os.chown(cluster, user, user)
+    if refused:
+        with pytest.raises(HostError, match=r"version 0\.3 or earlier, .* `git reflog` names, .* another STACK_PREFIX"):
+            give_all(volume.parents[1])
+        assert (owned_by(cluster), owned_by(volume)) == ((999, 999), FORMER)
+    else:
+        give_all(volume.parents[1])
+        assert (owned_by(cluster), owned_by(volume)) == (OWNERS["postgres"], RAY)
 
 
 def test_no_id_is_low_or_shared() -> None:

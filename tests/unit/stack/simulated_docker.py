@@ -72,13 +72,7 @@ def stop(state: dict, names: list[str]) -> None:
 def run_once(state: dict, name: str, words: list[str]) -> None:
     if services()[name] not in state["images"]:
         fail(f"no image {services()[name]}")
-    if name == "ownership":
-        if state["images"][services()[name]].endswith("-old"):
-            fail("No module named mlplatform.services.ownership")
-        state["owners"] = words[-1]
-    elif name == "storage-init":
-        state["owners"] = settings()["MLPLATFORM_VERSION"]
-    elif name == "mlflow-migrate":
+    if name == "mlflow-migrate":
         state["databases"]["mlflow"].append("migrated")
     elif name == "gateway":
         state["databases"]["gateway"].append("migrated")

@@ -248,7 +248,7 @@ def test_stopped_storage_is_not_read(place: Place) -> None:
     [
         ("2", True, None),
         ("1", True, "has revision 1, but this version needs 2"),
-        ("9", False, "revision 9 of a later version"),
+        ("9", False, "revision 9, which this version does not know"),
         (None, True, None),
     ],
 )

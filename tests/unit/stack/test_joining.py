@@ -12,7 +12,7 @@ import pytest
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env, hosts, joining, openssl, sizing
+from mlplatform.stack import env, hosts, joining, sizing
 from mlplatform.stack.host import Host
 from mlplatform.stack.invitation import UnreadyError
 
@@ -90,19 +90,6 @@ def test_image_with_other_layers_is_sent_and_rejected(two: Two) -> None:
     with pytest.raises(HostError, match=r"The images .* differ from the stack's: run `docker image rm` and join again"):
         two.join(layers="b")
     assert [image.partition(":")[0] for image in two.needed] == [f"mlplatform-{name}" for name in hosts.IMAGES]
-
-
-def test_host_of_former_version_gets_ids(two: Two) -> None:
-    settings = StackSettings.load(two.stack / ".env")
-    request = {"name": "lab1", "key": openssl.wireguard_key()[1], "version": settings.version}
-    two.engine("overlay2", "a")
-    reply, _ = hosts.admit(two.stack, settings, request)
-    assert set(reply["images"].values()) == {"sha256:overlay2"}
-
-
-def test_ids_of_former_stack_are_compared_with_ids(two: Two) -> None:
-    two.engine("overlay2", "a")
-    assert joining._digest("mlplatform-link:1", "sha256:overlay2") == "sha256:overlay2"
 
 
 def test_name_of_stack_is_resolved_for_link(two: Two) -> None:

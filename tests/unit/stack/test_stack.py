@@ -159,18 +159,6 @@ def test_generated_layout_is_written_for_host(root: Path) -> None:
     ]
 
 
-def test_generated_layout_of_earlier_version_is_renewed(root: Path) -> None:
-    stack_env.write_env(root, HOST)
-    with (root / ".env").open("a") as env:
-        env.write("WORKER_LAYOUT=generated\n")
-    file = root / "compose" / "workers.cpu.generated.yaml"
-    present = workers.render_workers("cpu", 3)
-    file.write_text(present.replace('"ownership": {', '"other": {'))
-    assert stack_env.write_env(root, HOST)[0] == "compose/workers.cpu.generated.yaml again, for this version"
-    assert file.read_text() == present
-    assert stack_env.write_env(root, HOST) == []
-
-
 def test_every_setting_is_documented_in_env_example() -> None:
     text = (CHECKOUT / ".env.example").read_text()
     explained = {line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")}

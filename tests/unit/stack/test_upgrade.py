@@ -27,7 +27,7 @@ build:
 	@echo {content} >compose/workers.cpu.generated.yaml
 	@docker build {version} {content}
 upgrade:
-	@$(MLPLATFORM) stack upgrade --to "$(TO)" --from "$(FROM)"
+	@$(MLPLATFORM) stack upgrade --to "$(TO)"
 """
 
 PLATFORM = ("gateway", "mlflow", "storage-init", "mlflow-migrate", "ownership")
@@ -81,22 +81,28 @@ class Host:
             for found in [image.replace("$VERSION", "1.0")]
         }
         state = {"images": images, "containers": self.containers, "databases": self.databases}
-        self.state_file.write_text(json.dumps({**state, "owners": "1.0", "calls": []}))
-        self.new = self.commit(new, "new", SERVICES, ownership=True)
+        self.state_file.write_text(json.dumps({**state, "calls": []}))
+        self.new = self.commit(new, "new", SERVICES)
+        self.record({"commit": self.old, "only": ""})
+
+    def record(self, start: dict[str, str]) -> None:
+        """Record what `make up` has started."""
+        (self.root / ".stack").mkdir(exist_ok=True)
+        (self.root / ".stack/.gitignore").write_text("*\n")
+        (self.root / ".stack/started.json").write_text(json.dumps(start))
 
     def git(self, *words: str) -> str:
         author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
         command = ["git", *author, *words]
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout.strip()
 
-    def commit(self, version: str, content: str, services: dict[str, str], *, ownership: bool = False) -> str:
+    def commit(self, version: str, content: str, services: dict[str, str]) -> str:
         files = {
             "platform/pyproject.toml": f'[project]\nversion = "{version}"\n',
             "compose/compose.yaml": json.dumps(services),
             "Makefile": MAKEFILE.format(version=version, content=content),
             ".gitignore": ".env\n*.generated.yaml\n",
             "extra.txt": "",
-            **({"platform/src/mlplatform/services/ownership.py": "..."} if ownership else {}),
         }
         for name, text in files.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +139,6 @@ class Host:
         state = self.state
         assert state["databases"]["gateway"][:2] == ["job a", "job b"]
         assert {"migrated", "job of 2.0"} <= set(state["databases"]["gateway"])
-        assert state["owners"] == "2.0"
         assert state["containers"].keys() == SERVICES.keys()
         images = {entry["image"] for entry in state["containers"].values()}
         assert images == {"pg", "platform-new", "minio-new", "ray-new"}
@@ -144,7 +149,6 @@ class Host:
     def is_as_before(self) -> None:
         """The former version runs with its data, and the checkout is its own."""
         state = self.state
-        assert state["owners"] == "1.0"
         assert state["containers"] == self.containers
         assert {name: rows[: len(self.databases[name])] for name, rows in state["databases"].items()} == self.databases
         assert not {"migrated", "job of 2.0"} & set(state["databases"]["gateway"] + state["databases"]["mlflow"])
@@ -165,11 +169,10 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_upgrade_migrates_and_starts_new_version(host: Host) -> None:
-    done = host.upgrade("FROM=HEAD~1")
+    done = host.upgrade()
     assert done.returncode == 0, done.stderr
     assert "The stack runs version 2.0" in done.stdout
     host.is_upgraded()
-    # What was started is recorded: the next upgrade needs no FROM.
     again = host.upgrade()
     assert f"The stack was started from this commit ({host.new[:10]})" in again.stderr
 
@@ -178,7 +181,7 @@ def test_upgrade_migrates_and_starts_new_version(host: Host) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_failed_step_leaves_former_stack(host: Host, step: str) -> None:
     pattern, doing = STEPS[step]
-    done = host.upgrade("FROM=HEAD~1", BREAK=pattern)
+    done = host.upgrade(BREAK=pattern)
     assert done.returncode
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("The upgrade")]
     assert f"The upgrade to 2.0 ({host.new[:10]}) failed while {doing} (" in sentence
@@ -187,7 +190,7 @@ def test_failed_step_leaves_former_stack(host: Host, step: str) -> None:
 
 
 def test_lost_rows_are_noticed_and_restored(host: Host) -> None:
-    done = host.upgrade("FROM=HEAD~1", LOSES="1")
+    done = host.upgrade(LOSES="1")
     assert "failed while comparing the data (gateway.jobs has 1 rows after the upgrade, 2 before)" in done.stderr
     host.is_as_before()
 
@@ -195,7 +198,7 @@ def test_lost_rows_are_noticed_and_restored(host: Host) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_upgrade_continues(host: Host, step: str) -> None:
-    assert host.upgrade("FROM=HEAD~1", KILL=STEPS[step][0]).returncode
+    assert host.upgrade(KILL=STEPS[step][0]).returncode
     if step == "build":
         # It killed its `make`, which is a failure of this step, not of the program.
         host.is_as_before()
@@ -206,13 +209,13 @@ def test_killed_upgrade_continues(host: Host, step: str) -> None:
     host.is_upgraded()
 
 
-RETURN = (" ownership --to", "^tag mlplatform-former", " up .*--wait postgres$", "pg_restore")
+RETURN = ("^tag mlplatform-former", " up .*--wait postgres$", "pg_restore")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("during", RETURN)
 def test_killed_return_continues(host: Host, during: str) -> None:
-    assert host.upgrade("FROM=HEAD~1", BREAK=STEPS["start"][0], KILL=during).returncode
+    assert host.upgrade(BREAK=STEPS["start"][0], KILL=during).returncode
     assert (host.root / ".stack/upgrade/journal.json").exists()
     # The former version may be checked out already, and has no such verb in reality.
     host.git("checkout", "--quiet", host.new)
@@ -223,7 +226,7 @@ def test_killed_return_continues(host: Host, during: str) -> None:
 
 def test_return_restores_images_that_were_built_under_their_names(tmp_path: Path) -> None:
     host = Host(tmp_path, new="1.0")
-    done = host.upgrade("FROM=HEAD~1", BREAK=STEPS["migrate"][0])
+    done = host.upgrade(BREAK=STEPS["migrate"][0])
     assert done.returncode
     host.is_as_before()
     assert host.state["images"]["mlplatform-ray:1.0"] == "ray-old"
@@ -257,7 +260,7 @@ def test_code_of_unconfirmed_name_does_not_run(host: Host, name: str) -> None:
 
 def test_full_commit_needs_no_answer(host: Host) -> None:
     host.git("reset", "--quiet", "--hard", host.old)
-    done = host.upgrade(f"TO={host.new}", f"FROM={host.old}")
+    done = host.upgrade(f"TO={host.new}")
     assert done.returncode == 0, done.stderr
     host.is_upgraded()
 
@@ -284,12 +287,12 @@ def test_only_signed_tag_is_accepted_where_signers_are_configured(host: Host, tm
 
 
 def test_upgrade_without_known_origin_changes_nothing(host: Host) -> None:
-    for words, reason in (((), "FROM is missing"), (("FROM=none",), "FROM=none is not a branch")):
-        done = host.upgrade(*words)
-        assert done.returncode
-        assert reason in done.stderr
+    for record in ({}, {"commit": "0" * 40}):
+        host.record(record)
+        assert "as of a stack of version 0.3 or earlier, which cannot be upgraded" in host.upgrade().stderr
     wrong = host.commit("3.0", "newer", SERVICES)
-    assert "Version 2.0" in host.upgrade(f"FROM={host.new}").stderr
+    host.record({"commit": host.new})
+    assert "Version 2.0" in host.upgrade().stderr
     assert "TO=none is not a branch" in host.upgrade("TO=none").stderr
     assert host.git("rev-parse", "HEAD") == wrong
     assert not [call for call in host.state["calls"] if not call.startswith(("ps ", "inspect "))]
@@ -297,11 +300,11 @@ def test_upgrade_without_known_origin_changes_nothing(host: Host) -> None:
 
 def test_own_change_that_would_block_a_return_is_named(host: Host) -> None:
     (host.root / "extra.txt").write_text("torchmetrics\n")
-    assert host.upgrade("FROM=HEAD~1", BREAK=STEPS["start"][0]).returncode
+    assert host.upgrade(BREAK=STEPS["start"][0]).returncode
     assert (host.root / "extra.txt").read_text() == "torchmetrics\n", "a change of the operator's was lost"
     host.git("checkout", "--quiet", host.new)
     (host.root / "Makefile").write_text((host.root / "Makefile").read_text() + "# mine\n")
-    assert "Makefile: changed here and between the versions" in host.upgrade(f"FROM={host.old}").stderr
+    assert "Makefile: changed here and between the versions" in host.upgrade().stderr
 
 
 def test_interrupted_upgrade_blocks_a_start(host: Host) -> None:
@@ -326,7 +329,7 @@ def test_interrupted_upgrade_blocks_rotation_and_restore(host: Host) -> None:
 def test_interrupted_rotation_blocks_upgrade_and_restore(host: Host) -> None:
     (host.root / "secrets/.rotation").mkdir(parents=True)
     (host.root / "secrets/.rotation/plan.json").write_text('{"groups": ["ray"], "services": []}')
-    assert "`make rotate` completes it" in host.upgrade("FROM=HEAD~1").stderr
+    assert "`make rotate` completes it" in host.upgrade().stderr
     with pytest.raises(HostError, match="`make rotate` completes it"):
         list(backup.restore(host.root, str(host.root)))
     assert host.state["calls"] == []
@@ -336,9 +339,9 @@ def test_stopped_stack_is_not_upgraded(host: Host) -> None:
     state = host.state
     state["containers"]["postgres"]["running"] = False
     host.state_file.write_text(json.dumps(state))
-    assert "The stack does not run" in host.upgrade("FROM=HEAD~1").stderr
+    assert "The stack does not run" in host.upgrade().stderr
 
 
 def test_copied_folder_without_git_is_not_upgraded(host: Host) -> None:
     shutil.rmtree(host.root / ".git")
-    assert "is not a git checkout" in host.upgrade("FROM=HEAD~1").stderr
+    assert "is not a git checkout" in host.upgrade().stderr

@@ -206,9 +206,6 @@ def prune(
 @app.command("upgrade")
 def upgrade_stack(
     to: Annotated[str, typer.Option(help="Branch, tag or commit to check out first; empty: already done.")] = "",
-    origin: Annotated[
-        str, typer.Option("--from", help="Commit from which the stack was started, if a version up to 0.3 did.")
-    ] = "",
     root: Root = Path(),
 ) -> None:
     """Upgrade the running stack to the version checked out; if a step fails, return to the former one."""
@@ -221,7 +218,7 @@ def upgrade_stack(
         # Without a terminal nobody can answer.
         confirm = typer.confirm if sys.stdin.isatty() else lambda question: False
         raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to, confirm))
-    upgrade.prepare(root.absolute(), origin)
+    upgrade.prepare(root.absolute())
     upgrade.start_program(root.absolute())
 
 

@@ -46,8 +46,6 @@ def submit(
     note: Annotated[str | None, typer.Option(help="Description of the job's run.")] = None,
     pip: Annotated[list[str] | None, typer.Option(help="Package for this job only; repeatable.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the log, and exit with the job's result.")] = True,
-    retries: Annotated[int | None, typer.Option(hidden=True)] = None,
-    max_losses: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a Python file, or the entry point of a folder's job.toml, as a job.
 
@@ -56,7 +54,6 @@ def submit(
     """
     from mlplatform.client import job_file
     from mlplatform.client.jobs import Jobs
-    from mlplatform.client.renamed import renamed
 
     group = {"count": workers, "cpus": worker_cpus, "gpus": worker_gpus}
     options: dict[str, Any] = {
@@ -65,8 +62,8 @@ def submit(
         "gpus": gpus,
         "workers": {key: value for key, value in group.items() if value is not None},
         "env": job_file.pairs(env or []),
-        "max_restarts_on_failure": renamed("--retries", retries, "--max-restarts-on-failure", max_restarts_on_failure),
-        "max_restarts_on_loss": renamed("--max-losses", max_losses, "--max-restarts-on-loss", max_restarts_on_loss),
+        "max_restarts_on_failure": max_restarts_on_failure,
+        "max_restarts_on_loss": max_restarts_on_loss,
         "limit": limit,
         "class": job_class,
         "array": array,

@@ -31,10 +31,6 @@ class UnavailableError(UnreachableError):
     """A service that the gateway depends on does not answer, although the gateway does."""
 
 
-class OlderGatewayError(JobError):
-    """The gateway is older than this client and lacks a path that the client needs."""
-
-
 class Connection:
     """HTTP client of the gateway at `settings.ray_address`.
 
@@ -167,7 +163,7 @@ class Connection:
         if version is None:
             raise JobError(f"{address} is not the platform's gateway; set RAY_ADDRESS to the gateway's address.")
         if job_id is None:
-            raise OlderGatewayError(
+            raise JobError(
                 f"The gateway at {address} has version {version} and lacks {response.url.path}; "
                 "upgrade it with `make up`."
             )

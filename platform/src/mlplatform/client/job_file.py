@@ -12,7 +12,6 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.client.renamed import with_new_names
 from mlplatform.contract import ARRAY_JOBS
 from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
@@ -107,7 +106,7 @@ class JobFile(BaseModel):
             values = tomllib.loads(file.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise JobError(f"{file} is not valid TOML: {error}.") from error
-        return cls._checked(with_new_names(values), str(file))
+        return cls._checked(values, str(file))
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """Return a copy with the options of the command line; tables are merged key by key.

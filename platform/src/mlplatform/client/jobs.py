@@ -21,12 +21,11 @@ from mlplatform.client import package as client_package
 from mlplatform.client.arrays import Array as Array
 from mlplatform.client.arrays import Arrays
 from mlplatform.client.attempts import Attempt as Attempt
-from mlplatform.client.connection import Connection, OlderGatewayError
+from mlplatform.client.connection import Connection
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow, follow_text
 from mlplatform.client.follow import report_in as report_in
 from mlplatform.client.job import Job as Job
-from mlplatform.client.renamed import renamed
 from mlplatform.client.request import new_id as new_id
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
@@ -88,8 +87,6 @@ class Jobs:
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
         on_wait: Callable[[Shortage], None] | None = None,
-        retries: int | None = None,
-        max_losses: int | None = None,
     ) -> str:
         """Upload a folder and submit the command to run in it.
 
@@ -115,8 +112,6 @@ class Jobs:
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
             on_wait: called with a description of what the job waits for, if it cannot start at once.
-            retries: old name of max_restarts_on_failure; works until 1.0.
-            max_losses: old name of max_restarts_on_loss; works until 1.0.
 
         Returns:
             The job's id, or that of the array: its jobs are called `<id>.0` and so on.
@@ -126,19 +121,19 @@ class Jobs:
                 nothing was uploaded.
             JobError: the folder does not exist, or `at_most` is set without `array`.
         """
-        on_failure = renamed("retries", retries, "max_restarts_on_failure", max_restarts_on_failure) or 0
-        on_loss = renamed("max_losses", max_losses, "max_restarts_on_loss", max_restarts_on_loss)
         if at_most is not None and array is None:
             raise JobError(f"at_most={at_most} is for the jobs of an array; set array (--array) too, or remove it.")
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
-        if not wait_for_capacity and (wait := self._first_check(resources, workers)) and on_wait:
+        if not wait_for_capacity and (wait := self.check_capacity(resources, workers)) and on_wait:
             on_wait(wait)
         job_id = job_id or new_id(name)
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder, command)
-        options = request.options(workers, on_failure, on_loss, limit_s, job_class, wait_for_capacity)
+        options = request.options(
+            workers, max_restarts_on_failure or 0, max_restarts_on_loss, limit_s, job_class, wait_for_capacity
+        )
         body = request.body(
             self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
         )
@@ -278,13 +273,6 @@ class Jobs:
             return self._link.http.get("/api/jobs/").is_success
         except httpx.TransportError:
             return False
-
-    def _first_check(self, entry: Resources, workers: WorkerGroup | None) -> Shortage | None:
-        """Check a job before its upload; an older gateway checks it at submission only."""
-        try:
-            return self.check_capacity(entry, workers)
-        except OlderGatewayError:
-            return None
 
     def _upload(self, folder: Path, command: str) -> str:
         name, content = client_package.build(folder, command)

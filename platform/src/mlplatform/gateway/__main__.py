@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import uvicorn
 
 from mlplatform.compat.uvicorn_h11 import BoundedHeaders
+from mlplatform.errors import PlatformError
 from mlplatform.gateway.app import create_app
+from mlplatform.gateway.database.engine import connect
+from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.settings.gateway import GatewaySettings
 
 _STOP_SECONDS = 5
@@ -19,6 +23,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = GatewaySettings.load()
+    try:
+        upgrade(connect(config.database))
+    except PlatformError as error:
+        sys.exit(str(error))  # in one line: those who start the platform are shown the last one of the log
     uvicorn.run(
         create_app(config),
         host=config.listen,

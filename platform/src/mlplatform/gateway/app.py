@@ -62,7 +62,6 @@ from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.migrations import upgrade
 from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
@@ -143,7 +142,6 @@ def create_app(config: GatewaySettings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await upgrade.upgrade(store.engine)
         packages.tidy()
         works = (reconciler.run(), logs.run(), retention.run(), messenger.run(), person_keys.run())
         tasks = [asyncio.create_task(work) for work in works]

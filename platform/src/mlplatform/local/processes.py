@@ -38,7 +38,7 @@ class Process:
     pid: int
     created: float
     name: str = ""
-    """Key in `programs.PROGRAMS`, or `supervisor.NAME`; empty in a state that version 0.1 wrote."""
+    """Key in `programs.PROGRAMS`, or `supervisor.NAME`."""
 
 
 def spawn(name: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:

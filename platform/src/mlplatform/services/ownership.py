@@ -1,22 +1,21 @@
-"""Owners of the stack's volumes, `python -m mlplatform.services.ownership [--to VERSION]`.
+"""Owners of the stack's volumes, `python -m mlplatform.services.ownership`.
 
 Each group of services has a user id of its own, and so high that hosts assign it to nobody: whoever has the id of a
-container's process reads its secrets in /proc/<pid>/root. Versions up to 0.3 used ids that users of hosts have too.
+container's process reads its secrets in /proc/<pid>/root.
 
-This one-shot gives each volume, mounted at /volumes/<user>/<name>, to the user of its services. The top folder of a
-volume changes last, so that its owner tells whether all of the volume was changed: the next start continues a pass that
-was interrupted, and does not look into a volume that is finished.
+This one-shot gives each volume, mounted at /volumes/<user>/<name>, to the user of its services: Docker gives a new one
+to root, or to the user of an official image. The top folder of a volume changes last, so that its owner tells whether
+all of the volume was changed: the next start continues a pass that was interrupted, and does not look into a volume
+that is finished.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
-from mlplatform.errors import HostError, PlatformError, SettingsError
+from mlplatform.errors import HostError, PlatformError
 
 Ids = tuple[int, int]
 """User and group id."""
@@ -36,51 +35,22 @@ OWNERS: dict[str, Ids] = {
 }
 """Ids of each group of services. A test compares them with the images and the compose files."""
 
-OWNERS_UP_TO_0_3: dict[str, Ids] = {
-    "minio": (1000, 1000),
-    "platform": (1000, 1000),
-    "ray": (1000, 1000),
-    "postgres": (999, 999),
-    "prometheus": (65534, 65534),
-    "alertmanager": (65534, 65534),
-    "grafana": (472, 0),
-}
-"""Ids of the versions up to 0.3, for a rollback to one of them."""
-
 VOLUMES = Path("/volumes")
 
-
-def owners(version: str | None) -> dict[str, Ids]:
-    """Return the ids that a version of the platform uses; those of this one for None.
-
-    Raises:
-        SettingsError: `version` is not a version.
-    """
-    if version is None:
-        return OWNERS
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if not found:
-        raise SettingsError(f"Invalid version {version!r}: use a released one, such as 0.3.0.")
-    return OWNERS_UP_TO_0_3 if (int(found[1]), int(found[2])) <= (0, 3) else OWNERS
+_UNKNOWN_CLUSTER = ("postgres/postgres/PG_VERSION", 999)
+"""File of a database cluster, and the user to whom it belongs if a version up to 0.3 has written the volumes."""
 
 
-def give(volume: Path, ids: Ids, *, back: bool = False) -> int:
+def give(volume: Path, ids: Ids) -> int:
     """Give a volume and all that it contains to a user and group; return the number of changed files and folders.
 
     Links are changed themselves, and other file systems that are mounted in the volume are left out.
-
-    Args:
-        volume: its folder.
-        ids: of the user.
-        back: look into the volume in any case. If a pass was interrupted that is undone now, the top folder still has
-            its former owner, and some of the files do not.
 
     Raises:
         OSError: something could not be read or changed.
     """
     top = volume.lstat()
-    is_given = (top.st_uid, top.st_gid) == ids
-    if is_given and not back:
+    if (top.st_uid, top.st_gid) == ids:
         return 0
     changed = 0
     for _, folders, files, descriptor in os.fwalk(volume, onerror=_raise):
@@ -92,23 +62,22 @@ def give(volume: Path, ids: Ids, *, back: bool = False) -> int:
                 os.chown(name, *ids, dir_fd=descriptor, follow_symlinks=False)
                 changed += 1
     os.chown(volume, *ids, follow_symlinks=False)
-    return changed + (not is_given)
+    return changed + 1
 
 
-def give_all(root: Path, version: str | None = None) -> None:
-    """Give every volume below `root` to the user that a version uses.
+def give_all(root: Path) -> None:
+    """Give every volume below `root` to the user of its services.
 
     Raises:
-        SettingsError: `version` is not a version.
-        HostError: a volume could not be changed; those before it were.
+        HostError: the volumes are of a version that cannot be upgraded, and none was changed; or a volume could not be
+            changed, and those before it were.
     """
-    chosen = owners(version)
+    _check(root)
     for volume in sorted(root.glob("*/*")):
         user = volume.parent.name
-        if not (ids := chosen.get(user)):
-            continue  # that version has no such services
+        ids = OWNERS[user]
         try:
-            changed = give(volume, ids, back=version is not None)
+            changed = give(volume, ids)
         except OSError as error:
             raise HostError(
                 f"The volume {volume.name} could not be given to user {ids[0]} ({error}): start the stack again to "
@@ -118,16 +87,26 @@ def give_all(root: Path, version: str | None = None) -> None:
             print(f"{volume.name}: {changed:,} files and folders now belong to {ids[0]}:{ids[1]} ({user}).")
 
 
+def _check(root: Path) -> None:
+    """Raise HostError if the volumes are of a version up to 0.3, whose services could not read them afterwards."""
+    path, user = _UNKNOWN_CLUSTER
+    cluster = root / path
+    if cluster.exists() and cluster.stat().st_uid == user:
+        raise HostError(
+            "The volumes are of version 0.3 or earlier, which this version cannot upgrade, so nothing was changed: run "
+            "`make up` in a checkout of the version that wrote them, which `git reflog` names, or start a new stack "
+            "with another STACK_PREFIX in .env."
+        )
+
+
 def _raise(error: OSError) -> None:
     raise error
 
 
 def main() -> None:
     """Change the owners, and print the volumes that were changed."""
-    parser = argparse.ArgumentParser(prog="python -m mlplatform.services.ownership")
-    parser.add_argument("--to", metavar="VERSION", help="version that will use the volumes, if it is not this one")
     try:
-        give_all(VOLUMES, parser.parse_args().to)
+        give_all(VOLUMES)
     except PlatformError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -61,10 +61,9 @@ def write_env(root: Path, host: Host) -> list[str]:
     before = generated.read_text() if generated.exists() else ""
     most = max(host.gpus - len(sizing.gpus_of_notebook(settings, host)), 1)
     too_many = host.gpus > 0 and workers.count(before) > most
-    if settings.worker_layout == "generated" and (too_many or not workers.is_current(before)):
-        count = most if too_many else workers.count(before) or most
-        atomic.write(generated, workers.render_workers(settings.accelerator, count))
-        written.append(f"compose/{generated.name}" + (" again, for this version" if before else ""))
+    if settings.worker_layout == "generated" and (too_many or not before):
+        atomic.write(generated, workers.render_workers(settings.accelerator, most))
+        written.append(f"compose/{generated.name}")
     count = {"host": 1, "gpu": 2}.get(settings.worker_layout) or workers.count(generated.read_text())
     return written + _divide(env_file, host, count)
 

@@ -32,7 +32,7 @@ def invite(root: Path) -> Invitation:
     """Start the hub if it is not running, and open an invitation; no other container is touched.
 
     Raises:
-        HostError: the stack is not running, is of an earlier version, or the hub or the port cannot be used.
+        HostError: the stack is not running or has other addresses, or the hub or the port cannot be used.
     """
     settings = StackSettings.load(root / ".env")
     _start_hub(root, settings)
@@ -69,9 +69,8 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
         raise HostError(
             f"Its checkout has version {request.get('version')}, the stack {settings.version}: check out the same one."
         )
-    # A host that names no other way compares ids, as all did before.
-    digest = images.layers_digest if request.get("compares") == images.LAYERS else images.image_id
-    digests = {image: digest(image) for image in (f"mlplatform-{name}:{settings.version}" for name in IMAGES)}
+    names = [f"mlplatform-{image}:{settings.version}" for image in IMAGES]
+    digests = {image: images.layers_digest(image) for image in names}
     present = dict(request.get("images") or {})
     # cpu and cuda share one image; a host with AMD GPUs among others, or the reverse, builds its own.
     if (request.get("accelerator") == "rocm") != (settings.accelerator == "rocm"):

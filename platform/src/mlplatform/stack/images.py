@@ -22,9 +22,6 @@ from mlplatform.stack.services import (
     started,
 )
 
-LAYERS = "layers"
-"""Kind of a digest of `layers_digest`, which begins with it, so that nobody compares it with an id."""
-
 _OURS = "mlplatform-"
 
 
@@ -58,7 +55,7 @@ def layers_digest(image: str) -> str:
     """
     command = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return f"{LAYERS}:{hashlib.sha256(json.dumps(json.loads(found)).encode()).hexdigest()}" if found else ""
+    return hashlib.sha256(json.dumps(json.loads(found)).encode()).hexdigest() if found else ""
 
 
 def tagged(image: str) -> str:

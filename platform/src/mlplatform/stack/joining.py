@@ -60,7 +60,6 @@ def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name:
         "version": version,
         "accelerator": host.accelerator,
         "torch_index": bool(shell_environment().get(_TORCH_INDEX)),
-        "compares": images.LAYERS,
         "images": {image: found for image, found in present.items() if found},
     }
 
@@ -141,7 +140,7 @@ def _load_images(archive: BinaryIO) -> None:
 
 
 def _write(root: Path, host: Host, version: str, name: str, private: str, address: str, reply: dict[str, Any]) -> None:
-    wrong = [image for image, expected in reply["images"].items() if _digest(image, expected) != expected]
+    wrong = [image for image, expected in reply["images"].items() if images.layers_digest(image) != expected]
     if wrong:
         raise HostError(f"The images {', '.join(wrong)} differ from the stack's: run `docker image rm` and join again.")
     folder = root / "secrets"
@@ -164,12 +163,6 @@ def _write(root: Path, host: Host, version: str, name: str, private: str, addres
     }
     lines = [f"{key}={value}" for key, value in values.items()]
     atomic.write(root / FILE, "\n".join([_HEADER, *lines, ""]))
-
-
-def _digest(image: str, expected: str) -> str:
-    """Return an image's digest of the same kind as the stack's, which are ids if it was started before they changed."""
-    kind = images.layers_digest if expected.startswith(f"{images.LAYERS}:") else images.image_id
-    return kind(image)
 
 
 def _addresses(block: str) -> dict[str, str]:

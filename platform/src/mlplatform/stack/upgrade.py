@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlplatform.errors import HostError, SettingsError
+from mlplatform.errors import HostError
 from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, doctor, former, images, unfinished
@@ -26,9 +26,6 @@ from mlplatform.stack.services import profiles_of
 from mlplatform.stack.unfinished import JOURNAL, UPGRADE, has_upgrade
 
 _PROGRAM = "program"
-
-_OWNERSHIP = "platform/src/mlplatform/services/ownership.py"
-"""File of the versions that give volumes to their users at every start; earlier ones need it done before."""
 
 
 def check_out_and_upgrade(root: Path, to: str, confirm: Callable[[str], bool]) -> int:
@@ -53,25 +50,20 @@ def check_out_and_upgrade(root: Path, to: str, confirm: Callable[[str], bool]) -
     checkout.verify_tag(root, to)
     if to != target and not confirm(f"{to} is the commit {target}. Run its code as this user"):
         raise HostError(f"Nobody has confirmed that {to} is the commit {target}: repeat with TO={target}.")
-    start, current = checkout.started(root)["commit"], checkout.commit(root)
+    current = checkout.commit(root)
     back = checkout.branch(root) or current
-    origin = back if start in ("", current) else start
     # By a name, git might check out a branch where the tag of this name was verified.
     is_branch = checkout.is_branch(root, to) and not checkout.is_tag(root, to)
     checkout.switch(root, to if is_branch else target, detach=not is_branch)
     # From here on the checkout has another version's code, so nothing more is imported.
-    result = subprocess.run(["make", "--no-print-directory", "upgrade", "TO=", f"FROM={origin}"], cwd=root, check=False)
-    if result.returncode and not has_upgrade(root) and checkout.commit(root) == target:
+    result = subprocess.run(["make", "--no-print-directory", "upgrade", "TO="], cwd=root, check=False)
+    if result.returncode and not has_upgrade(root) and checkout.commit(root) in (target, current):
         checkout.switch(root, back)
     return result.returncode
 
 
-def prepare(root: Path, origin: str) -> None:
+def prepare(root: Path) -> None:
     """Write the journal of a new upgrade, unless there is one, and the program that performs it.
-
-    Args:
-        root: folder of the checkout.
-        origin: branch, tag or commit from which the stack was started; empty if `make up` has recorded it.
 
     Raises:
         PlatformError: the stack cannot be upgraded as it is; nothing was changed.
@@ -79,7 +71,7 @@ def prepare(root: Path, origin: str) -> None:
     if has_upgrade(root):
         return
     unfinished.check(root)
-    facts = _facts(root, origin)
+    facts = _facts(root)
     checkout.state_folder(root)
     folder = root / UPGRADE
     shutil.rmtree(folder, ignore_errors=True)
@@ -133,17 +125,16 @@ def _finish(upgrade: Upgrade, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _facts(root: Path, origin: str) -> dict[str, str]:
+def _facts(root: Path) -> dict[str, str]:
     """Decide from which commit to which the stack is upgraded."""
     record = checkout.started(root)
-    start, to = _ends(root, origin or record["commit"])
+    start, to = _ends(root, record["commit"])
     version = checkout.version(root, start)
     _check_stack(root, start, version)
     if files := checkout.obstacles(root, start, to):
         raise HostError(f"{', '.join(files)}: changed here and between the versions, so commit or revert it.")
     return {
         "from": start,
-        "from_branch": origin if checkout.is_branch(root, origin) else "",
         "from_version": version,
         "to": to,
         "to_version": checkout.version(root, to),
@@ -151,17 +142,16 @@ def _facts(root: Path, origin: str) -> dict[str, str]:
     }
 
 
-def _ends(root: Path, origin: str) -> tuple[str, str]:
-    """Return the commit from which the stack was started, and the one that is checked out."""
+def _ends(root: Path, start: str) -> tuple[str, str]:
+    """Return the commit from which the stack was started, as `make up` has recorded it, and the one checked out."""
     if not (to := checkout.commit(root)):
         raise HostError(f"{root} is not a git checkout, which a return needs: start the stack from a clone.")
-    if not origin:
-        raise SettingsError(
-            "FROM is missing, because a version up to 0.3 has started the stack: set it to the tag or commit of that "
-            "version, which `git reflog` lists."
+    if not start or not checkout.commit(root, start):
+        raise HostError(
+            f"There is no commit to return to ({start or 'none was recorded'}), as of a stack of version 0.3 or "
+            "earlier, which cannot be upgraded: continue with its version, or start a new stack with another "
+            "STACK_PREFIX in .env."
         )
-    if not (start := checkout.commit(root, origin)):
-        raise SettingsError(f"FROM={origin} is not a branch, tag or commit of this checkout; see `git reflog`.")
     if start == to:
         raise HostError(f"The stack was started from this commit ({to[:10]}): check out another one, or set TO=.")
     return start, to
@@ -175,7 +165,9 @@ def _check_stack(root: Path, start: str, version: str) -> None:
     images_of_ours = [image for entry in found if (image := entry["Config"]["Image"]).startswith("mlplatform-")]
     if not any(image.endswith(f":{version}") for image in images_of_ours):
         shown = ", ".join(sorted(set(images_of_ours)))
-        raise SettingsError(f"Version {version} ({start[:10]}) does not run here, but {shown}: correct FROM=.")
+        raise HostError(
+            f"Version {version} ({start[:10]}) does not run here, but {shown}: start the version that ran last."
+        )
 
 
 @contextmanager
@@ -200,7 +192,6 @@ class Upgrade:
         self._root = root
         self._facts = facts
         self._only = facts["only"]
-        self._volumes_returned = folder / "volumes-returned"
         self.former = former.Former(root, folder / "former")
 
     def steps(self) -> list[Step]:
@@ -253,17 +244,12 @@ class Upgrade:
         former.composed(self._root, service, "run", "--rm", "--no-deps", "--no-TTY", service, *command)
 
     def _return_data(self) -> str:
-        """Give volumes and databases back to the former version."""
+        """Give the databases back to the former version."""
         self._remove_containers()
-        # Once only: afterwards, `.env` may name the former version, whose image lacks the program.
-        if not self._volumes_returned.exists() and not checkout.has(self._root, self._facts["from"], _OWNERSHIP):
-            version = self._facts["from_version"]
-            former.composed(self._root, "giving volumes back", "run", "--rm", "--no-TTY", "ownership", "--to", version)
-            self._volumes_returned.touch()
         self._return_files()
         former.composed(self._root, "starting Postgres", "up", "--detach", "--no-build", "--wait", "postgres")
         self.former.restore_databases()
-        return "databases and volumes"
+        return "databases"
 
     def _return(self) -> str:
         """Check out the former version, and start what no longer runs."""
@@ -279,7 +265,5 @@ class Upgrade:
         self.former.restore()
 
     def _check_out(self) -> None:
-        start, branch = self._facts["from"], self._facts["from_branch"]
-        if checkout.commit(self._root) != start:
-            unmoved = bool(branch) and checkout.commit(self._root, branch) == start
-            checkout.switch(self._root, branch if unmoved else start, detach=not unmoved)
+        if checkout.commit(self._root) != self._facts["from"]:
+            checkout.switch(self._root, self._facts["from"], detach=True)

@@ -29,11 +29,6 @@ def render_workers(accelerator: str, count: int) -> str:
     return f"{header}\n{json.dumps(content, indent=2)}\n"
 
 
-def is_current(text: str) -> bool:
-    """Return whether a file of `render_workers` has every service that others depend on; up to 0.3, one was missing."""
-    return '"ownership": {' in text
-
-
 def count(text: str) -> int:
     """Return the number of workers in a file of `render_workers`."""
     return len(set(re.findall(r'"(ray-worker-\d+)":', text)))

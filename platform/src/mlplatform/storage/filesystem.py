@@ -27,7 +27,7 @@ _abandoned: list[Any] = []
 class RetryingHandler(FileSystemHandler):  # type: ignore[misc]
     """File system handler that retries during an outage, for ten minutes; each write calls `fence.check` first.
 
-    The name is kept in the `tuner.pkl` of searches, also of version 0.1.0 (`mlplatform.retrying`).
+    The `tuner.pkl` of searches has the name.
     """
 
     def __init__(self, files: FileSystem) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlplatform import advice as advice_module
 from mlplatform import contract
 from mlplatform.compat import ray_core
-from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_FIT, TAG_HOLDER, TAG_JOB, TAG_ROLE, fit_tag
+from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_HOLDER, TAG_JOB, TAG_ROLE, fit_tag
 from mlplatform.errors import FencedError
 from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_run
 from mlplatform.settings.job import Settings, settings
@@ -256,9 +256,8 @@ def _earlier_run_of(active: ActiveRun, fit: str) -> Run | None:
     if config.job_id is None or "'" in fit or _own_active_run(config):
         return None
     client = mlflow.MlflowClient()
-    # The second for runs of earlier versions.
-    for tag in (fit_tag(fit), TAG_FIT) if config.attempt > 1 else ():
-        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{tag}` = '{fit}'"
+    if config.attempt > 1:
+        same = f"tags.`{TAG_JOB}` = '{config.job_id}' and tags.`{fit_tag(fit)}` = '{fit}'"
         order = ["attributes.start_time ASC"]
         if found := client.search_runs([active.info.experiment_id], same, order_by=order, max_results=1):
             return found[0]

@@ -16,10 +16,10 @@ from mlplatform.errors import JobError
 from mlplatform.gateway.jobs.details import job_details, redacted
 from mlplatform.gateway.jobs.schema import AttemptRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission, group_of, renamed_keys, resources_of
+from mlplatform.gateway.jobs.submission import Submission, group_of, resources_of
 from mlplatform.scheduling.resources import Resources, WorkerGroup
 
-RESTARTS = ("max_restarts_on_loss", "max_restarts_on_failure", "max_retries", "retry_failures")
+RESTARTS = ("max_restarts_on_loss", "max_restarts_on_failure")
 
 WHOLE: dict[str, Any] = {
     "entrypoint": "python train.py",
@@ -227,27 +227,6 @@ def test_metadata_sets_job_options() -> None:
     assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == (0, 2)
     assert (job.user, job.wait_for_capacity) == ("ann", True)
     assert group_of(job.workers) == WorkerGroup(2, 0.5, 1)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "limits", "renamed"),
-    [
-        ({"max_retries": "7", "retry_failures": "2"}, (7, 2), ["max_restarts_on_loss", "max_restarts_on_failure"]),
-        ({"retry_failures": "1"}, (3, 1), ["max_restarts_on_failure"]),
-        ({"max_retries": "7", "max_restarts_on_loss": "1"}, (1, 0), ["max_restarts_on_loss"]),
-        ({"max_restarts_on_loss": "1"}, (1, 0), []),
-    ],
-)
-def test_renamed_metadata_keys_are_accepted_with_notice(
-    metadata: dict[str, str], limits: tuple[int, int], renamed: list[str]
-) -> None:
-    job = parsed(metadata=metadata).job()
-    assert (job.max_restarts_on_loss, job.max_restarts_on_failure) == limits
-    assert job.job_metadata == metadata
-    notices = renamed_keys(metadata)
-    assert len(notices) == len(renamed)
-    for notice, new in zip(notices, renamed, strict=True):
-        assert f"is now called {new!r}; the old name is accepted until 1.0." in notice
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90m", 5400), ("4h", 14400), ("366d", 366 * 86400)])

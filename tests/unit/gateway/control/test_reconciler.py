@@ -152,43 +152,6 @@ def test_unjudgeable_waiting_job_does_not_block_others(gateway: Gateway) -> None
     asyncio.run(scenario())
 
 
-def test_renamed_metadata_key_is_logged_for_job_and_gateway(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> str:
-        async with gateway.at_work():
-            await gateway.submit(metadata={"max_retries": "1"})
-            await gateway.until_state(State.RUNNING)
-            gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
-            await gateway.until(lambda: is_true(len(gateway.head.submitted) == 2))
-            await gateway.until_state(State.RUNNING)
-            return await gateway.logs.text("mine")
-
-    notice = "Metadata key 'max_retries' is now called 'max_restarts_on_loss'; the old name is accepted until 1.0."
-    assert asyncio.run(scenario()).count(notice) == 1
-    assert [record.getMessage() for record in caplog.records] == [f"Job mine: {notice}"]
-
-
-def test_repeated_submission_names_former_metadata_key_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> str:
-        await gateway.submit(metadata={"max_retries": "1"})
-        attempt = await gateway.store.begin_attempt("mine")
-        assert attempt is not None
-        job = await gateway.store.get("mine")
-        with monkeypatch.context() as patch:
-            patch.setattr(gateway.store, "accepted", _unavailable)
-            with pytest.raises(UnreachableError):
-                await gateway.reconciler.starter.hand_over(job, attempt)
-        for _ in range(2):
-            await gateway.reconciler.starter.hand_over(job, attempt)
-        return await gateway.logs.text("mine")
-
-    assert asyncio.run(scenario()).count("Metadata key 'max_retries' is now called") == 1
-    assert len(gateway.head.submitted) == 3
-
-
-async def _unavailable(*_: object) -> bool:
-    raise UnreachableError("The database does not answer.")
-
-
 def test_job_not_accepted_by_ray_can_be_stopped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "_FORGOTTEN_SECONDS", 0.3)
 

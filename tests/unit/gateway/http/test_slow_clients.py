@@ -8,6 +8,7 @@ import runpy
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -103,7 +104,8 @@ def test_connection_with_incomplete_headers_is_closed(server: str, sent: bytes) 
         assert is_closed_while_sending(client)
 
 
-def test_gateways_program_serves_with_bound_on_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateways_program_serves_with_bound_on_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPLATFORM_GATEWAY_DATABASE", f"sqlite:///{tmp_path}/gateway.db")
     given: dict[str, Any] = {}
     monkeypatch.setattr(uvicorn, "run", lambda app, **options: given.update(options, app=app))
     monkeypatch.setattr(app, "create_app", lambda config: Starlette())

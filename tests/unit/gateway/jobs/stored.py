@@ -34,7 +34,7 @@ def _empty_database() -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "gateway.db"
         engine = connect(f"sqlite:///{path}")
-        do(upgrade(engine))
+        upgrade(engine)
         engine.dispose()
         return path.read_bytes()
 

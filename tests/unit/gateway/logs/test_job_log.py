@@ -12,10 +12,10 @@ FILES = {
     f"ray-worker-0/{SESSION}/worker-{'ab' * 28}-01000000-4711.out": {"offsets": [[9, 17]], "actor": "A"},
 }
 CHUNK = {"chunks": [[4, 32, 4], [5, 32, 4], [6, 32, 4]], "left_out": [134, 18], "sources": FILES}
-"""Written by mlplatform 0.1.0."""
+"""As version 0.4.0 writes it."""
 
 
-def test_log_of_0_1_0_continues_in_same_format() -> None:
+def test_log_of_0_4_0_continues_in_same_format() -> None:
     text = "(A pid=4711, ray-worker-0) hi\n"
     content = f"{json.dumps(CHUNK)}\n{text}"
     job = JobLog("train", 120, 300)

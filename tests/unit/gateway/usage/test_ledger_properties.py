@@ -317,7 +317,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> type[Gateway]:
     """The state machine with an empty database to begin with."""
     path = tmp_path_factory.mktemp("migrated") / "gateway.db"
     engine = create_engine(f"sqlite:///{path}")
-    do(upgrade(engine))
+    upgrade(engine)
     engine.dispose()
     Gateway.empty = path
     return Gateway

@@ -11,7 +11,7 @@ import anyio.to_thread
 from mlplatform.contract import MAX_COMMAND
 from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
+from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leaving import Departures
 from mlplatform.gateway.control.leaving import variables as variables_of_leaving
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
@@ -22,7 +22,6 @@ from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore, now
-from mlplatform.gateway.jobs.submission import renamed_keys
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.plan import first_pass, plan
@@ -69,7 +68,6 @@ class Starter:
         self._driver_labels = driver_labels
         self._store = store
         self._head = head
-        self._logs = logs
         self._packages = packages
         self._outages = outages
         self._errors = errors
@@ -197,11 +195,7 @@ class Starter:
         account = await self._tokens.variables(job, attempt)
         account |= await self._secrets.variables(job, attempt, account)
         await self._head.submit(self._request(job, attempt, account))
-        if await self._store.accepted(job.id, attempt.number) and attempt.number == 1:
-            # Ray's own clients show a job's log, but nothing that we add to the response to a submission.
-            for notice in renamed_keys(job.job_metadata):
-                _log.warning("Job %s: %s", job.id, notice)
-                await unless_log_unavailable(self._logs.note(job.id, notice))
+        await self._store.accepted(job.id, attempt.number)
 
     def _outage(self, job: JobRow) -> str | None:
         """Return why a lost job waits while a service is unavailable: started now, it would be lost again."""

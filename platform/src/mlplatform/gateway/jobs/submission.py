@@ -11,13 +11,12 @@ import math
 import re
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -62,9 +61,6 @@ Ray passes each of these to processes as one argument or variable, which Linux l
 be started makes a job that stays PENDING.
 """
 
-_FORMER_KEYS = {"max_retries": "max_restarts_on_loss", "retry_failures": "max_restarts_on_failure"}
-"""Metadata keys of version 0.1, by their current names; accepted until 1.0."""
-
 _LONGEST_SECONDS = 366 * 86400
 
 
@@ -85,14 +81,10 @@ class JobOptions(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     user: str = ""
-    max_restarts_on_loss: int = Field(
-        3, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_loss", "max_retries")
-    )
+    max_restarts_on_loss: int = Field(3, ge=0, le=1000)
     """Restarts allowed after a node or Ray was lost."""
 
-    max_restarts_on_failure: int = Field(
-        0, ge=0, le=1000, validation_alias=AliasChoices("max_restarts_on_failure", "retry_failures")
-    )
+    max_restarts_on_failure: int = Field(0, ge=0, le=1000)
     """Restarts allowed after a failure of the job itself."""
 
     time_limit: TimeLimit | None = None
@@ -231,15 +223,6 @@ def parsed(model: type[Body], body: bytes, options: Callable[[Body], JobOptions]
     except ValidationError as error:
         raise JobError(invalid_field(error)) from error
     return submission
-
-
-def renamed_keys(metadata: Mapping[str, str]) -> list[str]:
-    """Return a one-sentence notice for each metadata key with a former name."""
-    return [
-        f"Metadata key {old!r} is now called {new!r}; the old name is accepted until 1.0."
-        for old, new in _FORMER_KEYS.items()
-        if old in metadata
-    ]
 
 
 def resources_of(entry: dict[str, Any]) -> Resources:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from mlplatform.errors import PlatformError
-from mlplatform.gateway.jobs.store import JobStore
+from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.settings.gateway import GatewaySettings
 
 if __name__ == "__main__":
     try:
-        asyncio.run(upgrade(JobStore(GatewaySettings.load().database).engine))
+        upgrade(connect(GatewaySettings.load().database))
     except PlatformError as error:
         sys.exit(str(error))

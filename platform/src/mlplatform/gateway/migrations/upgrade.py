@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio.to_thread
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import OperationalError
 
-from mlplatform.errors import UnreachableError
+from mlplatform.errors import StorageError, UnreachableError
 
 _SCRIPTS = Path(__file__).parent
 
+_BESIDE = {
+    "postgresql": "start a new stack with another STACK_PREFIX in .env",
+    "sqlite": "start a new platform in another folder with MLPLATFORM_HOME",
+}
+"""Dialect -> how to start without the database."""
 
-async def upgrade(engine: Engine) -> None:
+
+def upgrade(engine: Engine) -> None:
     """Apply the missing migrations, in one transaction.
 
     Raises:
+        StorageError: the database was written by a version from before 0.4 or by a later one; nothing was changed.
         UnreachableError: the database is unavailable.
     """
-    await anyio.to_thread.run_sync(_upgrade, engine)
+    try:
+        with engine.begin() as connection:
+            config = configured(connection)
+            _check(connection, ScriptDirectory.from_config(config))
+            command.upgrade(config, "head")
+    except OperationalError as error:
+        reason = str(error.orig).strip().splitlines()[0]
+        raise UnreachableError(f"The gateway's database does not answer ({reason}); start it.") from error
 
 
 def configured(connection: Connection) -> Config:
@@ -32,10 +47,14 @@ def configured(connection: Connection) -> Config:
     return config
 
 
-def _upgrade(engine: Engine) -> None:
-    try:
-        with engine.begin() as connection:
-            command.upgrade(configured(connection), "head")
-    except OperationalError as error:
-        reason = str(error.orig).strip().splitlines()[0]
-        raise UnreachableError(f"The gateway's database does not answer ({reason}); start it.") from error
+def _check(connection: Connection, scripts: ScriptDirectory) -> None:
+    """Raise StorageError unless the database is empty or has a revision of `versions/`."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found in {script.revision for script in scripts.walk_revisions()}:
+        return
+    if found or inspect(connection).has_table("jobs"):
+        raise StorageError(
+            f"The gateway's database has revision {found}, which this version does not know (upgrades begin with 0.4), "
+            "so nothing was changed: run the version that wrote it, which `git reflog` names, or "
+            f"{_BESIDE[connection.dialect.name]}."
+        )

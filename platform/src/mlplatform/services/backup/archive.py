@@ -200,7 +200,7 @@ class Reader:
             if revision not in (known or {}).get(database, set()):
                 raise StorageError(
                     f"The backup's database {database} has revision {revision} of version {self.header.version}, which "
-                    "this version does not know; use that version or a later one."
+                    "this version does not know; restore it with that version."
                 )
 
     def _open(self, info: tarfile.TarInfo) -> Member:

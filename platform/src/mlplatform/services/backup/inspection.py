@@ -17,7 +17,7 @@ def state() -> dict[str, Any]:
     """Return the revision of each database beside those of this version, and the versioning of each bucket.
 
     Returns:
-        databases: name -> `found` (None without tables), `needed`, and `known`, false for a later version's.
+        databases: name -> `found` (None without tables), `needed`, and `known`, false for another version's.
         buckets: name -> `versioning` (None if the bucket does not exist,
             `Unknown` if the server does not tell), and `versioned`, true if it must be on.
     """

@@ -53,9 +53,9 @@ def of_databases(databases: dict[str, dict[str, Any]]) -> Iterator[Finding]:
             continue  # without MLflow (ONLY=ray), its databases have no tables
         if not state["known"]:
             yield Finding(
-                f"The database {name} has revision {state['found']} of a later version of the platform.",
-                "This version's services do not start with it, or store what the later one cannot read.",
-                "check out the later version, or restore a backup of this one: `make restore FROM=... FORCE=1`",
+                f"The database {name} has revision {state['found']}, which this version does not know.",
+                "This version's services do not start with it, or store what the version that wrote it cannot read.",
+                "check out the version that wrote it, or restore a backup of this one: `make restore FROM=... FORCE=1`",
                 blocks=True,
             )
         elif state["found"] is not None:
