@@ -102,10 +102,10 @@ leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
 owners: env  ## Before a return to an earlier version: give the volumes of the stopped stack to its users (TO=0.3.0)
 	$(COMPOSE) run --rm ownership --to "$(TO)"
 
-backup: .venv/cli  ## Save the stack while it runs (TO=folder, s3:https://server/bucket or - for a tar; SECRETS=1 adds secrets/)
-	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder, TO=s3:https://server/bucket/folder or TO=-))" $(if $(SECRETS),--secrets)
+backup: .venv/cli  ## Save the stack while it runs (TO=folder or s3:https://server/bucket; SECRETS=1 adds secrets/)
+	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder or TO=s3:https://server/bucket/folder))" $(if $(SECRETS),--secrets)
 
-restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or a tar; SNAPSHOT=id; FORCE=1 if there is data)
+restore: build  ## Replace the stack's data by a backup (FROM=folder or s3:...; SNAPSHOT=id; FORCE=1 if there is data)
 	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
 
 prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)

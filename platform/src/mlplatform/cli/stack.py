@@ -158,7 +158,7 @@ def status(root: Root = Path()) -> None:
 
 @app.command()
 def backup(
-    target: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder, rest:URL, or - for a tar.")],
+    target: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder or rest:URL.")],
     secrets: Annotated[bool, typer.Option(help="Also save secrets/.")] = False,
     root: Root = Path(),
 ) -> None:
@@ -170,8 +170,8 @@ def backup(
 
 @app.command()
 def restore(
-    source: Annotated[str, typer.Argument(help="Folder, s3:..., rest:..., or a file that `make backup TO=-` printed.")],
-    snapshot: Annotated[str, typer.Option(help="Id of a backup of the folder or server.")] = "latest",
+    source: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder or rest:URL.")],
+    snapshot: Annotated[str, typer.Option(help="Id of a backup there.")] = "latest",
     force: Annotated[bool, typer.Option(help="Replace existing data.")] = False,
     root: Root = Path(),
 ) -> None:

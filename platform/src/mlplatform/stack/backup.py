@@ -19,7 +19,7 @@ from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
 
 TARGET = "/target"
-"""Mount point, in the containers, of a folder of the host or of the folder of an archive."""
+"""Mount point, in the containers, of a folder of the host."""
 
 _HAS_DATA = 3
 
@@ -37,7 +37,7 @@ _OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password"
 
 
 def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
-    """Save the stack: to a folder or server, where later backups add what has changed, or as a tar to stdout.
+    """Save the stack to a folder or server, where later backups add what has changed.
 
     Raises:
         StorageError: it could not be saved; the container has printed the reason.
@@ -48,7 +48,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
     address = target
-    if target != "-" and not target.startswith(BACKUP_SERVERS):
+    if not target.startswith(BACKUP_SERVERS):
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command += ["--volume", f"{folder}:{TARGET}"]
@@ -63,8 +63,8 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
     Args:
         root: folder of the checkout, whose settings and secrets exist.
-        source: what was the target of the backup, or the file that has its archive.
-        snapshot: id of a backup of a folder or server.
+        source: what was the target of the backup.
+        snapshot: id of a backup.
         force: replace data; an unfinished restore can be repeated without.
 
     Yields:
@@ -100,16 +100,12 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
 def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
     """Return the mounts and arguments with which a container reads a backup."""
-    if source == "-":
-        raise SettingsError("A backup is read twice, so write it to a file and name that: FROM=stack.tar.")
     if source.startswith(BACKUP_SERVERS):
         return [], [source, source, snapshot]
     path = Path(source).expanduser().absolute()
-    if not path.exists():
-        raise SettingsError(f"No backup was found at {path}; name its folder or file with FROM=.")
-    if path.is_dir():
-        return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
-    return ["--volume", f"{path.parent}:{TARGET}:ro"], [f"{TARGET}/{path.name}", source]
+    if not path.is_dir():
+        raise SettingsError(f"No backup was found at {path}; name its folder or server with FROM=.")
+    return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
 
 
 def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
