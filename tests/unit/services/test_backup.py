@@ -7,16 +7,15 @@ import os
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, databases, files, objects, restoring, saving, spool
+from mlplatform.services.backup import archive, files, objects, restoring, saving, spool
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
@@ -194,12 +193,12 @@ def test_backup_reads_versions_of_one_moment(
 
 
 def test_settings_of_host_survive_restore() -> None:
-    current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nALERT_RECEIVERS=\n"
-    saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nALERT_RECEIVERS=email\n"
+    current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nMAIL_DOMAINS=\n"
+    saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nMAIL_DOMAINS=example.org\n"
     entrance = "DOMAIN=\nACME_EMAIL=\nHTTPS_PORT=443\n"
     of_another = "DOMAIN=ml.example.org\nACME_EMAIL=ops@example.org\nHTTPS_PORT=8443\n"
     assert merged(current + entrance, saved + of_another + "UNKNOWN=1\n") == (
-        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nALERT_RECEIVERS=email\n" + entrance
+        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nMAIL_DOMAINS=example.org\n" + entrance
     )
 
 

@@ -25,13 +25,6 @@ _HAS_DATA = 3
 
 _STORAGE = ("postgres", services.MINIO)
 
-_OF_THE_HOST = re.compile(
-    "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
-    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BACKUP_TO|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
-    "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY|S3_.*"
-)
-"""Settings of a host's hardware, addresses, mirrors and object store, which a restore keeps."""
-
 _OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password", "external_s3"}
 """Secrets that a restore keeps: the data was stored with them, or the backups are encrypted with them."""
 
@@ -171,7 +164,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
 def merged(current: str, saved: str) -> str:
     """Return settings with the values of a backup where they do not belong to the host."""
     adopted = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", saved, re.M))
-    values = {name: value for name, value in adopted.items() if not _OF_THE_HOST.fullmatch(name)}
+    values = {name: value for name, value in adopted.items() if name not in StackSettings.of_host()}
 
     def line(found: re.Match[str]) -> str:
         return f"{found[1]}={values[found[1]]}" if found[1] in values else found[0]

@@ -135,7 +135,7 @@ def _write_files(root: Path, stack: Path) -> None:
     # The prefix names project, containers and volumes; a port that is free now makes it unique on this host.
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
-    values |= {"CLUSTER_NETWORK": networks.free_cluster_network(), "ALERT_RECEIVERS": ""}
+    values |= {"CLUSTER_NETWORK": networks.free_cluster_network()}
     # Its objects are its own.
     values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": "", "S3_ENDPOINT_URL": ""}
     # It has no people, for whom the first two are. Its backups would be among those of the other stack.

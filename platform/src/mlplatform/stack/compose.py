@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import subprocess
@@ -38,6 +39,7 @@ def up(root: Path, only: str | None = None) -> None:
         "HOST_NAME": socket.gethostname(),
         **entrance.variables(settings),
         **backup_timer.variables(root, settings),
+        "ALERTS_DIGEST": _digest(root / "secrets" / "alertmanager.yml"),
     }
     make_food11_volume(root)
     images.pull_missing(root, only)
@@ -59,6 +61,10 @@ def up(root: Path, only: str | None = None) -> None:
             f"it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
             file=sys.stderr,
         )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
 
 def _last_lines(root: Path) -> str:
