@@ -68,12 +68,10 @@ doctor: .venv/cli  ## Check the host and the running stack (FIX=1 applies the sa
 logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
-data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces the contents)
-	$(COMPOSE) build --quiet storage-init
-	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
-
-cache: .venv/cli  ## Copy downloaded models to the caches of jobs and notebook (FROM=~/.cache, of a machine that reaches the hubs)
-	@$(CLI) stack cache "$(FROM)"
+data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces), or copy downloaded models to the caches (FROM=~/.cache)
+	$(if $(FROM),@$(CLI) stack cache "$(FROM)",@docker volume create "$$(sed -n 's/^FOOD11_VOLUME=//p' .env)" >/dev/null)
+	$(if $(FROM),,$(COMPOSE) build --quiet storage-init)
+	$(if $(FROM),,@archive=$$(realpath -qe "$(SRC)"); $(COMPOSE) run --rm $${archive:+--volume "$$archive:/host$$archive:ro"} food11-data "$${archive:+/host}$${archive:-$(SRC)}" $(if $(FORCE),--force))
 
 smoke:  ## Train the main job on the running stack, submitted from the notebook (PERSON=alice: from theirs)
 	$(COMPOSE) --profile '*' exec -T notebook$(if $(PERSON),-$(PERSON)) ray job submit --working-dir . -- python digits.py
@@ -193,4 +191,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom

@@ -63,18 +63,6 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 
 @app.command()
-def data(
-    source: Annotated[str, typer.Argument(help="URL or path of the archive of Food-11, zip or tar.")] = "",
-    force: Annotated[bool, typer.Option(help="Replace the volume's contents.")] = False,
-    root: Root = Path(),
-) -> None:
-    """Fill the volume food11 with the lessons' photos; a filled volume is left as it is."""
-    from mlplatform.stack import compose
-
-    raise typer.Exit(compose.fill_food11(root.absolute(), source, force))
-
-
-@app.command()
 def cache(
     source: Annotated[Path, typer.Argument(help="Cache folder of a machine that has downloaded models: ~/.cache.")],
     root: Root = Path(),

@@ -97,24 +97,6 @@ def make_food11_volume(root: Path) -> None:
     subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
 
 
-def fill_food11(root: Path, source: str, force: bool) -> int:
-    """Unpack an archive into the volume, in a container that prints its own progress; return its exit status.
-
-    Args:
-        root: folder of the checkout.
-        source: URL, or a path on this host, which the container mounts read-only; empty if the volume is already
-            filled.
-        force: replace the volume's contents.
-    """
-    make_food11_volume(root)
-    command = compose(root, "run", "--rm")
-    if (archive := Path(source).expanduser().absolute()).is_file():
-        source = f"/archive/{archive.name}"
-        command += ["--volume", f"{archive}:{source}:ro"]
-    command += ["food11-data", *([source] if source else []), *(["--force"] if force else [])]
-    return subprocess.run(command, check=False).returncode
-
-
 def running(root: Path) -> set[str]:
     """Return the names of the services that are running."""
     command = compose(root, "--profile", "*", "ps", "--services")
