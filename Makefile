@@ -165,9 +165,6 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
 	$(if $(filter-out images,$(ONLY)),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
 
-sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ (ONLY=ray for one)
-	@$(CLI) stack sbom --only "$(ONLY)"
-
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
 .venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
@@ -191,4 +188,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave owners prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock

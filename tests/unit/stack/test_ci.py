@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.client.jobs import Job
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import ci
 
@@ -170,13 +169,6 @@ def test_missing_docker_is_named(run: Run) -> None:
     assert not (run.root / ci.FOLDER).exists()
 
 
-def ended(status: str, exit_code: int | None) -> Job:
-    return Job("id", status, "true", "", "", None, None, exit_code)
-
-
-@pytest.mark.parametrize(
-    ("status", "exit_code", "expected"),
-    [("SUCCEEDED", 0, 0), ("FAILED", 3, 3), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 1)],
-)
-def test_status_is_that_of_entry_point(status: str, exit_code: int | None, expected: int) -> None:
-    assert ci._status(ended(status, exit_code)) == expected
+@pytest.mark.parametrize(("status", "expected"), [(3, 3), (-9, 137)])
+def test_status_of_signal_is_that_of_shell(status: int, expected: int) -> None:
+    assert ci._of_shell(status) == expected

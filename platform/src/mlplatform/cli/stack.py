@@ -104,18 +104,6 @@ def lock(
 
 
 @app.command()
-def sbom(
-    only: Annotated[str, typer.Option(help="Folder below images/ of the one image to describe; empty for all.")] = "",
-    root: Root = Path(),
-) -> None:
-    """Write a CycloneDX file with the contents of each image that we build to sbom/."""
-    from mlplatform.stack import sbom as stack_sbom
-
-    for path in stack_sbom.write(root.absolute(), only):
-        print(f"wrote {path.relative_to(root.absolute())}")
-
-
-@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
