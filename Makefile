@@ -68,12 +68,10 @@ doctor: .venv/cli  ## Check the host and the running stack (FIX=1 applies the sa
 logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
-data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces the contents)
-	$(COMPOSE) build --quiet storage-init
-	@$(CLI) stack data "$(SRC)" $(if $(FORCE),--force)
-
-cache: .venv/cli  ## Copy downloaded models to the caches of jobs and notebook (FROM=~/.cache, of a machine that reaches the hubs)
-	@$(CLI) stack cache "$(FROM)"
+data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces), or copy downloaded models to the caches (FROM=~/.cache)
+	$(if $(FROM),@$(CLI) stack cache "$(FROM)",@docker volume create "$$(sed -n 's/^FOOD11_VOLUME=//p' .env)" >/dev/null)
+	$(if $(FROM),,$(COMPOSE) build --quiet storage-init)
+	$(if $(FROM),,@archive=$$(realpath -qe "$(SRC)"); $(COMPOSE) run --rm $${archive:+--volume "$$archive:/host$$archive:ro"} food11-data "$${archive:+/host}$${archive:-$(SRC)}" $(if $(FORCE),--force))
 
 smoke:  ## Train the main job on the running stack, submitted from the notebook (PERSON=alice: from theirs)
 	$(COMPOSE) --profile '*' exec -T notebook$(if $(PERSON),-$(PERSON)) ray job submit --working-dir . -- python digits.py
@@ -99,10 +97,10 @@ remove-host: .venv/cli  ## Remove a host that has joined (NAME=)
 leave: .venv/cli  ## On a machine that has joined: stop and remove its workers
 	@$(CLI) stack leave
 
-backup: .venv/cli  ## Save the stack while it runs (TO=folder, s3:https://server/bucket or - for a tar; SECRETS=1 adds secrets/)
-	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder, TO=s3:https://server/bucket/folder or TO=-))" $(if $(SECRETS),--secrets)
+backup: .venv/cli  ## Save the stack while it runs (TO=folder or s3:https://server/bucket; SECRETS=1 adds secrets/)
+	@$(CLI) stack backup "$(or $(TO),$(error Set TO=folder or TO=s3:https://server/bucket/folder))" $(if $(SECRETS),--secrets)
 
-restore: build  ## Replace the stack's data by a backup (FROM=folder, s3:... or a tar; SNAPSHOT=id; FORCE=1 if there is data)
+restore: build  ## Replace the stack's data by a backup (FROM=folder or s3:...; SNAPSHOT=id; FORCE=1 if there is data)
 	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
 
 prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
@@ -164,9 +162,6 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
 	$(if $(filter-out images,$(ONLY)),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
 
-sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ (ONLY=ray for one)
-	@$(CLI) stack sbom --only "$(ONLY)"
-
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
 .venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
@@ -190,4 +185,4 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data cache smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock sbom
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock

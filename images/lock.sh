@@ -74,5 +74,4 @@ done
 # The unit tests use the same versions as the gateway and the other tests.
 pin "$@" --constraint images/ray/requirements.txt --constraint images/platform/requirements.txt \
     --constraint tests/requirements.txt tests/unit/requirements.in --output-file tests/unit/requirements.txt
-pin "$@" images/sbom/requirements.in --output-file images/sbom/requirements.txt
 pin "$@" --constraint platform/requirements.txt images/platform/uv.in --output-file images/platform/uv.txt

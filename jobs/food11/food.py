@@ -70,8 +70,8 @@ def network(pretrained: bool = False, width: float = 0.25, dropout: float = 0.2)
         except (URLError, OSError) as error:
             cache = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
             raise FileNotFoundError(
-                f"No pretrained weights at {cache}: on the stack, run `make cache` on the host; elsewhere, save "
-                f"{weights.url} there ({error})"
+                f"No pretrained weights at {cache}: on the stack, run `make data FROM=~/.cache` on the host; "
+                f"elsewhere, save {weights.url} there ({error})"
             ) from error
     else:
         net = models.MobileNetV2(width_mult=width)

@@ -39,7 +39,7 @@ def test_unreachable_hub_error_gets_cache_advice(
         lack(tmp_path, closed_port)
     assert advice.advice_for(failure.value) == advice.ADVICE
     assert "/shared/cache" in advice.ADVICE
-    assert "make cache" in advice.ADVICE
+    assert "make data FROM=" in advice.ADVICE
 
 
 def test_error_text_from_worker_gets_advice_once() -> None:

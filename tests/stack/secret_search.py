@@ -25,7 +25,7 @@ def values(folder: Path) -> dict[str, str]:
     found = {}
     for file in folder.iterdir():
         for line in file.read_text().splitlines():
-            if line.startswith("#"):
+            if line.lstrip().startswith("#"):
                 continue  # a form to fill in, not a secret
             value = re.split(r"\s*[=:]\s*", line)[-1].strip()
             if len(value) >= 30:

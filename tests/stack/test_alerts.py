@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from alertmanager_example import EXAMPLE, uncommented
 from host import Stack, run, wait_for
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -40,37 +41,37 @@ def receiver(stack: Stack, password: str) -> Iterator[Callable[[], str]]:
         run("docker", "stop", "--timeout=0", stack.container(RECEIVER))
 
 
+def configuration(address: str, token: str) -> str:
+    """The example with all receivers, which are those of this test, and without waits."""
+    text = uncommented(EXAMPLE.read_text())
+    changes = {
+        "smtp.example.org:587": f"{address}:{SMTP_PORT}",
+        "smtp_require_tls: true": "smtp_require_tls: false",
+        "ops@example.org, ada@example.org": TO,
+        "https://hooks.slack.com/services/T0/B0/key": f"http://{address}:{HTTP_PORT}/slack/{token}",
+        "https://alerts.example.org/hook": f"http://{address}:{HTTP_PORT}/{token}",
+        "group_wait: 30s": "group_wait: 1s",
+        "group_interval: 5m": "group_interval: 1s",
+    }
+    for before, after in changes.items():
+        assert before in text
+        text = text.replace(before, after)
+    return text
+
+
 @contextmanager
 def receivers_set(stack: Stack, files: dict[str, str]) -> Iterator[None]:
-    """Set all receivers in `.env` and `secrets/`, as an operator does, and apply that; undo it at the end."""
-    before = {
-        path: path.read_text() for path in (stack.root / ".env", *(stack.root / "secrets" / key for key in files))
-    }
-    for key, text in files.items():
-        (stack.root / "secrets" / key).write_text(f"{text}\n")
-    stack.set_env(
-        ALERT_RECEIVERS="email,slack,webhook",
-        ALERT_EMAIL_TO=TO,
-        ALERT_EMAIL_FROM="platform@example.org",
-        ALERT_SMTP_SERVER=f"{stack.container(RECEIVER)}:{SMTP_PORT}",
-        ALERT_SMTP_USER="platform",
-        ALERT_SMTP_TLS="off",
-        ALERT_GROUP_WAIT="1s",
-        ALERT_GROUP_INTERVAL="1s",
-    )
+    """Write all receivers into `secrets/`, as an operator does, and apply that; undo it at the end."""
+    before = {stack.root / "secrets" / name: stack.secret(name) for name in files}
     try:
-        apply(stack)
+        for name, text in files.items():
+            (stack.root / "secrets" / name).write_text(text)
+        stack.up()
         yield
     finally:
         for path, text in before.items():
             path.write_text(text)
-        apply(stack)
-
-
-def apply(stack: Stack) -> None:
-    """Do what `make up` does after its build."""
-    stack.make("env")
-    stack.up()
+        stack.up()
 
 
 @contextmanager
@@ -98,12 +99,7 @@ def reload_prometheus(stack: Stack) -> None:
 @pytest.mark.nightly
 def test_mail_slack_and_webhook_get_alert_and_its_end(stack: Stack) -> None:
     password, token = secrets.token_hex(16), secrets.token_hex(16)
-    address = f"http://{stack.container(RECEIVER)}:{HTTP_PORT}"
-    files = {
-        "alert_smtp_password": password,
-        "alert_slack_url": f"{address}/slack/{token}",
-        "alert_webhook_url": f"{address}/{token}",
-    }
+    files = {"mail_password": password, "alertmanager.yml": configuration(stack.container(RECEIVER), token)}
     with receiver(stack, password) as printed, receivers_set(stack, files), alert_without_delay(stack):
 
         def messages(status: str) -> dict[str, str]:

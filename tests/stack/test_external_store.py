@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backup_archive import archive
 from host import CHECKOUT, Stack, run
 
 from mlplatform.client.jobs import Jobs
@@ -83,9 +84,8 @@ def test_main_job_succeeds_on_another_s3_server(external: Stack, tmp_path: Path)
     assert any(key.endswith("checkpoint.ckpt") for key in checkpoints)
     assert any(job_id in key for key in external.objects("jobs", "logs/")), "the log is not in the bucket"
 
-    archive = tmp_path / "stack.tar"
-    run("bash", "-c", f"make --silent backup TO=- >{archive}", cwd=external.root)
-    with tarfile.open(archive) as backup:
+    external.make("backup", f"TO={tmp_path / 'backups'}")
+    with tarfile.open(archive(external, tmp_path / "backups", tmp_path / "stack.tar")) as backup:
         names = set(backup.getnames())
     assert {f"objects/ray/{key}" for key in checkpoints} <= names
     assert {f"objects/mlflow-artifacts/{key}" for key in artifacts} <= names

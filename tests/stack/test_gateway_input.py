@@ -211,7 +211,7 @@ def test_every_path_and_websocket_requires_token(stack: Stack, waiting: str, tok
     refusals = {status, 429} if token else {status}
     with httpx.Client(base_url=stack.ray.base_url, headers=headers) as nobody:
         for path, methods in yaml.safe_load(DESCRIPTION)["paths"].items():
-            known = path.format(job_id=waiting, node="n", file="f", name="x.zip", token_id="x", array_id="x")
+            known = path.format(job_id=waiting, node="n", file="f", name="x.zip", token_id="x")
             for method in methods.keys() - {"parameters"}:
                 if (method, path) == ("post", "/platform/tokens"):
                     # A log-in, which needs a one-time code instead.

@@ -1,4 +1,4 @@
-"""Supply of the stack: digests of images, from a registry on this machine, and the contents of our images."""
+"""Supply of the stack: digests of images, from a registry on this machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-from host import CHECKOUT, Stack, run, wait_for
-from packageurl import PackageURL
+from host import CHECKOUT, run, wait_for
 
 from mlplatform.local.processes import free_ports
 from mlplatform.stack import image_lock
@@ -90,51 +87,3 @@ def test_compose_starts_and_builds_from_locked_digests(pushed: str, tmp_path: Pa
     run("docker", "pull", f"{pushed}{digest}")
     # The choice of an operator, which has no digest here.
     assert services(POSTGRES_IMAGE="registry.example.org/postgres:17")["postgres"]["image"].endswith("/postgres:17")
-
-
-def described(checkout: Stack, name: str) -> dict[str, str]:
-    """Components of an image, package URL without version -> version, from a file that the schema accepts."""
-    checkout.make("sbom", f"ONLY={name}")
-    text = (checkout.root / "sbom" / f"mlplatform-{name}.cdx.json").read_text()
-    found = json.loads(text)
-    schema = SchemaVersion.from_version(found["specVersion"])
-    assert JsonStrictValidator(schema).validate_str(text) is None
-    assert found["metadata"]["component"]["name"] == f"mlplatform-{name}"
-    assert found["metadata"]["component"]["version"] == checkout.settings.version
-    urls = [PackageURL.from_string(part["purl"]) for part in found["components"] if "purl" in part]
-    return {f"{url.type}/{url.namespace or ''}/{url.name}": url.version for url in urls}
-
-
-def pinned(requirements: str, name: str) -> str:
-    """The version of a package in a file of requirements."""
-    text = (CHECKOUT / requirements).read_text()
-    return next(line.split("==")[1].split()[0] for line in text.splitlines() if line.startswith(f"{name}=="))
-
-
-@pytest.mark.nightly
-def test_cyclonedx_file_lists_packages_of_debian_and_python(checkout: Stack) -> None:
-    parts = described(checkout, "platform")
-    assert parts["pypi//mlflow"] == pinned("images/platform/requirements.txt", "mlflow")
-    container = ("docker", "run", "--rm", "--network=none", "--entrypoint=dpkg-query")
-    image = f"mlplatform-platform:{checkout.settings.version}"
-    installed = run(*container, image, "--show", "--showformat=${Package} ${Version}\n")
-    debian = dict(line.split() for line in installed.stdout.splitlines())
-    assert "restic" in debian
-    assert {name for name in debian if f"deb/debian/{name}" not in parts} == set()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("ray", "pypi//torch"),
-        ("notebook", "pypi//jupyterlab"),
-        ("minio", "golang/github.com/minio/minio"),
-        ("proxy", "golang/github.com/caddyserver/caddy"),
-        ("link", "deb/debian/wireguard-go"),
-    ],
-)
-def test_each_image_has_cyclonedx_file(checkout: Stack, name: str, part: str) -> None:
-    parts = described(checkout, name)
-    assert part in parts
-    assert "deb/debian/libc6" in parts

@@ -42,7 +42,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A model cache with random weights, as a machine with access to the hub has it, copied by `make cache`."""
+    """A model cache with random weights, as a machine with access to the hub has it, copied by `make data`."""
     import torch
     from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
@@ -50,7 +50,7 @@ def weights(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = cache / "torch/hub/checkpoints" / Path(urlparse(MobileNet_V2_Weights.DEFAULT.url).path).name
     file.parent.mkdir(parents=True)
     torch.save(mobilenet_v2(weights=None).state_dict(), file)
-    running.make("cache", f"FROM={cache}")
+    running.make("data", f"FROM={cache}")
 
 
 @pytest.mark.usefixtures("weights")

@@ -6,7 +6,7 @@ import traceback
 
 ADVICE = (
     "A model hub cannot be reached from here, and the requested files are not in the cache: fetch them on a machine "
-    "with a connection, then run `make cache FROM=~/.cache` on the stack's host with that machine's folder, whose "
+    "with a connection, then run `make data FROM=~/.cache` on the stack's host with that machine's folder, whose "
     "huggingface/hub and torch are copied to /shared/cache, where every job looks, and to the notebook's own cache."
 )
 

@@ -104,8 +104,5 @@ AUDIT_ENTRIES = 1000
 QUEUE_ENTRIES = 1000
 """Waiting jobs in one answer of the gateway on the queue at most."""
 
-ARRAY_JOBS = 1000
-"""Jobs of an array at most."""
-
 USAGE_ENTRIES = 1000
 """Jobs in one answer of the gateway on usage at most."""

@@ -53,16 +53,6 @@ def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
     assert last == "2 more wait."
 
 
-def test_queue_shows_an_array_in_one_line(serve: Serve) -> None:
-    entries = [ENTRY | {"job": f"sweep.{index}", "array": "sweep", "place": index} for index in (4, 5, 6)] + [ENTRY]
-    answer = json.dumps({"at": datetime.now(UTC).isoformat(), "waiting": 4, "entries": entries})
-    lines = run("queue", address=serve(lambda *_: (200, answer))).stdout.splitlines()
-    assert [line.split()[:5] for line in lines if line.strip().startswith(("sweep", "train"))] == [
-        ["sweep.4", "and", "2", "more", "4"],
-        ["train-1", "2", "alice", "vision", "2"],
-    ]
-
-
 def test_json_has_one_job_per_line(serve: Serve) -> None:
     assert json.loads(run("queue", "--json", address=serve(gateway)).stdout) == ENTRY
 

@@ -325,11 +325,6 @@ def test_missing_folder_is_rejected_before_any_request(tmp_path: Path) -> None:
         jobs.submit("python a.py", tmp_path / "none")
 
 
-def test_at_most_without_array_is_rejected_before_any_request(tmp_path: Path) -> None:
-    with Jobs(Settings.load()) as jobs, pytest.raises(JobError, match="at_most=4 is for the jobs of an array;"):
-        jobs.submit("python a.py", tmp_path, at_most=4)
-
-
 def test_last_line_of_ray_error_is_reported(serve: Callable[..., str], tmp_path: Path) -> None:
     address = serve(lambda method, path: (500, "Traceback\n  file\nValueError: id taken"))
     with (

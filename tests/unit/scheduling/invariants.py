@@ -63,7 +63,7 @@ def hold(view: View, job: WaitingJob) -> float:
 
 def is_uncapped(view: View, job: WaitingJob) -> bool:
     team = view.teams[job.team]
-    return team.caps == Caps() and team.person_caps == Caps() and not job.array
+    return team.caps == Caps() and team.person_caps == Caps() and not job.group
 
 
 def is_within(view: View, job: WaitingJob) -> bool:

@@ -118,10 +118,10 @@ class Queue(RuleBasedStateMachine):
         job_class=st.sampled_from(list(JobClass)),
         request=REQUESTS,
         limit=st.sampled_from([None, 200.0, 1000.0, 4000.0]),
-        array=st.sampled_from(["", "", "sweep"]),
+        group=st.sampled_from(["", "", "sweep"]),
     )
     def submit(
-        self, team: int, person: int, job_class: JobClass, request: Request, limit: float | None, array: str
+        self, team: int, person: int, job_class: JobClass, request: Request, limit: float | None, group: str
     ) -> None:
         self.number += 1
         name = list(self.view.teams)[team % len(self.view.teams)]
@@ -134,8 +134,8 @@ class Queue(RuleBasedStateMachine):
             request,
             self.view.now,
             limit,
-            array=array and f"{array}-{name}",
-            at_most=2 if array else None,
+            group=group and f"{group}-{name}",
+            at_most=2 if group else None,
         )
         self.view = replace(self.view, waiting=(*self.view.waiting, job))
 
@@ -364,7 +364,8 @@ class Queue(RuleBasedStateMachine):
                 assert caps.running is None or len(held) <= caps.running
                 for index, most in ((0, caps.gpus), (1, caps.cpus)):
                     assert most is None or sum(amount_of(job.request)[index] for job in held) <= most + EPSILON
-            assert sum(1 for job in jobs if job.array) <= 2
+            for person in {job.person for job in jobs}:
+                assert sum(1 for job in jobs if job.group and job.person == person) <= 2
 
     @invariant()
     def every_waiting_job_is_explained(self) -> None:
@@ -413,7 +414,7 @@ class Queue(RuleBasedStateMachine):
             limit = None if job.ends_by is None else job.ends_by - job.started
             shape = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, self.view.now, limit)
             yields_until = self.view.now + IDLE_S if job.id in self.idlers else 0
-            back = WaitingJob(*shape, job.array, 2 if job.array else None, yields_until)
+            back = WaitingJob(*shape, job.group, 2 if job.group else None, yields_until)
             self.view = replace(self.view, waiting=(*self.view.waiting, back))
         self.idlers.discard(job.id)
 

@@ -304,7 +304,7 @@ def test_person_who_used_less_is_first_in_the_team() -> None:
     assert started(plan(view([node("n0", 1)], waiting, usage=usage))) == ["j1"]
 
 
-# --- caps and arrays ---
+# --- caps and groups ---
 
 
 @pytest.mark.parametrize(
@@ -322,11 +322,11 @@ def test_cap_limits_what_runs_at_the_same_time(team: Team, rule: str) -> None:
     assert rules(actions, "j1") == {rule}
 
 
-def test_array_runs_as_many_jobs_as_it_may() -> None:
-    waiting = [job(f"j{n}", array="sweep", at_most=3) for n in range(4)]
-    actions = plan(view([node("n0")], waiting, [runs("r", array="sweep")]))
+def test_group_runs_as_many_jobs_as_it_may() -> None:
+    waiting = [job(f"j{n}", group="sweep", at_most=3) for n in range(4)]
+    actions = plan(view([node("n0")], waiting, [runs("r", group="sweep")]))
     assert started(actions) == ["j0", "j1"]
-    assert rules(actions, "j2") == {"array"}
+    assert rules(actions, "j2") == {"group"}
 
 
 # --- limits and idle jobs ---

@@ -65,7 +65,7 @@ class Crowd:
             job_class=chance.choice(list(JobClass)),
             request=request,
             limit=chance.choice([None, 200.0, 1000.0, 4000.0]),
-            array="",
+            group="",
         )
 
 

@@ -1,24 +1,21 @@
-"""Archives of backups: complete ones are read back, all others are rejected before anything is restored."""
+"""Archives of backups: they are read back with owners and metadata, and those of other programs are rejected."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from mlplatform.errors import StorageError
-from mlplatform.services.backup import archive, databases, files, objects, restoring, saving, spool
+from mlplatform.services.backup import archive, files, objects, restoring, saving, spool
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
@@ -34,13 +31,12 @@ CONTENTS = {
 }
 
 
-def written(header: Header = HEADER, contents: dict[str, bytes] | None = None, *, closed: bool = True) -> bytes:
+def written(header: Header = HEADER) -> bytes:
     output = io.BytesIO()
     writer = Writer(output, header)
-    for name, content in (CONTENTS if contents is None else contents).items():
+    for name, content in CONTENTS.items():
         writer.add_bytes(name, content, {"key": name} if name.startswith("objects") else None)
-    if closed:
-        writer.close()
+    writer.close()
     return output.getvalue()
 
 
@@ -55,45 +51,12 @@ def test_archive_is_read_back_with_names_and_contents() -> None:
         assert reader.header == HEADER
 
 
-def test_reader_verifies_what_its_caller_leaves_unread() -> None:
-    damaged = written().replace(b"x" * 3000, b"x" * 2999 + b"y")
-    with Reader(io.BytesIO(damaged), KNOWN) as reader, pytest.raises(StorageError, match=r"objects/ray/a.* altered"):
-        list(reader)
-
-
-def test_archive_cut_at_any_place_is_rejected() -> None:
+def test_truncated_archive_is_rejected() -> None:
+    """As if restic failed in the middle of a restore."""
     whole = written()
-    end = whole.rindex(b"databases/gateway") + len(b'databases/gateway"\n') + 100
-    for length in [0, 1, 511, *range(512, end, 256)]:
-        with pytest.raises(StorageError, match=r"not a backup|truncated|ended|damaged"):
+    for length in (512, 1600, whole.index(b"x" * 3000) + 2000):
+        with pytest.raises(StorageError, match=r"not a backup|could not be read to its end"):
             read(whole[:length])
-
-
-def test_unfinished_archive_is_rejected() -> None:
-    with pytest.raises(StorageError, match="truncated"):
-        read(written(contents={"a": b"x" * (3 << 20)}, closed=False))
-
-
-@pytest.mark.parametrize("old", [b"dump", b'"key": "objects/ray/a/"', b'"version": "0.4.0"', b"  4  "])
-def test_archive_with_one_changed_byte_is_rejected(old: bytes) -> None:
-    whole = written()
-    assert old in whole
-    changed = whole.replace(old, old[:-2] + bytes([old[-2] ^ 1]) + old[-1:], 1)
-    with pytest.raises(StorageError, match=r"altered|damaged|not a backup|truncated"):
-        read(changed)
-
-
-def test_archive_without_one_member_is_rejected() -> None:
-    output = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(written())) as source,
-        tarfile.open(mode="w", fileobj=output, format=tarfile.PAX_FORMAT) as target,
-    ):
-        for info in source:
-            if info.name != "databases/gateway":
-                target.addfile(info, source.extractfile(info))
-    with pytest.raises(StorageError, match="missing"):
-        read(output.getvalue())
 
 
 def test_foreign_files_are_rejected(tmp_path: Path) -> None:
@@ -109,25 +72,17 @@ def test_foreign_files_are_rejected(tmp_path: Path) -> None:
 def test_newer_format_and_schema_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageError, match=r"database gateway has revision 0099 of version 0\.4\.0"):
         read(written(Header("0.4.0", "", {"gateway": "0099"})))
-    monkeypatch.setattr(archive, "FORMAT", 2)
+    monkeypatch.setattr(archive, "FORMAT", 99)
     newer = written()
     monkeypatch.undo()
-    with pytest.raises(StorageError, match="format 2 of version"):
+    with pytest.raises(StorageError, match="format 99 of version"):
         read(newer)
 
 
 def test_source_that_ends_early_aborts_backup() -> None:
     writer = Writer(io.BytesIO(), HEADER)
-    with pytest.raises(StorageError, match="part ended after 3 of 5 bytes"):
+    with pytest.raises(StorageError, match="part could not be read to its end of 5 bytes"):
         writer.add("part", 5, io.BytesIO(b"abc"))
-
-
-def test_list_of_members_has_their_checksums() -> None:
-    with tarfile.open(fileobj=io.BytesIO(written(contents={"a": b"b"}))) as tar:
-        listing = tar.extractfile(archive.MANIFEST)
-        assert listing
-        last = listing.read().decode().splitlines()[-1]
-    assert last == f"{hashlib.sha256(chr(0).encode() + b'b').hexdigest()}  1  {json.dumps('a')}"
 
 
 def test_folder_is_restored_with_links_and_modes(tmp_path: Path) -> None:
@@ -144,7 +99,7 @@ def test_folder_is_restored_with_links_and_modes(tmp_path: Path) -> None:
     target.mkdir()
     with Reader(io.BytesIO(output.getvalue()), KNOWN) as reader:
         for member in reader:
-            files.restore_entry(target, member.meta, member.content)  # type: ignore[arg-type]
+            files.restore_entry(target, member.meta, member.content)
     assert (target / "link").read_bytes() == b"#!"
     assert (target / "deep" / "script").stat().st_mode & 0o777 == 0o750
     assert (target / "empty").is_dir()
@@ -187,45 +142,6 @@ def test_restored_entry_replaces_another_kind(tmp_path: Path, kind: str, before:
     files.restore_entry(folder, meta, io.BytesIO(b"content"))
     assert (place.is_symlink(), place.is_dir(), place.is_file()) == (kind == "link", kind == "folder", kind == "file")
     assert (outside / "kept").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "meta"),
-    [
-        ("workspace/a", {}),
-        ("workspace/a", {"kind": "file", **OWNER}),
-        ("workspace/a", {"kind": "file", "path": 7, **OWNER}),
-        ("workspace/a", {"kind": "file", "path": "a\0b", **OWNER}),
-        ("workspace/.", {"kind": "file", "path": ".", **OWNER}),
-        ("workspace/.", {"kind": "link", "path": "./", "target": "/", **OWNER}),
-        ("workspace/a", {"kind": "link", "path": "a", **OWNER}),
-        ("workspace/a", {"kind": "device", "path": "a", **OWNER}),
-        ("workspace/a", {"kind": "file", "path": "a", **OWNER, "mode": "0644"}),
-        ("workspace/a", {"kind": "file", "path": "a", "uid": 0, "gid": 0}),
-        ("workspace/a", {"kind": "file", "path": "../a", **OWNER}),
-        ("grafana/grafana.db", {"kind": "file", "path": "grafana.db", "folder": {"uid": 0}, **OWNER}),
-        ("objects/ray/a", {"key": "a"}),
-        ("objects/ray/a", {"bucket": "of-others", "key": "a"}),
-        ("settings/a/b", {}),
-        ("databases/postgres", {}),
-        ("unknown/a", {}),
-    ],
-)
-def test_backup_that_cannot_be_restored_is_rejected_before_anything_changes(
-    name: str, meta: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(databases, "known_revisions", dict)  # needs MLflow
-    output = io.BytesIO()
-    writer = Writer(output, Header("0.4.0", "", {}))
-    writer.add_bytes(name, b"", meta)
-    writer.close()
-
-    @contextmanager
-    def source() -> Iterator[IO[bytes]]:
-        yield io.BytesIO(output.getvalue())
-
-    with pytest.raises(StorageError):
-        restoring.verify(source)
 
 
 class Listing:
@@ -277,12 +193,12 @@ def test_backup_reads_versions_of_one_moment(
 
 
 def test_settings_of_host_survive_restore() -> None:
-    current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nALERT_RECEIVERS=\n"
-    saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nALERT_RECEIVERS=email\n"
+    current = "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https\n# text\nMAIL_DOMAINS=\n"
+    saved = "STACK_PREFIX=old-\nWORKER_MEMORY=9g\nWEBHOOK_SCHEMES=https,http\nMAIL_DOMAINS=example.org\n"
     entrance = "DOMAIN=\nACME_EMAIL=\nHTTPS_PORT=443\n"
     of_another = "DOMAIN=ml.example.org\nACME_EMAIL=ops@example.org\nHTTPS_PORT=8443\n"
     assert merged(current + entrance, saved + of_another + "UNKNOWN=1\n") == (
-        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nALERT_RECEIVERS=email\n" + entrance
+        "STACK_PREFIX=new-\nWORKER_MEMORY=2g\nWEBHOOK_SCHEMES=https,http\n# text\nMAIL_DOMAINS=example.org\n" + entrance
     )
 
 

@@ -121,7 +121,7 @@ def test_backup_with_flipped_byte_is_rejected_by_verification(kept: Repository) 
         changed[len(content) // 2] ^= 1
         path.chmod(0o600)
         path.write_bytes(changed)
-        with pytest.raises(StorageError, match=r"failed at /mnt/backups|nothing was changed"):
+        with pytest.raises(StorageError, match=r"failed at /mnt/backups|could not be read to its end"):
             program.main("verify", kept.address, kept.shown, "latest")
         path.write_bytes(content)
     assert program.main("verify", kept.address, kept.shown, "latest") == 0
@@ -156,7 +156,7 @@ def test_timer_makes_no_new_place_for_former_backups(
     """As when the disk is not mounted that has them."""
     own = {
         function.__name__: partial(function, folder=tmp_path / "state")
-        for function in (marks.succeeded, marks.has_succeeded_at, marks.one_at_a_time)
+        for function in (marks.succeeded, marks.last_success, marks.one_at_a_time)
     }
     monkeypatch.setattr(program, "marks", SimpleNamespace(**own))
     monkeypatch.setattr(program, "save", writing(FIRST))

@@ -73,10 +73,20 @@ def test_compose_defaults_equal_env_example() -> None:
     assert found == {name: {given[name]} for name in found}
 
 
+def test_each_setting_belongs_to_host_or_to_stack() -> None:
+    classes = {str(field.validation_alias): field.json_schema_extra for field in StackSettings.model_fields.values()}
+    assert classes.keys() == example().keys()
+    assert all(found in ({"of_host": True}, {"of_host": False}) for found in classes.values()), classes
+    assert {"WORKER_MEMORY", "RAY_PORT", "BACKUP_TO"} < StackSettings.of_host()
+    assert not {"GRACE_SECONDS", "BACKUP_EVERY_HOURS", "BUCKET_QUOTAS"} & StackSettings.of_host()
+
+
 def test_each_variable_of_env_example_is_used() -> None:
     compose = " ".join(path.read_text() for path in compose_files())
-    of_the_host = {str(field.validation_alias) for field in StackSettings.model_fields.values()}
-    assert {name for name in example() if not re.search(rf"\$\{{{name}\b", compose)} <= of_the_host
+    unused = {name for name in example() if not re.search(rf"\$\{{{name}\b", compose)}
+    code = " ".join(path.read_text() for path in (CHECKOUT / "platform/src/mlplatform/stack").rglob("*.py"))
+    names = {str(field.validation_alias): name for name, field in StackSettings.model_fields.items()}
+    assert {name for name in unused if f".{names[name]}" not in code} == set()
 
 
 def test_stack_settings_defaults_equal_env_example() -> None:

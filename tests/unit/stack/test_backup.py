@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.errors import HostError, StorageError
+from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.stack import backup, unfinished
 
 CHECKOUT = Path(__file__).parents[3]
@@ -54,12 +54,10 @@ def test_restored_backup_is_the_one_that_was_verified(root: Path) -> None:
     assert applied.endswith(" s3:https://s3.example.org/backups 5eed01")
 
 
-def test_archive_is_restored_without_snapshot(root: Path) -> None:
-    archive = root / "stack.tar"
-    archive.touch()
-    list(backup.restore(root, str(archive)))
-    (applied,) = [call for call in calls(root) if " restore apply " in call]
-    assert applied.endswith(f" apply /target/stack.tar {archive}")
+def test_file_is_not_a_place_of_backups(root: Path) -> None:
+    (root / "stack.tar").touch()
+    with pytest.raises(SettingsError, match=r"No backup was found at .*stack\.tar; name its folder or server"):
+        next(backup.restore(root, str(root / "stack.tar")))
 
 
 def test_damaged_backup_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

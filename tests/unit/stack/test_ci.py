@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.client.jobs import Job
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import ci
 
@@ -142,7 +141,7 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     own = "FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
     own += "S3_ENDPOINT_URL=https://s3.example.org\n"
     own += "NOTEBOOK_LAYOUT=generated\nNODE_ACCOUNTS=no_account\nBACKUP_TO=/mnt/backups\n"
-    (run.root / ".env").write_text(f"{own}ALERT_RECEIVERS=slack\nCLUSTER_NETWORK=10.213.80\n")
+    (run.root / ".env").write_text(f"{own}CLUSTER_NETWORK=10.213.80\n")
     process = run.start(WAITS="1")
     run.wait_for_call("up")
     settings = StackSettings.load(run.root / ci.FOLDER / ".env")
@@ -156,7 +155,6 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     assert settings.notebook_layout == "shared", "it has no notebooks of people"
     assert settings.node_accounts == "", "its jobs have the shared token"
     assert settings.backup_to == "", "its backups would be among those of the stack"
-    assert settings.alert_receivers == "", "no secret for Slack exists"
     assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
 
 
@@ -171,13 +169,6 @@ def test_missing_docker_is_named(run: Run) -> None:
     assert not (run.root / ci.FOLDER).exists()
 
 
-def ended(status: str, exit_code: int | None) -> Job:
-    return Job("id", status, "true", "", "", None, None, exit_code)
-
-
-@pytest.mark.parametrize(
-    ("status", "exit_code", "expected"),
-    [("SUCCEEDED", 0, 0), ("FAILED", 3, 3), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 1)],
-)
-def test_status_is_that_of_entry_point(status: str, exit_code: int | None, expected: int) -> None:
-    assert ci._status(ended(status, exit_code)) == expected
+@pytest.mark.parametrize(("status", "expected"), [(3, 3), (-9, 137)])
+def test_status_of_signal_is_that_of_shell(status: int, expected: int) -> None:
+    assert ci._of_shell(status) == expected

@@ -177,6 +177,7 @@ def test_every_setting_is_documented_in_env_example() -> None:
         "PROMETHEUS_ORIGIN",
         "BACKUP_FOLDER",
         "SETTINGS_DIGEST",
+        "ALERTS_DIGEST",
         "HOST_NAME",
     }
     # Programs of every kind read them, so we do not declare them; a comment explains them.
@@ -320,7 +321,7 @@ def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
 def test_compose_secrets_equal_generated_secrets() -> None:
     text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
     # The value of NODE_ACCOUNTS names the last one.
-    assert {*re.findall(r"file: \.\./secrets/(\w+)", text), "no_account"} == set(secrets_folder.FILES)
+    assert {*re.findall(r"file: \.\./secrets/([\w.]+)", text), "no_account"} == set(secrets_folder.FILES)
 
 
 def test_every_service_with_image_setting_is_in_table() -> None:

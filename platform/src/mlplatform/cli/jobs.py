@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +9,11 @@ import typer
 from typer.core import TyperGroup
 
 from mlplatform.cli.output import print_log, print_table, span
-from mlplatform.cli.submit import report_end, report_end_of_array
-from mlplatform.errors import JobError, PlatformError
+from mlplatform.cli.submit import report_end
+from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Array, Job
+    from mlplatform.client.jobs import Job
     from mlplatform.storage.checkpoints import KeptCheckpoint
 
 LATEST = 20
@@ -67,13 +66,7 @@ def show(job_id: JobId) -> None:
     from mlplatform.durations import in_words
 
     with Jobs() as client:
-        try:
-            job, attempts = client.with_attempts(job_id)
-        except JobError:
-            if array := client.arrays.find(job_id):
-                _show_array(array)
-                return
-            raise
+        job, attempts = client.with_attempts(job_id)
     facts = [
         ("Status", job.status),
         ("User", job.user),
@@ -124,22 +117,16 @@ def wait(
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        if client.arrays.find(job_id):
-            report_end_of_array(client.arrays.wait(job_id, timeout))
-        else:
-            report_end(client.wait(job_id, timeout))
+        report_end(client.wait(job_id, timeout))
 
 
 @app.command()
 def stop(job_id: JobId) -> None:
-    """Stop a job, or all jobs of an array; checkpoints and runs stay, so that `resume` can continue it."""
+    """Stop a job; checkpoints and runs stay, so that `resume` can continue it."""
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
-        if client.arrays.find(job_id):
-            print(f"{client.arrays.stop(job_id)} jobs of array {job_id} are stopping.")
-        else:
-            print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
+        print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
 
 
 @app.command()
@@ -167,28 +154,8 @@ def delete(job_id: JobId) -> None:
 
 
 def _rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
-    """Return a row of the table per job; one for all listed jobs of an array."""
-    from mlplatform.client.arrays import counted
-
-    groups: dict[str, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(job.array or job.id, []).append(job)
-    return [
-        (
-            name,
-            counted(Counter(job.status for job in group)) if group[0].array else group[0].status,
-            group[0].user,
-            span(min((job.started for job in group if job.started), default=None)),
-            group[0].entrypoint,
-        )
-        for name, group in groups.items()
-    ]
-
-
-def _show_array(array: Array) -> None:
-    print(f"Array {array.id}: {array.progress}.")
-    rows = [(job, state, (array.messages[job].strip().splitlines() or [""])[-1]) for job, state in array.states.items()]
-    print_table(["Job", "Status", "Message"], rows)
+    """Return a row of the table per job."""
+    return [(job.id, job.status, job.user, span(job.started), job.entrypoint) for job in jobs]
 
 
 def _results(job_id: str) -> dict[str, str]:

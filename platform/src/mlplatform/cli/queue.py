@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,13 +31,11 @@ def queue(
         print("No job waits for resources.")
         return
     _warn_if_old(found)
-    arrays = Counter(_array(entry) for entry in found.entries)
-    heads = {_array(entry) or entry["job"]: entry for entry in reversed(found.entries)}
     print_table(
         ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"],
         [
             (
-                _name(entry, arrays[_array(entry)]),
+                entry["job"],
                 str(entry["place"]),
                 entry["person"],
                 entry["team"],
@@ -47,20 +43,11 @@ def queue(
                 span(datetime.fromisoformat(entry["since"])),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
-            for entry in reversed(heads.values())
+            for entry in found.entries
         ],
     )
     if found.waiting > len(found.entries):
         print(f"{found.waiting - len(found.entries)} more wait.")
-
-
-def _name(entry: Mapping[str, Any], of_array: int) -> str:
-    return f"{entry['job']} and {of_array - 1} more" if _array(entry) and of_array > 1 else str(entry["job"])
-
-
-def _array(entry: Mapping[str, Any]) -> str:
-    """Return the array of a job; a gateway that is older than arrays has none."""
-    return str(entry.get("array") or "")
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:

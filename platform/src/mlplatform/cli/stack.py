@@ -63,18 +63,6 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 
 @app.command()
-def data(
-    source: Annotated[str, typer.Argument(help="URL or path of the archive of Food-11, zip or tar.")] = "",
-    force: Annotated[bool, typer.Option(help="Replace the volume's contents.")] = False,
-    root: Root = Path(),
-) -> None:
-    """Fill the volume food11 with the lessons' photos; a filled volume is left as it is."""
-    from mlplatform.stack import compose
-
-    raise typer.Exit(compose.fill_food11(root.absolute(), source, force))
-
-
-@app.command()
 def cache(
     source: Annotated[Path, typer.Argument(help="Cache folder of a machine that has downloaded models: ~/.cache.")],
     root: Root = Path(),
@@ -116,18 +104,6 @@ def lock(
 
 
 @app.command()
-def sbom(
-    only: Annotated[str, typer.Option(help="Folder below images/ of the one image to describe; empty for all.")] = "",
-    root: Root = Path(),
-) -> None:
-    """Write a CycloneDX file with the contents of each image that we build to sbom/."""
-    from mlplatform.stack import sbom as stack_sbom
-
-    for path in stack_sbom.write(root.absolute(), only):
-        print(f"wrote {path.relative_to(root.absolute())}")
-
-
-@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
@@ -158,7 +134,7 @@ def status(root: Root = Path()) -> None:
 
 @app.command()
 def backup(
-    target: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder, rest:URL, or - for a tar.")],
+    target: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder or rest:URL.")],
     secrets: Annotated[bool, typer.Option(help="Also save secrets/.")] = False,
     root: Root = Path(),
 ) -> None:
@@ -170,8 +146,8 @@ def backup(
 
 @app.command()
 def restore(
-    source: Annotated[str, typer.Argument(help="Folder, s3:..., rest:..., or a file that `make backup TO=-` printed.")],
-    snapshot: Annotated[str, typer.Option(help="Id of a backup of the folder or server.")] = "latest",
+    source: Annotated[str, typer.Argument(help="Folder, s3:https://server/bucket/folder or rest:URL.")],
+    snapshot: Annotated[str, typer.Option(help="Id of a backup there.")] = "latest",
     force: Annotated[bool, typer.Option(help="Replace existing data.")] = False,
     root: Root = Path(),
 ) -> None:

@@ -11,7 +11,6 @@ import typer
 from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
-    from mlplatform.client.arrays import Array
     from mlplatform.client.jobs import Job, Jobs
 
 
@@ -37,10 +36,9 @@ def submit(
     job_class: Annotated[
         str | None, typer.Option("--class", help="Order among your team's jobs: urgent, normal or idle.")
     ] = None,
-    array: Annotated[
-        int | None, typer.Option(min=1, help="Submit so many jobs, each with its MLPLATFORM_ARRAY_INDEX.")
+    at_most: Annotated[
+        int | None, typer.Option(min=1, help="Your jobs of this file or folder that run at the same time.")
     ] = None,
-    at_most: Annotated[int | None, typer.Option(min=1, help="Jobs of the array that run at the same time.")] = None,
     wait_for_capacity: Annotated[bool, typer.Option(help="Queue the job until a node that fits it joins.")] = False,
     experiment: Annotated[str | None, typer.Option(help="MLflow experiment, if the code sets none.")] = None,
     note: Annotated[str | None, typer.Option(help="Description of the job's run.")] = None,
@@ -66,7 +64,6 @@ def submit(
         "max_restarts_on_loss": max_restarts_on_loss,
         "limit": limit,
         "class": job_class,
-        "array": array,
         "at_most": at_most,
         "wait_for_capacity": wait_for_capacity or None,
         "experiment": experiment,
@@ -78,12 +75,9 @@ def submit(
     )
     with Jobs() as client:
         job_id = job_file.submit(client, job, on_wait=print)
-        if job.file.array:
-            print(f"Submitted array {job_id} with {job.file.array} jobs; `mlplatform jobs {job_id}` lists them.")
-        else:
-            print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
+        print(f"Submitted job {job_id}; follow it with `mlplatform logs -f {job_id}`.", flush=True)
         if wait:
-            (follow_array if job.file.array else follow)(client, job_id)
+            follow(client, job_id)
 
 
 def follow(client: Jobs, job_id: str) -> None:
@@ -97,31 +91,6 @@ def follow(client: Jobs, job_id: str) -> None:
         print(f"or stop it with `mlplatform stop {job_id}`.", file=sys.stderr)
         raise SystemExit(130) from None
     report_end(client.get(job_id))
-
-
-def follow_array(client: Jobs, array_id: str) -> None:
-    """Print the progress of an array until all jobs have ended, and exit with its result; Ctrl-C leaves it running."""
-    try:
-        report_end_of_array(client.arrays.wait(array_id, on_change=lambda text: print(text, flush=True)))
-    except KeyboardInterrupt:
-        print(f"\nArray {array_id} continues; stop it with `mlplatform stop {array_id}`.", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-def report_end_of_array(array: Array) -> None:
-    """Print that all jobs of an array succeeded.
-
-    Raises:
-        JobError: some did not.
-    """
-    if array.failed:
-        first = array.failed[0]
-        reason = (array.messages[first].strip().splitlines() or ["no reason"])[-1]
-        raise JobError(
-            f"{len(array.failed)} of the {len(array.states)} jobs of array {array.id} did not succeed; the first is "
-            f"{first}: {reason}"
-        )
-    print(f"All {len(array.states)} jobs of array {array.id} succeeded.")
 
 
 def report_end(job: Job) -> None:

@@ -22,9 +22,6 @@ class Job:
     exit_code: int | None = None
     """Exit status of the last attempt's entry point, negative for a signal; None until it has one."""
 
-    array: str = ""
-    """Id of the array that it belongs to; empty if none."""
-
     limit_s: float | None = None
     """Time limit of an attempt in seconds; None if there is none, or the answer does not contain it."""
 
@@ -41,7 +38,6 @@ class Job:
             started=_time(answer.get("start_time")),
             ended=_time(answer.get("end_time")),
             exit_code=answer.get("driver_exit_code"),
-            array=metadata.get("array") or "",
             limit_s=answer.get("limit_s"),
         )
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.contract import ARRAY_JOBS
 from mlplatform.durations import seconds_in
 from mlplatform.errors import JobError
 from mlplatform.scheduling.capacity import Shortage
@@ -74,11 +73,8 @@ class JobFile(BaseModel):
     job_class: JobClass | None = Field(None, alias="class")
     """Order among the jobs of the team: urgent, normal or idle; None means normal."""
 
-    array: int | None = Field(None, ge=1, le=ARRAY_JOBS)
-    """Number of jobs to submit, which differ in MLPLATFORM_ARRAY_INDEX only; None means a job without an index."""
-
-    at_most: int | None = Field(None, ge=1, le=ARRAY_JOBS)
-    """Jobs of the array that may run at the same time; None means unlimited."""
+    at_most: int | None = Field(None, ge=1, le=10_000)
+    """Jobs of this name that may run at the same time; None means unlimited."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job, if no current node ever can, instead of being rejected."""
@@ -190,7 +186,6 @@ def submit(client: Jobs, job: Submission, on_wait: Callable[[Shortage], None] | 
         max_restarts_on_failure=job.file.max_restarts_on_failure,
         max_restarts_on_loss=job.file.max_restarts_on_loss,
         job_class=job.file.job_class,
-        array=job.file.array,
         at_most=job.file.at_most,
         limit_s=None if job.file.limit is None else seconds_in(job.file.limit),
         wait_for_capacity=job.file.wait_for_capacity,

@@ -18,8 +18,6 @@ import httpx
 from mlplatform import durations
 from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
-from mlplatform.client.arrays import Array as Array
-from mlplatform.client.arrays import Arrays
 from mlplatform.client.attempts import Attempt as Attempt
 from mlplatform.client.connection import Connection
 from mlplatform.client.follow import ENDED as ENDED
@@ -47,7 +45,6 @@ class Jobs:
     """A client of the Jobs API at `settings.ray_address`; a context manager that closes its connections.
 
     Attributes:
-        arrays: arrays of jobs.
 
     Every method raises:
         UnreachableError: nothing answers at the address.
@@ -59,7 +56,6 @@ class Jobs:
     def __init__(self, config: Settings | None = None) -> None:
         self._settings = config or settings()
         self._link = Connection(self._settings)
-        self.arrays = Arrays(self._link)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +78,6 @@ class Jobs:
         max_restarts_on_loss: int | None = None,
         limit_s: float | None = None,
         job_class: str | None = None,
-        array: int | None = None,
         at_most: int | None = None,
         wait_for_capacity: bool = False,
         pip: Sequence[str] = (),
@@ -105,24 +100,21 @@ class Jobs:
                 limit of the owner's team, if any.
             job_class: `urgent`, `normal` or `idle`, which orders the jobs of a team; None means `normal`. Where people
                 have accounts, only leads and administrators may submit urgent jobs.
-            array: submit so many jobs, which have their index, from 0, in the variable MLPLATFORM_ARRAY_INDEX, and the
-                number of jobs in MLPLATFORM_ARRAY_SIZE.
-            at_most: jobs of the array that may run at the same time; None means unlimited.
+            at_most: start it only while fewer of the submitter's jobs with this name and a limit run; None means
+                unlimited.
             wait_for_capacity: wait for a node that can run the job, if no current node ever can, instead of being
                 rejected.
             pip: packages that Ray installs for this job only, before it starts.
             on_wait: called with a description of what the job waits for, if it cannot start at once.
 
         Returns:
-            The job's id, or that of the array: its jobs are called `<id>.0` and so on.
+            The job's id.
 
         Raises:
             CapacityError: the nodes alive or recently seen can never run it, and `wait_for_capacity` is not set;
                 nothing was uploaded.
-            JobError: the folder does not exist, or `at_most` is set without `array`.
+            JobError: the folder does not exist.
         """
-        if at_most is not None and array is None:
-            raise JobError(f"at_most={at_most} is for the jobs of an array; set array (--array) too, or remove it.")
         folder = Path(working_dir).absolute()
         if not folder.is_dir():
             raise JobError(f"There is no folder {folder}; name the folder that holds the job's files.")
@@ -134,11 +126,10 @@ class Jobs:
         options = request.options(
             workers, max_restarts_on_failure or 0, max_restarts_on_loss, limit_s, job_class, wait_for_capacity
         )
+        options |= request.limited(name, at_most)
         body = request.body(
             self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
         )
-        if array is not None:
-            return self.arrays.submit(body, array, at_most)
         return str(self._call("POST", "/api/jobs/", json=body).json()["submission_id"])
 
     def list(self, *, limit: int | None = None, state: str | None = None, user: str | None = None) -> list[Job]:

@@ -94,7 +94,16 @@ def options(
     return {key: str(value) for key, value in given.items() if value is not None}
 
 
+def limited(name: str, at_most: int | None) -> dict[str, str]:
+    """Return the options that limit how many jobs of a name run at the same time."""
+    return {} if at_most is None else {"group": _plain(name), "at_most": str(at_most)}
+
+
 def new_id(name: str) -> str:
     """Return an id for a job of this name, within the gateway's limits: 128 ASCII characters, no dot or dash first."""
-    plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"
-    return f"{plain}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{_plain(name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _plain(name: str) -> str:
+    """Return a job's name with the characters that ids may have."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).lstrip(".-")[:_NAME_CHARACTERS] or "job"

@@ -42,7 +42,6 @@ from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
-from mlplatform.gateway.http.arrays import ArrayRoutes
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
@@ -164,7 +163,6 @@ def create_app(config: GatewaySettings) -> Starlette:
     routes = guarded(
         [
             *jobs.routes(),
-            *ArrayRoutes(store, people, reconciler, admission).routes(),
             *ResumeRoutes(store, reconciler, logs, packages, admission).routes(),
             *http_packages.routes(packages, audit=audit, disks=disks),
             *http_disks.routes(disks),

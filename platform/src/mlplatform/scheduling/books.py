@@ -18,7 +18,7 @@ class Books:
 
     Attributes:
         shares: shares of the teams, and what they hold with their claims.
-        capped: what teams, persons and arrays hold with their claims.
+        capped: what teams, persons and groups of jobs hold with their claims.
         claims: claims that can still be met.
         own: free by our own accounts, less what is kept for claims.
         room: the same, but never more than Ray reports as free.

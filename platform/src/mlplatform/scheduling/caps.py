@@ -1,4 +1,4 @@
-"""Caps of teams, persons and arrays on what they hold at the same time."""
+"""Caps of teams, persons and groups of jobs on what they hold at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Held:
 
 
 class Capped:
-    """Comparison of what teams, persons and arrays hold with their caps."""
+    """Comparison of what teams, persons and groups of jobs hold with their caps."""
 
     def __init__(self, teams: Mapping[str, Team]) -> None:
         """Begin with nothing held.
@@ -36,8 +36,8 @@ class Capped:
     def add(self, job: WaitingJob | RunningJob, amount: Amount) -> None:
         """Count a job that runs, starts or has a claim."""
         keys: list[tuple[str, ...]] = [(job.team,), (job.team, job.person)]
-        if job.array:
-            keys.append(("array", job.team, job.array))
+        if job.group:
+            keys.append(("group", job.team, job.person, job.group))
         for key in keys:
             held = self._held[key]
             held.gpus, held.cpus, held.jobs = held.gpus + amount[0], held.cpus + amount[1], held.jobs + 1
@@ -49,9 +49,9 @@ class Capped:
     def obstacle(self, job: WaitingJob, amount: Amount) -> Reason | None:
         """Return the cap that keeps a job waiting; None if it may start."""
         team = self._teams[job.team]
-        running = self._held["array", job.team, job.array].jobs if job.array else 0
-        if job.at_most is not None and job.array and running >= job.at_most:
-            return Reason(Rule.ARRAY, f"The job waits for its array: {running} of at most {job.at_most} jobs run.")
+        running = self._held["group", job.team, job.person, job.group].jobs if job.group else 0
+        if job.at_most is not None and job.group and running >= job.at_most:
+            return Reason(Rule.GROUP, f"The job waits for its group: {running} of at most {job.at_most} jobs run.")
         if job.team in self._uncapped:
             return None
         person = self._held[job.team, job.person]

@@ -73,7 +73,7 @@ def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
         if job.notice and job.notice.claimant:
             limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
             again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, now, limit)
-            back.append(WaitingJob(*again, array=job.array))
+            back.append(WaitingJob(*again, group=job.group))
     names = {job.id for job in left}
     return replace(
         view,

@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Group:
-    """Lines of one team whose jobs fit in the same places: of several persons, classes, arrays and limits."""
+    """Lines of one team whose jobs fit in the same places: of several persons, classes, groups and limits."""
 
     team: str
     shape: Hashable

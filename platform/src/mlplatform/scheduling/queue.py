@@ -104,8 +104,8 @@ class WaitingJob:
         request: with the labels of the nodes that run entry points among its labels.
         since: time at which it began to wait: that of its submission, or of the end of its last attempt.
         limit_s: longest duration of an attempt; None if unlimited.
-        array: id of the array that it belongs to; empty if none.
-        at_most: jobs of its array that may run at the same time; None if unlimited.
+        group: name of the person's jobs that it belongs to; empty if none.
+        at_most: jobs of its group that may run at the same time; None if unlimited.
         yields_until: time until which nobody leaves for it, because its own GPUs were idle when it left; 0 if never.
     """
 
@@ -117,7 +117,7 @@ class WaitingJob:
     request: Request
     since: float
     limit_s: float | None = None
-    array: str = ""
+    group: str = ""
     at_most: int | None = None
     yields_until: float = 0.0
 
@@ -127,7 +127,7 @@ class WaitingJob:
 
         It is computed once per job's object, so planning is faster if the same objects are in the next view.
         """
-        parts = self.team, self.person, self.job_class.value, self.array, self.at_most, _bucket(self.limit_s)
+        parts = self.team, self.person, self.job_class.value, self.group, self.at_most, _bucket(self.limit_s)
         return _LINES.setdefault((*parts, self.yields_until, self.request.shape), _Line())
 
 
@@ -184,7 +184,7 @@ class RunningJob:
     notice: Notice | None = None
     idle: bool = False
     stays: bool = False
-    array: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Rule(StrEnum):
 
     CAP_PERSON = "cap-person"
     CAP_TEAM = "cap-team"
-    ARRAY = "array"
+    GROUP = "group"
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def started(job: WaitingJob, placement: Placement, now: float) -> RunningJob:
         placement,
         now,
         None if job.limit_s is None else now + job.limit_s,
-        array=job.array,
+        group=job.group,
     )
 
 

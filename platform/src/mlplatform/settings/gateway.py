@@ -136,7 +136,7 @@ class GatewaySettings(EnvironmentSettings):
     """Account at the mail server; empty for none."""
 
     smtp_password_file: Path = Field(
-        Path("/run/secrets/alert_smtp_password"), validation_alias="MLPLATFORM_GATEWAY_SMTP_PASSWORD_FILE"
+        Path("/run/secrets/mail_password"), validation_alias="MLPLATFORM_GATEWAY_SMTP_PASSWORD_FILE"
     )
     """File with the password of that account."""
 

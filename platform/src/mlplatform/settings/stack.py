@@ -27,10 +27,6 @@ NEVER = "never"
 Accelerator = Literal["cpu", "cuda", "rocm"]
 """Kind of hardware on which jobs train."""
 
-_DURATION = r"^([1-9]\d*[smhd])+$"
-
-_RECEIVERS = ("email", "slack", "webhook")
-
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -42,9 +38,18 @@ def _size(text: object) -> object:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _sized(default: str, variable: str) -> Any:
-    """Return a field of type `Size` whose default is written as in `.env.example`."""
-    return Field(default, validation_alias=variable)
+def _setting(default: Any, variable: str, of_host: bool, **limits: Any) -> Any:
+    return Field(default, validation_alias=variable, json_schema_extra={"of_host": of_host}, **limits)
+
+
+def _of_host(default: Any, variable: str, **limits: Any) -> Any:
+    """Return the field of a setting of this host's hardware, addresses, mirrors or disks, which a restore keeps."""
+    return _setting(default, variable, True, **limits)
+
+
+def _of_stack(default: Any, variable: str, **limits: Any) -> Any:
+    """Return the field of a setting of the stack, which a restore adopts from the backup."""
+    return _setting(default, variable, False, **limits)
 
 
 Size = Annotated[int, BeforeValidator(_size)]
@@ -56,151 +61,162 @@ class StackSettings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, env_ignore_empty=True)
 
-    version: str = Field(validation_alias="MLPLATFORM_VERSION")
+    version: str = _of_host(..., "MLPLATFORM_VERSION")
     """Tag of the images that we build; `make env` keeps it at the checkout's version."""
 
-    accelerator: Accelerator = Field("cpu", validation_alias="ACCELERATOR")
+    accelerator: Accelerator = _of_host("cpu", "ACCELERATOR")
     """Kind of hardware, which selects the workers' devices and the exporters."""
 
-    worker_layout: Literal["host", "gpu", "generated"] = Field("gpu", validation_alias="WORKER_LAYOUT")
+    worker_layout: Literal["host", "gpu", "generated"] = _of_host("gpu", "WORKER_LAYOUT")
     """One worker with all GPUs, two with one each, or the generated file for other counts."""
 
-    worker_gpus: float = Field(0, ge=0, validation_alias="WORKER_GPUS")
+    worker_gpus: float = _of_host(0, "WORKER_GPUS", ge=0)
     """GPUs that each worker declares to Ray."""
 
-    worker_memory: Size = _sized("8g", "WORKER_MEMORY")
+    worker_memory: Size = _of_host("8g", "WORKER_MEMORY")
     """Memory limit of each worker."""
 
-    worker_shm: Size = _sized("4g", "WORKER_SHM")
+    worker_shm: Size = _of_host("4g", "WORKER_SHM")
     """Shared memory of each worker, a part of its memory."""
 
-    worker_object_store: Size = Field(10**9, validation_alias="WORKER_OBJECT_STORE")
+    worker_object_store: Size = _of_host(10**9, "WORKER_OBJECT_STORE")
     """Ray's object store on each worker, a part of its shared memory."""
 
-    notebook_gpus: str = Field("", validation_alias="NOTEBOOK_GPUS")
+    notebook_gpus: str = _of_host("", "NOTEBOOK_GPUS")
     """GPUs that the notebook can use, comma-separated numbers."""
 
-    notebook_memory: Size = _sized("8g", "NOTEBOOK_MEMORY")
+    notebook_memory: Size = _of_host("8g", "NOTEBOOK_MEMORY")
     """Memory limit of the notebook."""
 
-    notebook_shm: Size = _sized("2g", "NOTEBOOK_SHM")
+    notebook_shm: Size = _of_host("2g", "NOTEBOOK_SHM")
     """Shared memory of the notebook, a part of its memory."""
 
-    notebook_layout: Literal["shared", "generated"] = Field("shared", validation_alias="NOTEBOOK_LAYOUT")
+    notebook_layout: Literal["shared", "generated"] = _of_host("shared", "NOTEBOOK_LAYOUT")
     """One notebook for everybody, or one per person in the generated file."""
 
-    notebook_idle: str = Field("2h", validation_alias="NOTEBOOK_IDLE")
+    notebook_idle: str = _of_host("2h", "NOTEBOOK_IDLE")
     """Time after which JupyterLab of a person ends if nothing happens in it; `never`."""
 
-    render_gid: str = Field("", validation_alias="RENDER_GID", pattern=r"^\d*$")
+    render_gid: str = _of_host("", "RENDER_GID", pattern=r"^\d*$")
     """Id of the host's group that may use AMD's devices; empty if it is unknown or not needed."""
 
-    torch_index: str = Field("", validation_alias="TORCH_INDEX_URL")
+    torch_index: str = _of_host("", "TORCH_INDEX_URL")
     """Index with other builds of torch for Ray's image; empty for that of the other packages."""
 
-    prefix: str = Field("", validation_alias="STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
+    prefix: str = _of_host("", "STACK_PREFIX", pattern=r"^([a-z0-9][a-z0-9_.-]*)?$")
     """Prefix of every container's name, so that one host can run two stacks."""
 
-    food11_volume: str = Field("food11", validation_alias="FOOD11_VOLUME")
+    food11_volume: str = _of_host("food11", "FOOD11_VOLUME")
     """Docker volume with the photos of Food-11, which the stacks of a host may share."""
 
-    cluster_network: str = Field("10.213.76", validation_alias="CLUSTER_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
+    cluster_network: str = _of_host("10.213.76", "CLUSTER_NETWORK", pattern=r"^(\d{1,3}\.){2}\d{1,3}$")
     """First three numbers of the addresses of Ray and of what jobs use."""
 
-    profiles: str = Field("", validation_alias="COMPOSE_PROFILES")
+    profiles: str = _of_host("", "COMPOSE_PROFILES")
     """Optional services, comma-separated."""
 
-    bind_address: str = Field(LOOPBACK, validate_default=True, validation_alias="BIND_ADDRESS")
+    bind_address: str = _of_host(LOOPBACK, "BIND_ADDRESS", validate_default=True)
     """Address on which the TLS entrance publishes the ports; services publish theirs on loopback."""
 
-    domain: str = Field("", validation_alias="DOMAIN", pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$")
+    domain: str = _of_host("", "DOMAIN", pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$")
     """Name of this host for the TLS entrance; services also have names below it."""
 
-    acme_email: str = Field("", validation_alias="ACME_EMAIL", pattern=r"^([^@\s]+@[^@\s]+)?$")
+    acme_email: str = _of_host("", "ACME_EMAIL", pattern=r"^([^@\s]+@[^@\s]+)?$")
     """Account for certificates by ACME; empty for those of our own authority."""
 
-    https_port: int = Field(443, ge=1, le=65535, validation_alias="HTTPS_PORT")
+    https_port: int = _of_host(443, "HTTPS_PORT", ge=1, le=65535)
     """Port of the services' names."""
 
-    s3_endpoint: str = Field("", validation_alias="S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
+    s3_endpoint: str = _of_host("", "S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
     """Address of another S3 server that replaces MinIO; empty for MinIO."""
 
-    s3_separate_accounts: Literal["", "1"] = Field("", validation_alias="S3_SEPARATE_ACCOUNTS")
+    s3_separate_accounts: Literal["", "1"] = _of_host("", "S3_SEPARATE_ACCOUNTS")
     """1 if each service has an account of its own on that server."""
 
-    node_accounts: Literal["", "no_account"] = Field("", validation_alias="NODE_ACCOUNTS")
+    node_accounts: Literal["", "no_account"] = _of_stack("", "NODE_ACCOUNTS")
     """File in `secrets/` that the nodes of Ray get instead of the shared accounts of jobs; empty for these."""
 
-    minio_image: str = Field("", validation_alias="MINIO_IMAGE")
+    minio_image: str = _of_host("", "MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
 
-    disk_needed: int = Field(20, ge=0, validation_alias="DISK_NEEDED_GB")
+    disk_needed: int = _of_host(20, "DISK_NEEDED_GB", ge=0)
     """Free space on Docker's disk, in GB, below which the stack is not started."""
 
-    backup_to: str = Field("", validation_alias="BACKUP_TO", pattern=r"^([^-].*)?$")
+    backup_to: str = _of_host("", "BACKUP_TO", pattern=r"^([^-].*)?$")
     """Folder of the host, `s3:...` or `rest:...` to which backups are made on a timer; empty for none."""
 
-    backup_every_hours: float = Field(24, gt=0, validation_alias="BACKUP_EVERY_HOURS")
+    backup_every_hours: float = _of_stack(24, "BACKUP_EVERY_HOURS", gt=0)
     """Hours from one of these backups to the next."""
 
-    backup_keep_daily: int = Field(7, ge=0, validation_alias="BACKUP_KEEP_DAILY")
+    backup_keep_daily: int = _of_stack(7, "BACKUP_KEEP_DAILY", ge=0)
     """Days of which `make backup` keeps the last backup."""
 
-    backup_keep_weekly: int = Field(4, ge=0, validation_alias="BACKUP_KEEP_WEEKLY")
+    backup_keep_weekly: int = _of_stack(4, "BACKUP_KEEP_WEEKLY", ge=0)
     """Weeks of which it keeps the last one."""
 
-    backup_keep_monthly: int = Field(6, ge=0, validation_alias="BACKUP_KEEP_MONTHLY")
+    backup_keep_monthly: int = _of_stack(6, "BACKUP_KEEP_MONTHLY", ge=0)
     """Months of which it keeps the last one."""
 
-    bucket_quotas: str = Field("", validation_alias="BUCKET_QUOTAS")
+    bucket_quotas: str = _of_stack("", "BUCKET_QUOTAS")
     """Limits of buckets; empty for none."""
 
-    version_days: int = Field(7, ge=1, validation_alias="VERSION_DAYS")
+    version_days: int = _of_stack(7, "VERSION_DAYS", ge=1)
     """Days for which replaced and deleted objects of versioned buckets are kept."""
 
-    checkpoints_keep_days: float | None = Field(None, gt=0, validation_alias="CHECKPOINTS_KEEP_DAYS")
+    checkpoints_keep_days: float | None = _of_stack(None, "CHECKPOINTS_KEEP_DAYS", gt=0)
     """Days after a job's end for which its checkpoints are kept; None: forever."""
 
-    runs_keep_days: float | None = Field(None, gt=0, validation_alias="RUNS_KEEP_DAYS")
+    runs_keep_days: float | None = _of_stack(None, "RUNS_KEEP_DAYS", gt=0)
     """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
 
-    alert_receivers: str = Field("", validation_alias="ALERT_RECEIVERS")
-    """Kinds of receivers of alerts, comma-separated; empty for none."""
-
-    alert_email_to: str = Field("", validation_alias="ALERT_EMAIL_TO")
-    """Addresses that get alerts by mail, comma-separated."""
-
-    alert_email_from: str = Field("", validation_alias="ALERT_EMAIL_FROM")
-    """Sender of the mails."""
-
-    alert_smtp_server: str = Field("", validation_alias="ALERT_SMTP_SERVER", pattern=r"^(.+:\d+)?$")
-    """Mail server, `host:port`."""
-
-    alert_smtp_user: str = Field("", validation_alias="ALERT_SMTP_USER")
-    """Account on the mail server; empty for a server that asks for none."""
-
-    alert_smtp_tls: Literal["required", "off"] = Field("required", validation_alias="ALERT_SMTP_TLS")
-    """Encryption of the connection to the mail server; `off` also accepts a plain one."""
-
-    alert_group_wait: str = Field("30s", validation_alias="ALERT_GROUP_WAIT", pattern=_DURATION)
-    """Time in which alerts of one name are collected for one message."""
-
-    alert_group_interval: str = Field("5m", validation_alias="ALERT_GROUP_INTERVAL", pattern=_DURATION)
-    """Least time between two messages about alerts of one name."""
-
-    alert_repeat_interval: str = Field("4h", validation_alias="ALERT_REPEAT_INTERVAL", pattern=_DURATION)
-    """Time after which a message is sent again while its alert fires."""
-
-    hub_port: int = Field(51820, ge=1, le=65535, validation_alias="HUB_PORT")
+    hub_port: int = _of_host(51820, "HUB_PORT", ge=1, le=65535)
     """UDP port for the traffic of joined hosts, and TCP port while an invitation is open."""
 
-    mlflow_port: int = Field(8000, ge=1, le=65535, validation_alias="MLFLOW_PORT")
-    minio_port: int = Field(9000, ge=1, le=65535, validation_alias="MINIO_PORT")
-    minio_console_port: int = Field(9001, ge=1, le=65535, validation_alias="MINIO_CONSOLE_PORT")
-    ray_port: int = Field(8265, ge=1, le=65535, validation_alias="RAY_PORT")
-    notebook_port: int = Field(8888, ge=1, le=65535, validation_alias="NOTEBOOK_PORT")
-    prometheus_port: int = Field(9090, ge=1, le=65535, validation_alias="PROMETHEUS_PORT")
-    grafana_port: int = Field(3000, ge=1, le=65535, validation_alias="GRAFANA_PORT")
+    mlflow_port: int = _of_host(8000, "MLFLOW_PORT", ge=1, le=65535)
+    minio_port: int = _of_host(9000, "MINIO_PORT", ge=1, le=65535)
+    minio_console_port: int = _of_host(9001, "MINIO_CONSOLE_PORT", ge=1, le=65535)
+    ray_port: int = _of_host(8265, "RAY_PORT", ge=1, le=65535)
+    notebook_port: int = _of_host(8888, "NOTEBOOK_PORT", ge=1, le=65535)
+    prometheus_port: int = _of_host(9090, "PROMETHEUS_PORT", ge=1, le=65535)
+    grafana_port: int = _of_host(3000, "GRAFANA_PORT", ge=1, le=65535)
+
+    # Read by the compose files only.
+    worker_cpus: int = _of_host(8, "WORKER_CPUS", ge=1)
+    ray_head_memory: Size = _of_host("4g", "RAY_HEAD_MEMORY")
+    warm_start: Literal["0", "1"] = _of_stack("1", "WARM_START")
+    open_files: int = _of_host(65536, "OPEN_FILES", ge=1)
+    notebook_user: str = _of_host("", "NOTEBOOK_USER")
+    job_starts: int = _of_host(4, "JOB_STARTS", ge=1)
+    job_start_seconds: float = _of_stack(1200, "JOB_START_SECONDS", gt=0)
+    grace_seconds: float = _of_stack(120, "GRACE_SECONDS", gt=0)
+    overdue_seconds: float = _of_stack(259_200, "OVERDUE_SECONDS", gt=0)
+    package_unpacked_bytes: int = _of_stack(2 << 30, "PACKAGE_UNPACKED_BYTES", ge=1)
+    mlflow_workers: int = _of_stack(2, "MLFLOW_WORKERS", ge=1)
+    webhook_schemes: str = _of_stack("https", "WEBHOOK_SCHEMES")
+    webhook_private_addresses: Literal["true", "false"] = _of_stack("false", "WEBHOOK_PRIVATE_ADDRESSES")
+    prometheus_retention: str = _of_stack("15d", "PROMETHEUS_RETENTION")
+    mail_server: str = _of_stack("", "MAIL_SERVER", pattern=r"^(.+:\d+)?$")
+    mail_sender: str = _of_stack("", "MAIL_SENDER")
+    mail_user: str = _of_stack("", "MAIL_USER")
+    mail_tls: Literal["required", "off"] = _of_stack("required", "MAIL_TLS")
+    mail_domains: str = _of_stack("", "MAIL_DOMAINS")
+    disk_reserve_gb: float = _of_stack(2, "DISK_RESERVE_GB", ge=0)
+    postgres_image: str = _of_host("", "POSTGRES_IMAGE")
+    prometheus_image: str = _of_host("", "PROMETHEUS_IMAGE")
+    alertmanager_image: str = _of_host("", "ALERTMANAGER_IMAGE")
+    postgres_exporter_image: str = _of_host("", "POSTGRES_EXPORTER_IMAGE")
+    grafana_image: str = _of_host("", "GRAFANA_IMAGE")
+    gpu_exporter_image: str = _of_host("", "GPU_EXPORTER_IMAGE")
+    pip_index: str = _of_host("", "PIP_INDEX_URL")
+    goproxy: str = _of_host("", "GOPROXY")
+
+    @classmethod
+    def of_host(cls) -> frozenset[str]:
+        """Return the variables that belong to a host, which a restore keeps; all others belong to the stack."""
+        fields = cls.model_fields.values()
+        return frozenset(
+            str(field.validation_alias) for field in fields if field.json_schema_extra == {"of_host": True}
+        )
 
     @property
     def has_proxy(self) -> bool:
@@ -260,14 +276,6 @@ class StackSettings(BaseSettings):
     @classmethod
     def _readable_quotas(cls, value: str) -> str:
         bucket_quotas(value)
-        return value
-
-    @field_validator("alert_receivers")
-    @classmethod
-    def _known_receivers(cls, value: str) -> str:
-        kinds = value.split(",") if value else []
-        if not set(kinds) <= set(_RECEIVERS):
-            raise ValueError(f"use {', '.join(_RECEIVERS)} or several of them, separated by commas")
         return value
 
     @classmethod

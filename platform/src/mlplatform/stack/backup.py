@@ -19,25 +19,18 @@ from mlplatform.stack.compose_command import compose
 from mlplatform.stack.secrets_folder import FILES
 
 TARGET = "/target"
-"""Mount point, in the containers, of a folder of the host or of the folder of an archive."""
+"""Mount point, in the containers, of a folder of the host."""
 
 _HAS_DATA = 3
 
 _STORAGE = ("postgres", services.MINIO)
-
-_OF_THE_HOST = re.compile(
-    "MLPLATFORM_VERSION|STACK_PREFIX|FOOD11_VOLUME|ACCELERATOR|WORKER_.*|RAY_HEAD_MEMORY|OPEN_FILES|NOTEBOOK_.*|RENDER_GID|"
-    "COMPOSE_PROFILES|JOB_STARTS|DISK_NEEDED_GB|CLUSTER_NETWORK|BACKUP_TO|BIND_ADDRESS|DOMAIN|ACME_EMAIL|.*_PORT|.*_IMAGE|"
-    "PIP_INDEX_URL|TORCH_INDEX_URL|GOPROXY|S3_.*"
-)
-"""Settings of a host's hardware, addresses, mirrors and object store, which a restore keeps."""
 
 _OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password", "external_s3"}
 """Secrets that a restore keeps: the data was stored with them, or the backups are encrypted with them."""
 
 
 def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
-    """Save the stack: to a folder or server, where later backups add what has changed, or as a tar to stdout.
+    """Save the stack to a folder or server, where later backups add what has changed.
 
     Raises:
         StorageError: it could not be saved; the container has printed the reason.
@@ -48,7 +41,7 @@ def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
     if with_secrets:
         command += ["--volume", f"{root / 'secrets'}:/backup/secrets:ro"]
     address = target
-    if target != "-" and not target.startswith(BACKUP_SERVERS):
+    if not target.startswith(BACKUP_SERVERS):
         folder = Path(target).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command += ["--volume", f"{folder}:{TARGET}"]
@@ -63,8 +56,8 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
     Args:
         root: folder of the checkout, whose settings and secrets exist.
-        source: what was the target of the backup, or the file that has its archive.
-        snapshot: id of a backup of a folder or server.
+        source: what was the target of the backup.
+        snapshot: id of a backup.
         force: replace data; an unfinished restore can be repeated without.
 
     Yields:
@@ -100,16 +93,12 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
 
 def _source(source: str, snapshot: str) -> tuple[list[str], list[str]]:
     """Return the mounts and arguments with which a container reads a backup."""
-    if source == "-":
-        raise SettingsError("A backup is read twice, so write it to a file and name that: FROM=stack.tar.")
     if source.startswith(BACKUP_SERVERS):
         return [], [source, source, snapshot]
     path = Path(source).expanduser().absolute()
-    if not path.exists():
-        raise SettingsError(f"No backup was found at {path}; name its folder or file with FROM=.")
-    if path.is_dir():
-        return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
-    return ["--volume", f"{path.parent}:{TARGET}:ro"], [f"{TARGET}/{path.name}", source]
+    if not path.is_dir():
+        raise SettingsError(f"No backup was found at {path}; name its folder or server with FROM=.")
+    return ["--volume", f"{path}:{TARGET}:ro"], [TARGET, source, snapshot]
 
 
 def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -175,7 +164,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
 def merged(current: str, saved: str) -> str:
     """Return settings with the values of a backup where they do not belong to the host."""
     adopted = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", saved, re.M))
-    values = {name: value for name, value in adopted.items() if not _OF_THE_HOST.fullmatch(name)}
+    values = {name: value for name, value in adopted.items() if name not in StackSettings.of_host()}
 
     def line(found: re.Match[str]) -> str:
         return f"{found[1]}={values[found[1]]}" if found[1] in values else found[0]

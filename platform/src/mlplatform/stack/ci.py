@@ -61,65 +61,42 @@ def run(root: Path, job: job_file.Submission, check: str, logs: Path) -> int:
         HostError: another run uses this checkout, or the stack cannot be started or removed.
         JobError: the job is rejected.
     """
-    with _alone(root), _interruptible(), _stack(root, logs) as stack:
+    for number in _ENDING:
+        # As an exception does, also where the shell ignores Ctrl-C.
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    with _alone(root), _stack(root, logs) as stack:
         with Jobs(stack_env.client_settings(stack)) as client:
             done = _run_job(client, job, logs)
-        status = _status(done)
-        return status or _check(check, stack, job, done.id)
+        if done.status != "SUCCEEDED":
+            return _of_shell(done.exit_code or 1)
+        return _check(check, stack, job, done.id) if check else 0
 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Hold a lock on the checkout."""
-    folder = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with root.joinpath(".ci-lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(f"Another `make ci` uses {root}; wait for it, or use another checkout.") from None
         yield
-    except BlockingIOError:
-        raise HostError(f"Another `make ci` uses {root}; wait for it, or use another checkout.") from None
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the block as an exception does, also where the shell ignores Ctrl-C."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = [signal.signal(number, end) for number in _ENDING]
-    try:
-        yield
-    finally:
-        for number, handler in zip(_ENDING, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager
 def _stack(root: Path, logs: Path) -> Iterator[Path]:
-    """Start the stack in its folder, and remove it."""
+    """Start the stack in its folder, keep the logs, and remove it; nothing interrupts the removal."""
     stack = root / FOLDER
-    # That of a run which was killed.
-    _remove(stack)
+    _remove(stack)  # that of a run which was killed
     try:
         _write_files(root, stack)
         doctor.check_host(stack)
-        try:
-            stack_compose.up(stack)
-            yield stack
-        finally:
-            _ignore_signals()
-            _keep_logs(stack, logs)
+        stack_compose.up(stack)
+        yield stack
     finally:
-        _ignore_signals()
-        _remove(stack)
-
-
-def _ignore_signals() -> None:
-    """Let nothing interrupt the removal."""
-    for number in _ENDING:
-        signal.signal(number, signal.SIG_IGN)
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        _remove(stack, logs)
 
 
 def _write_files(root: Path, stack: Path) -> None:
@@ -135,7 +112,7 @@ def _write_files(root: Path, stack: Path) -> None:
     # The prefix names project, containers and volumes; a port that is free now makes it unique on this host.
     prefix = f"ci-{ports[0]}-"
     values |= {"STACK_PREFIX": prefix, "FOOD11_VOLUME": f"{prefix}food11"}
-    values |= {"CLUSTER_NETWORK": networks.free_cluster_network(), "ALERT_RECEIVERS": ""}
+    values |= {"CLUSTER_NETWORK": networks.free_cluster_network()}
     # Its objects are its own.
     values |= {"BIND_ADDRESS": LOOPBACK, "ACME_EMAIL": "", "S3_ENDPOINT_URL": ""}
     # It has no people, for whom the first two are. Its backups would be among those of the other stack.
@@ -169,17 +146,12 @@ def _run_job(client: Jobs, job: job_file.Submission, logs: Path) -> Job:
     return done
 
 
-def _status(job: Job) -> int:
-    """Return the exit status of a job for a shell, which reports a signal as 128 and its number."""
-    if job.status == "SUCCEEDED":
-        return 0
-    code = job.exit_code or 1
-    return 128 - code if code < 0 else code
+def _of_shell(status: int) -> int:
+    """Return an exit status as a shell reports it: 128 and the number for a signal."""
+    return 128 - status if status < 0 else status
 
 
 def _check(command: str, stack: Path, job: job_file.Submission, job_id: str) -> int:
-    if not command:
-        return 0
     user, password = read_mlflow_account(stack / "secrets" / "mlflow_person")
     ours = stack_env.client_settings(stack).environment()
     others = in_the_way(ours)
@@ -196,7 +168,7 @@ def _check(command: str, stack: Path, job: job_file.Submission, job_id: str) -> 
     variables["PATH"] = os.pathsep.join([variables.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     status = subprocess.run(["sh", "-c", command], cwd=job.folder, env=variables, check=False).returncode
     print(f"The check exited with {status}.", flush=True)
-    return 128 - status if status < 0 else status
+    return _of_shell(status)
 
 
 def _keep_logs(stack: Path, logs: Path) -> None:
@@ -209,13 +181,15 @@ def _keep_logs(stack: Path, logs: Path) -> None:
     print(f"Logs: {logs}", flush=True)
 
 
-def _remove(stack: Path) -> None:
-    """Remove the stack with its volumes and its folder; do nothing if there is none.
+def _remove(stack: Path, logs: Path | None = None) -> None:
+    """Remove the stack with its volumes and its folder, if there is one; keep its logs.
 
     Raises:
         HostError: Docker cannot remove it.
     """
     if (stack / ".env").is_file() and shutil.which("docker"):
+        if logs:
+            _keep_logs(stack, logs)
         done = _docker(stack, "down", "--volumes", "--remove-orphans", "--timeout", "5")
         if done.returncode:
             raise HostError(f"The stack in {stack} cannot be removed ({done.stderr.strip()}): run `make ci` again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import subprocess
@@ -38,6 +39,7 @@ def up(root: Path, only: str | None = None) -> None:
         "HOST_NAME": socket.gethostname(),
         **entrance.variables(settings),
         **backup_timer.variables(root, settings),
+        "ALERTS_DIGEST": _digest(root / "secrets" / "alertmanager.yml"),
     }
     make_food11_volume(root)
     images.pull_missing(root, only)
@@ -59,6 +61,10 @@ def up(root: Path, only: str | None = None) -> None:
             f"it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
             file=sys.stderr,
         )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
 
 def _last_lines(root: Path) -> str:
@@ -89,24 +95,6 @@ def make_food11_volume(root: Path) -> None:
     """Create the data set's volume outside of Compose, so that no `down --volumes` removes it."""
     name = StackSettings.load(root / ".env").food11_volume
     subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
-
-
-def fill_food11(root: Path, source: str, force: bool) -> int:
-    """Unpack an archive into the volume, in a container that prints its own progress; return its exit status.
-
-    Args:
-        root: folder of the checkout.
-        source: URL, or a path on this host, which the container mounts read-only; empty if the volume is already
-            filled.
-        force: replace the volume's contents.
-    """
-    make_food11_volume(root)
-    command = compose(root, "run", "--rm")
-    if (archive := Path(source).expanduser().absolute()).is_file():
-        source = f"/archive/{archive.name}"
-        command += ["--volume", f"{archive}:{source}:ro"]
-    command += ["food11-data", *([source] if source else []), *(["--force"] if force else [])]
-    return subprocess.run(command, check=False).returncode
 
 
 def running(root: Path) -> set[str]:

@@ -14,7 +14,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.job import Settings
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack import alerting, notebook_file, secrets_folder, sizing, workers
+from mlplatform.stack import notebook_file, secrets_folder, sizing, workers
 from mlplatform.stack.host import Host
 
 _READ_BY_SERVICES = ("docker", "images", "platform")
@@ -24,8 +24,7 @@ _READ_BY_SERVICES = ("docker", "images", "platform")
 def write_env(root: Path, host: Host) -> list[str]:
     """Write `.env`, `secrets/` and, for a GPU count without a shipped file, the workers' compose file, if missing.
 
-    Alertmanager's configuration is written whenever the settings ask for another one. Whatever the umask with which the
-    checkout was made, services and builds can read their files afterwards.
+    Whatever the umask with which the checkout was made, services and builds can read their files afterwards.
 
     An existing `.env` changes in MLPLATFORM_VERSION, the tag of the images that this checkout builds: otherwise that
     line would keep the version of the checkout that wrote it. If WORKER_LAYOUT now means another number of workers than
@@ -53,8 +52,6 @@ def write_env(root: Path, host: Host) -> list[str]:
     written += _write_version(env_file, checkout_version(root))
     settings = StackSettings.load(env_file)
     written += [f"secrets/{name}" for name in secrets_folder.write_missing(root / "secrets")]
-    if alerting.write_configuration(root, settings):
-        written.append(f"{alerting.FILE} for ALERT_RECEIVERS={settings.alert_receivers}")
     if settings.notebook_layout == "generated" and notebook_file.write(root, settings, notebook_file.read_ports(root)):
         written.append(f"{notebook_file.FILE} again, for this version")
     generated = root / "compose" / f"workers.{settings.accelerator}.generated.yaml"

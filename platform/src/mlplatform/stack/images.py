@@ -79,18 +79,6 @@ def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -
     return {name: service["image"] for name, service in _services(root, only, all_profiles).items()}
 
 
-def build_arguments(root: Path) -> dict[str, str]:
-    """Return the arguments with which Compose builds the images that every start needs.
-
-    Raises:
-        HostError: Compose rejects the files or the settings.
-    """
-    builds = [
-        service["build"].get("args", {}) for service in _services(root, None, False).values() if "build" in service
-    ]
-    return {name: str(value or "") for arguments in builds for name, value in arguments.items()}
-
-
 def _services(root: Path, only: str | None, all_profiles: bool) -> dict[str, Any]:
     variables = only_variables(StackSettings.load(root / ".env"), only)
     command = compose(root, *(("--profile", "*") if all_profiles else ()), "config", "--format", "json")

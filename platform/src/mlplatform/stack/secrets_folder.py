@@ -31,6 +31,9 @@ from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 
+_CHECKOUT = Path(__file__).parents[4]
+"""Checkout from which the package is installed, on a host."""
+
 
 def _plain(path: Path) -> None:
     path.write_text(password())
@@ -42,6 +45,10 @@ def _root_user(path: Path) -> None:
 
 def _no_account(path: Path) -> None:
     path.write_text("# The nodes of Ray have this file instead of accounts with NODE_ACCOUNTS=no_account.\n")
+
+
+def _alertmanager(path: Path) -> None:
+    path.write_text((_CHECKOUT / "docker/alertmanager/alertmanager.example.yml").read_text())
 
 
 _Write = Callable[[Path], None]
@@ -88,16 +95,12 @@ FILES: dict[str, _Write] = {
     "external_s3": lambda path: s3_to_fill_in("S3_ENDPOINT_URL", path),
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
-    "alert_smtp_password": lambda path: to_fill_in("the password of ALERT_SMTP_USER", path),
-    "alert_slack_url": lambda path: to_fill_in("the address of an incoming webhook of Slack", path),
-    "alert_webhook_url": lambda path: to_fill_in("the address that gets alerts as JSON", path),
+    "mail_password": lambda path: to_fill_in("the password of the account at the mail server", path),
+    "alertmanager.yml": _alertmanager,
 }
 
-TO_FILL_IN = {
-    *("backup_s3", "external_s3", "wandb_netrc", "comet_config"),
-    *("alert_smtp_password", "alert_slack_url", "alert_webhook_url"),
-}
-"""Files for keys and addresses of external services. The operator fills them in; until then they hold comments only."""
+TO_FILL_IN = {"backup_s3", "external_s3", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}
+"""Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
 
 
 S3_ACCOUNTS = ("mlflow", "gateway", "job", "person", "backup")

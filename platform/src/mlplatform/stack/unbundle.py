@@ -1,17 +1,14 @@
-"""Start from an archive of `make bundle`: verify it completely, then take packages and images from it.
+"""Start from an archive of `make bundle`: verify it completely, then take images and packages from it.
 
     PYTHONPATH=platform/src python3 -m mlplatform.stack.unbundle BUNDLE    # in a checkout; `make up BUNDLE=` runs it
 
-Standard library only, because the command line is installed from the archive. It is a tar of
-
-    mlplatform-bundle.json    format, version, kind of processor, images with their ids, versions of Python
-    wheels/<name>.whl         packages of the command line
-    images.tar.gz             `docker save` of the images
-    SHA256SUMS                checksums of the members above, as `sha256sum` prints them
+Standard library only, because the command line is installed from the archive. It is what `docker save` writes, packed
+by gzip, whose checksum shows damage. One of its images, named after version and processor, has the packages.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import platform
@@ -20,38 +17,33 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, cast
 
 from mlplatform.errors import HostError, PlatformError
 from mlplatform.stack import image_archive
 
-FORMAT = 1
-"""Raised when an older version could no longer read an archive."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""Versions for whose command line an archive has the packages."""
 
-HEADER, WHEELS, IMAGES, SUMS = "mlplatform-bundle.json", "wheels/", "images.tar.gz", "SHA256SUMS"
+WHEELS = "wheels"
+"""Folder of the packages, in their image."""
 
-FOLDER = Path(".venv") / "wheels"
+FOLDER = Path(".venv") / WHEELS
 """Folder in which the Makefile lets pip find the packages."""
+
+_LOADED = FOLDER / ".loaded"
+"""Checksum of the archive that was loaded last."""
 
 _NOTHING = "Nothing was changed"
 
 
-@dataclass(frozen=True)
-class Header:
-    """Contents of an archive, and the hosts that it fits."""
-
-    version: str
-    machine: str
-    pythons: list[str]
-    images: dict[str, str]
-    format: int = FORMAT
-
-    def render(self) -> bytes:
-        return json.dumps(asdict(self), indent=2).encode()
+def packages_image(version: str) -> str:
+    """Return the name of the image with the packages for hosts like this one."""
+    return f"mlplatform-bundle:{version}-{platform.machine()}"
 
 
 def use(root: Path, bundle: Path) -> Iterator[str]:
@@ -60,109 +52,99 @@ def use(root: Path, bundle: Path) -> Iterator[str]:
     Raises:
         HostError: it is damaged, or for another version, processor or Python. Nothing was changed then.
     """
-    header = verify(bundle)
-    _check_fit(root, bundle, header)
-    yield f"The bundle {bundle} of version {header.version} is complete."
-    (root / FOLDER).mkdir(parents=True, exist_ok=True)
-    missing = [name for name, found in header.images.items() if _image_id(name) != found]
-    with tarfile.open(bundle, "r:") as archive:
-        for member, content in _files(archive):
-            if member.name.startswith(WHEELS):
-                (root / FOLDER / Path(member.name).name).write_bytes(content.read())
-            elif member.name == IMAGES and missing:
-                yield f"Loading {len(header.images)} images."
-                chunks = iter(partial(content.read, image_archive.CHUNK_BYTES), b"")
-                image_archive.load(chunks, "run the verb again")
-    absent = [name for name in header.images if not _image_id(name)]
-    if absent:
+    names, checksum = verify(bundle)
+    packages = _check_fit(root, bundle, names)
+    yield f"The bundle {bundle} is complete."
+    loaded = root / _LOADED
+    images = [name for name in names if name != packages]
+    if loaded.exists() and loaded.read_text() == checksum and not _absent(images):
+        return
+    yield f"Loading {len(images)} images."
+    with gzip.open(bundle) as file:
+        image_archive.load(iter(partial(file.read, image_archive.CHUNK_BYTES), b""), "run the verb again")
+    if absent := _absent(names):
         raise HostError(f"Docker has no image {', '.join(absent)} after loading {bundle}: see its log.")
+    _take_packages(packages, root / FOLDER)
+    loaded.write_text(checksum)
 
 
-def verify(bundle: Path) -> Header:
-    """Read an archive completely and compare it with its checksums.
+def verify(bundle: Path) -> tuple[list[str], str]:
+    """Read an archive completely, which compares it with its checksum.
+
+    Returns:
+        The names of its images, and its SHA-256.
 
     Raises:
         HostError: it is truncated, altered or no archive of `make bundle`.
     """
+    names: list[str] = []
     try:
-        found, texts = _read(bundle)
-    except (OSError, tarfile.TarError) as error:
+        with bundle.open("rb") as file:
+            hashed = _Hashed(file)
+            with gzip.open(cast("IO[bytes]", hashed)) as unpacked:
+                with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+                    for member in archive:
+                        if member.name == "manifest.json" and (content := archive.extractfile(member)):
+                            names = [name for image in json.load(content) for name in image["RepoTags"] or []]
+                while unpacked.read(image_archive.CHUNK_BYTES):
+                    pass
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
         raise HostError(f"The bundle {bundle} cannot be read ({error}): copy it again. {_NOTHING}.") from error
-    if HEADER not in found:
-        raise HostError(f"{bundle} is not an archive of `make bundle`: name one with BUNDLE=. {_NOTHING}.")
-    if found.pop(SUMS, None) is None:
-        raise HostError(f"The bundle {bundle} is truncated: copy it again. {_NOTHING}.")
-    lines = texts[SUMS].decode(errors="replace").splitlines()
-    expected = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
-    if found != expected:
-        wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-        raise HostError(f"The bundle {bundle} was altered or damaged ({wrong[0]}): copy it again. {_NOTHING}.")
-    return _parsed(bundle, texts[HEADER])
+    return names, hashed.hasher.hexdigest()
 
 
-def _read(bundle: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return the checksum of each member, and the contents of those that describe the archive."""
-    found: dict[str, str] = {}
-    texts: dict[str, bytes] = {}
-    with tarfile.open(bundle, "r:") as archive:
-        for member, content in _files(archive):
-            if not found and member.name != HEADER:
-                break  # something else, perhaps large
-            if member.name in found:
-                raise tarfile.ReadError(f"{member.name} is in it twice")
-            if member.name in (HEADER, SUMS):
-                texts[member.name] = content.read()
-                content.seek(0)
-            found[member.name] = _checksum(content, member.size)
-    return found, texts
+class _Hashed:
+    """Hashes what is read from a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hasher = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._file.read(size)
+        self.hasher.update(chunk)
+        return chunk
 
 
-def _parsed(bundle: Path, header: bytes) -> Header:
-    values: dict[str, Any] = json.loads(header)
-    if values.get("format") != FORMAT:
-        raise HostError(
-            f"The bundle {bundle} has format {values.get('format')}, this version reads {FORMAT}: check out the "
-            f"version that wrote it, or write it again. {_NOTHING}."
-        )
-    return Header(**values)
-
-
-def _check_fit(root: Path, bundle: Path, header: Header) -> None:
-    version = tomllib.loads((root / "platform" / "pyproject.toml").read_text())["project"]["version"]
+def _check_fit(root: Path, bundle: Path, names: list[str]) -> str:
+    """Return the image with the packages, if an archive is for this checkout and host."""
+    wanted = packages_image(tomllib.loads((root / "platform" / "pyproject.toml").read_text())["project"]["version"])
     here = ".".join(platform.python_version_tuple()[:2])
-    if header.version != version:
-        problem = f"version {header.version}, and this checkout is {version}: check out the same version"
-    elif header.machine != platform.machine():
-        problem = f"processors of kind {header.machine}, not {platform.machine()}: write it on such a host"
-    elif here not in header.pythons:
-        problem = f"Python {', '.join(header.pythons)}, and this host has {here}: install one of them as python3"
+    found = next((name for name in names if name.startswith("mlplatform-bundle:")), "")
+    if not found:
+        raise HostError(f"{bundle} is not an archive of `make bundle`: name one with BUNDLE=. {_NOTHING}.")
+    if found != wanted:
+        problem = f"version and processor {found.partition(':')[2]}, not {wanted.partition(':')[2]}: write it for these"
+    elif here not in PYTHONS:
+        problem = f"Python {', '.join(PYTHONS)}, and this host has {here}: install one of them as python3"
     elif not shutil.which("docker"):
         problem = "hosts with Docker: install Docker Engine 25 or later with its Compose plugin"
     else:
-        return
+        return found
     raise HostError(f"The bundle {bundle} is for {problem}. {_NOTHING}.")
 
 
-def _files(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-    for member in archive:
-        content = archive.extractfile(member)
-        if content:
-            yield member, content
+def _take_packages(image: str, folder: Path) -> None:
+    """Copy the packages out of their image, and remove it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    container = _docker("create", image, "none")
+    try:
+        _docker("cp", f"{container}:/{WHEELS}/.", str(folder))
+    finally:
+        _docker("rm", container)
+    _docker("image", "rm", image)
 
 
-def _checksum(content: IO[bytes], size: int) -> str:
-    hasher = hashlib.sha256()
-    for chunk in iter(partial(content.read, image_archive.CHUNK_BYTES), b""):
-        hasher.update(chunk)
-        size -= len(chunk)
-    if size:
-        raise tarfile.ReadError("unexpected end of data")
-    return hasher.hexdigest()
+def _absent(names: list[str]) -> list[str]:
+    known = set(_docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())
+    return [name for name in names if name not in known]
 
 
-def _image_id(name: str) -> str:
-    command = ["docker", "image", "inspect", "--format", "{{.Id}}", name]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+def _docker(*arguments: str) -> str:
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HostError(f"`docker {arguments[0]}` failed ({done.stderr.strip()}): correct that and run the verb again.")
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

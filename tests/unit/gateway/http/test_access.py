@@ -46,11 +46,6 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", PEOPLE),
     ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", TEAM),
     ("POST", "/platform/jobs/{job_id}/resume"): Asked("/platform/jobs/hers/resume", CONTROL),
-    ("POST", "/platform/arrays"): Asked(
-        "/platform/arrays", PEOPLE, {"json": {"job": {"entrypoint": "true"}, "count": 2}}
-    ),
-    ("GET", "/platform/arrays/{array_id}"): Asked("/platform/arrays/sweep", PEOPLE),
-    ("POST", "/platform/arrays/{array_id}/stop"): Asked("/platform/arrays/sweep/stop", CONTROL),
     ("GET", "/platform/jobs/{job_id}/run"): Asked("/platform/jobs/hers/run", TEAM),
     ("GET", "/platform/jobs/{job_id}/model"): Asked("/platform/jobs/hers/model", TEAM),
     ("GET", "/api/jobs/"): Asked("/api/jobs/", PEOPLE),
@@ -144,8 +139,6 @@ def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, 
         "nobody": as_person(gateway, ""),
     }
     assert submit(found["owner"], "hers").status_code == 200
-    array = {"job": {"entrypoint": "true", "submission_id": "sweep"}, "count": 2}
-    assert found["owner"].post("/platform/arrays", json=array).status_code == 200
     yield found
     for client in found.values():
         client.close()

@@ -84,5 +84,5 @@ def test_other_domains_may_be_allowed(tmp_path: Path, received: tuple[int, IO[st
 
 
 def test_stack_without_mail_server_says_so() -> None:
-    with pytest.raises(SettingsError, match="the administrator sets ALERT_SMTP_SERVER"):
+    with pytest.raises(SettingsError, match="the administrator sets MAIL_SERVER"):
         asyncio.run(MailSender(None).send("mailto:alice@example.org", BODY))

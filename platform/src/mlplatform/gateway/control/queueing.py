@@ -226,7 +226,7 @@ def _common(row: JobRow) -> dict[str, Any]:
         "team": _team_of(row),
         "person": row.person or SHARED_TOKEN,
         "job_class": JobClass(row.job_class),
-        "array": row.array_id or "",
+        "group": row.group_name or "",
     }
 
 

@@ -19,12 +19,11 @@ class WaitingLimit:
         self.engine = engine
 
     @transaction
-    def check(self, session: Session, job: JobRow, jobs: int = 1) -> None:
-        """Reject jobs that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
+    def check(self, session: Session, job: JobRow) -> None:
+        """Reject a job that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
 
         Args:
             job: the new job, with its owner and team.
-            jobs: number of equal jobs that are submitted together.
 
         Raises:
             QueueFullError: the team or the person has as many waiting jobs as allowed.
@@ -38,10 +37,9 @@ class WaitingLimit:
             ("team", f"Team {team.name}", (of_team,)),
         ):
             most = team.caps.get(whose, {}).get("waiting")
-            if most is not None and (waiting := _waiting(session, *which)) + jobs > most:
-                what = "the job" if jobs == 1 else f"these {jobs} jobs"
+            if most is not None and (waiting := _waiting(session, *which)) >= most:
                 raise QueueFullError(
-                    f"{name} has {waiting} waiting jobs, of at most {most} in team {team.name}; submit {what} when "
+                    f"{name} has {waiting} waiting jobs, of at most {most} in team {team.name}; submit the job when "
                     "others have started, or end some with `mlplatform stop`."
                 )
 

@@ -19,12 +19,11 @@ class Admission:
         self._reconciler = reconciler
         self._disks = disks
 
-    async def check(self, job: JobRow, jobs: int = 1) -> None:
+    async def check(self, job: JobRow) -> None:
         """Reject a job that must not enter the queue.
 
         Args:
             job: with its owner and team.
-            jobs: number of equal jobs that enter together.
 
         Raises:
             DiskFullError: a disk has too little room.
@@ -33,7 +32,7 @@ class Admission:
             UnreachableError: the database is unavailable.
         """
         await self._disks.check()
-        await self._limit.check(job, jobs)
+        await self._limit.check(job)
         if (
             not job.wait_for_capacity
             and self._reconciler.needs_check(job)

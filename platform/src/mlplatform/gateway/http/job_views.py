@@ -99,13 +99,12 @@ def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
     return ShownJobs(running, waiting, ended, jobs.counts)
 
 
-async def assign(principal: Principal, people: People, *jobs: JobRow) -> None:
-    """Make a person the owner of new jobs, whatever user the submission names; keep jobs of the shared token.
+async def assign(principal: Principal, people: People, job: JobRow) -> None:
+    """Make a person the owner of a new job, whatever user the submission names; keep a job of the shared token.
 
     A job that sets no limit gets that of its team.
 
-    The metadata, which the jobs have in common, may name one of the person's teams as `team`; otherwise the jobs are
-    for the team joined first.
+    The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
 
     Raises:
         ForbiddenError: the person is not a member of the team, or of none, or may not submit urgent jobs for it.
@@ -114,19 +113,18 @@ async def assign(principal: Principal, people: People, *jobs: JobRow) -> None:
     if not principal.person:
         return
     known = {row.name: row for row in await people.teams()}
-    team = jobs[0].job_metadata.get("team") or next(iter(principal.teams), None)
+    team = job.job_metadata.get("team") or next(iter(principal.teams), None)
     _check_member(principal, team)
     if team is not None and team not in principal.teams and team not in known:
         raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")
-    _check_class(principal, team, JobClass(jobs[0].job_class))
-    for job in jobs:
-        job.person, job.team, job.user = principal.person, team, principal.person
-        job.job_metadata = {**job.job_metadata, "user": principal.person}
-        if job.limit_s is None and team in known:
-            job.limit_s = known[team].default_limit_s
-        variables = job.runtime_env.get("env_vars") or {}
-        if _USER in variables:
-            job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
+    _check_class(principal, team, JobClass(job.job_class))
+    job.person, job.team, job.user = principal.person, team, principal.person
+    job.job_metadata = {**job.job_metadata, "user": principal.person}
+    if job.limit_s is None and team in known:
+        job.limit_s = known[team].default_limit_s
+    variables = job.runtime_env.get("env_vars") or {}
+    if _USER in variables:
+        job.runtime_env = {**job.runtime_env, "env_vars": {**variables, _USER: principal.person}}
 
 
 def check_team(principal: Principal, job: JobRow) -> None:

@@ -44,10 +44,6 @@ class Explained:
     says: Sequence[Say] = ()
     jobs: Mapping[str, WaitingJob] = field(default_factory=dict)
 
-    def first_of_arrays(self) -> list[Say]:
-        """Return the explanations without those of jobs behind another one of their array."""
-        return list({self.jobs[say.job].array or say.job: say for say in reversed(self.says)}.values())[::-1]
-
 
 class Explanations:
     """Explanations of the waiting jobs, computed once per view for everyone who looks.
@@ -121,7 +117,6 @@ def _entry(job: WaitingJob, place: int, say: Say) -> dict[str, Any]:
         "job": job.id,
         "person": job.person,
         "team": job.team,
-        "array": job.array,
         "place": place,
         "requests": requests(job),
         "since": _time(job.since),

@@ -66,7 +66,7 @@ def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) 
     """
     group = {"workers" if name == "count" else f"worker_{name}": amount for name, amount in (job.workers or {}).items()}
     entry = {name: amount for name, amount in job.entrypoint_request.items() if name.startswith(_AMOUNTS)}
-    known = {"user": job.user, "team": job.team, "array": job.array_id, **group, **entry}
+    known = {"user": job.user, "team": job.team, **group, **entry}
     return {
         **listed(job, last, redact=True),
         "entrypoint": HIDDEN,

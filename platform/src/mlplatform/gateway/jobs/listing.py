@@ -16,7 +16,7 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 _OF_JOBS = (
     *(JobRow.sequence, JobRow.id, JobRow.state, JobRow.entrypoint, JobRow.message, JobRow.created, JobRow.ended),
     *(JobRow.job_metadata, JobRow.runtime_env, JobRow.exit_code, JobRow.error_type),
-    *(JobRow.user, JobRow.person, JobRow.team, JobRow.workers, JobRow.entrypoint_request, JobRow.array_id),
+    *(JobRow.user, JobRow.person, JobRow.team, JobRow.workers, JobRow.entrypoint_request),
 )
 
 _OF_ATTEMPTS = (

@@ -36,7 +36,6 @@ class ShownJob:
     ended: datetime | None
     person: str | None = None
     team: str | None = None
-    array: str | None = None
     leave_by: datetime | None = None
     """Time at which a running job that was asked to leave is stopped; None for all others."""
 
@@ -66,7 +65,6 @@ class ShownJob:
             ended=job.ended,
             person=job.person,
             team=job.team,
-            array=job.array_id,
             leave_by=leaving.leave_by if leaving else None,
             leave_why=(leaving.leave_why or "") if leaving else "",
         )

@@ -16,10 +16,7 @@ class JobRow(Base):
 
     __tablename__ = "jobs"
     # The reconciler reads open jobs only, and the table holds every job since the platform was set up.
-    __table_args__ = (
-        Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),
-        Index("jobs_of_arrays", "array_id", postgresql_where=text("array_id IS NOT NULL")),
-    )
+    __table_args__ = (Index("open_jobs", "sequence", postgresql_where=text("ended IS NULL")),)
 
     sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
     """Order of arrival; never reused for another job. A job that is resumed arrives again, and gets a new one."""
@@ -58,11 +55,11 @@ class JobRow(Base):
     job_class: Mapped[str] = mapped_column(default="normal")
     """A `scheduling.queue.JobClass`, which orders the jobs of a team."""
 
-    array_id: Mapped[str | None]
-    """Id of the array that it belongs to; null if none."""
+    group_name: Mapped[str | None]
+    """Name that some jobs of its owner have in common; null if none."""
 
     at_most: Mapped[int | None]
-    """Jobs of its array that may run at the same time; null if unlimited."""
+    """Jobs of its group that may run at the same time; null if unlimited."""
 
     state: Mapped[str]
     message: Mapped[str]

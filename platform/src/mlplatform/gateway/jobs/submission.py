@@ -93,11 +93,11 @@ class JobOptions(BaseModel):
     job_class: JobClass = Field(JobClass.NORMAL, validation_alias="class")
     """Order among the jobs of the team."""
 
-    array: str | None = Field(None, pattern=_ID)
-    """Array that it belongs to: any name that the jobs of the array have in common."""
+    group: str | None = Field(None, pattern=_ID)
+    """Name that some jobs of a person have in common, for `at_most`."""
 
     at_most: int | None = Field(None, ge=1, le=10_000)
-    """Jobs of the array that may run at the same time."""
+    """Jobs of the group that may run when this one starts, this one included."""
 
     wait_for_capacity: bool = False
     """Wait for a node that can run the job instead of rejecting it if no node can."""
@@ -107,6 +107,12 @@ class JobOptions(BaseModel):
 
     worker_cpus: Annotated[float, _Countable] = Field(1, ge=0, allow_inf_nan=False)
     worker_gpus: Annotated[float, _Countable] = Field(0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check_group(self) -> Self:
+        if self.at_most is not None and self.group is None:
+            raise ValueError(f"at_most={self.at_most} needs `group`, the name of the jobs that it counts")
+        return self
 
 
 class Submission(BaseModel):
@@ -188,7 +194,7 @@ class Submission(BaseModel):
             max_restarts_on_failure=options.max_restarts_on_failure,
             limit_s=options.time_limit,
             job_class=options.job_class,
-            array_id=options.array,
+            group_name=options.group,
             at_most=options.at_most,
             state=State.WAITING,
             message="Job has not started yet.",

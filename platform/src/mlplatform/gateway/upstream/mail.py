@@ -1,4 +1,4 @@
-"""Delivery of messages to people by mail, over the mail server that alerts use."""
+"""Delivery of messages to people by mail."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MailSender:
         server = self._server
         if server is None:
             raise SettingsError(
-                "This stack sends no mails; the administrator sets ALERT_SMTP_SERVER and ALERT_EMAIL_FROM, or use the "
+                "This stack sends no mails; the administrator sets MAIL_SERVER and MAIL_SENDER, or use the "
                 "https:// address of a webhook."
             )
         recipient = _checked(address.removeprefix(MAILTO), server)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from mlplatform.errors import StorageError
-from mlplatform.files import checksums
 from mlplatform.services.backup import spool
 from mlplatform.services.backup.archive import Writer
 
@@ -110,41 +109,12 @@ def _copied(path: Path, without: Mapping[str, str]) -> Iterator[IO[bytes]]:
             yield copy
 
 
-def check_entry(meta: dict[str, Any]) -> None:
-    """Check the metadata of a file, folder or link of a backup.
-
-    Raises:
-        StorageError: they are not those of a backup, or the path leads out of its folder.
-    """
-    kind, path, target = meta.get("kind"), meta.get("path"), meta.get("target", "-")
-    is_text = all(isinstance(text, str) and text and "\0" not in text for text in (path, target))
-    if kind not in ("file", "folder", "link") or not is_text or ("target" in meta) != (kind == "link"):
-        raise _invalid(meta)
-    if not all(map(_is_owner, (meta, meta.get("folder", meta)))):
-        raise _invalid(meta)
-    if (path, kind) != (".", "folder"):
-        checksums.check_paths([str(path)])
-        if Path(str(path)) == Path():
-            raise _invalid(meta)
-
-
-def _is_owner(owner: Any) -> bool:
-    """Return whether these are the values of `_owner`."""
-    names = ("uid", "gid", "mode")
-    return isinstance(owner, dict) and all(type(owner.get(name)) is int and 0 <= owner[name] < 2**31 for name in names)
-
-
-def _invalid(meta: dict[str, Any]) -> StorageError:
-    return StorageError(f"The backup has a file with invalid metadata {str(meta)[:500]}; do not use this backup.")
-
-
 def restore_entry(folder: Path, meta: dict[str, Any], content: IO[bytes]) -> None:
     """Write a file, folder or link of a backup below a volume's folder, in place of another kind that is there.
 
     Raises:
-        StorageError: as `check_entry`.
+        StorageError: the path leads out of the folder.
     """
-    check_entry(meta)
     path, kind = _below(folder, meta["path"]), meta["kind"]
     is_folder = path.is_dir() and not path.is_symlink()
     if is_folder and kind != "folder":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,27 +13,10 @@ from mlplatform.contract import BACKUP_SUCCEEDED, BACKUP_TIMER
 STATE = Path("/state")
 """Mount point of the volume."""
 
-_TARGETS = "targets"
-"""File with a line per target of a complete backup."""
 
-
-def succeeded(target: str, folder: Path = STATE) -> None:
-    """Record that a backup was completed now, at a target."""
-    if not has_succeeded_at(target, folder):
-        with (folder / _TARGETS).open("a") as file:
-            file.write(f"{_digest(target)}\n")
+def succeeded(folder: Path = STATE) -> None:
+    """Record that a backup was completed now."""
     (folder / BACKUP_SUCCEEDED).touch()
-
-
-def has_succeeded_at(target: str, folder: Path = STATE) -> bool:
-    """Return whether a backup was ever completed at a target."""
-    known = folder / _TARGETS
-    return known.exists() and _digest(target) in known.read_text().split()
-
-
-def _digest(target: str) -> str:
-    """Return what names a target, whose address may contain a password."""
-    return hashlib.sha256(target.encode()).hexdigest()
 
 
 def timer_started(folder: Path = STATE) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a backup or restore, as lines on stderr: stdout may be the archive itself."""
+"""Progress of a backup or restore, as lines on stderr: a program reads stdout."""
 
 from __future__ import annotations
 

@@ -176,7 +176,10 @@ class Repository:
                 "were made, or name another place."
             )
         if code == _NO_REPOSITORY:
-            return StorageError(f"No backups were found at {self.shown}; mount its disk, or name another place.")
+            return StorageError(
+                f"No backups were found at {self.shown}; mount its disk, or name another place. `make backup "
+                f"TO={self.shown}` begins there."
+            )
         lines = errors.strip().splitlines() or ["no reason given"]
         return StorageError(f"restic failed at {self.shown} ({lines[-1]}); correct that and retry.")
 

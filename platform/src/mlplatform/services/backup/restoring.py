@@ -26,11 +26,11 @@ VOLUMES = Path("/volumes")
 _MARK_BUCKET, _MARK = "jobs", ".restore"
 
 Source = Callable[[], AbstractContextManager[IO[bytes]]]
-"""Opens the backup's stream; twice, because it is read completely before anything changes."""
+"""Opens the backup's stream: once to verify it, and once more to restore it."""
 
 
 def verify(source: Source) -> Header:
-    """Read a backup completely and compare it with its checksums; change nothing.
+    """Read a backup completely, which makes restic verify it; change nothing.
 
     Raises:
         StorageError: it is damaged, not a backup, of a newer version, or has files of people who have no notebook here.
@@ -38,32 +38,11 @@ def verify(source: Source) -> Header:
     progress, kinds = Progress("verified"), set()
     with source() as stream, Reader(stream, databases.known_revisions()) as reader:
         for member in reader:
-            _check(member)
             progress.add(member.size)
             kinds.add(member.name.partition("/")[0])
     progress.print()
     check_places(kinds)
     return reader.header
-
-
-def _check(member: Member) -> None:
-    """Raise StorageError for a member that `apply` could not restore, after it has emptied the buckets."""
-    kind, _, name = member.name.partition("/")
-    if _is_of_volume(kind):
-        files.check_entry(member.meta)
-    elif kind == "objects":
-        if member.meta.get("bucket") not in BUCKETS or not isinstance(member.meta.get("key"), str):
-            raise StorageError(f"The backup has an object {member.name!r} without a bucket of the stack and a key.")
-    elif not (kind == "databases" and name in databases.DATABASES) and not _is_handed_over(kind, name):
-        raise StorageError(f"The backup has a member {member.name!r} that this version does not know.")
-
-
-def _is_of_volume(kind: str) -> bool:
-    return kind in ("workspace", "grafana") or kind.startswith(files.HOME)
-
-
-def _is_handed_over(kind: str, name: str) -> bool:
-    return kind in ("settings", "secrets") and "/" not in name and name not in ("", ".", "..")
 
 
 def check_places(kinds: Collection[str]) -> None:
@@ -117,17 +96,17 @@ def apply(source: Source) -> None:
 def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> None:
     kind, _, name = member.name.partition("/")
     if kind == "databases" and name in databases.DATABASES:
-        databases.restore(name, member.content)  # type: ignore[arg-type]
+        databases.restore(name, member.content)
         progress.note(f"restored the database {name}")
     elif kind == "objects":
-        uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))  # type: ignore[arg-type]
-    elif _is_of_volume(kind):
-        files.restore_entry(VOLUMES / kind, member.meta, member.content)  # type: ignore[arg-type]
+        uploads.add(member.meta, member.size, member.content, lambda: progress.add(member.size))
+    elif kind in ("workspace", "grafana") or kind.startswith(files.HOME):
+        files.restore_entry(VOLUMES / kind, member.meta, member.content)
         progress.add(member.size)
-    elif _is_handed_over(kind, name):
+    elif kind in ("settings", "secrets"):
         target = HANDOVER / kind
         target.mkdir(mode=0o700, exist_ok=True)
-        (target / name).write_bytes(member.content.read())
+        (target / Path(name).name).write_bytes(member.content.read())
 
 
 def _marked(client: S3Client) -> bool:

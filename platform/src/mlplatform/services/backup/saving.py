@@ -27,7 +27,7 @@ def save(output: IO[bytes]) -> None:
     Databases come first, and the buckets keep what is deleted from then on: so the objects that a database names exist.
 
     Raises:
-        PlatformError: something cannot be read; what was written has no list of its members, so it is not a backup.
+        PlatformError: something cannot be read; what was written must be discarded.
     """
     client, progress = s3_client(bulk=True), Progress("saved")
     # Another server than MinIO need not have versions, or a rule that removes them afterwards.

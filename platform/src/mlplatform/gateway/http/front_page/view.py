@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -86,7 +85,6 @@ class QueuedView:
         requests: GPUs and CPUs, those of workers included.
         reasons: a sentence per rule that keeps it waiting.
         latest_start: time by which it starts if all jobs keep to their limits; None if unknown.
-        more: number of further waiting jobs of its array, which are not shown.
     """
 
     place: int
@@ -94,7 +92,6 @@ class QueuedView:
     requests: str
     reasons: Sequence[str]
     latest_start: datetime | None = None
-    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -176,10 +173,9 @@ class FrontPage:
     async def _queue(self) -> tuple[ShownJobs, dict[str, QueuedView], datetime | None]:
         """Return the jobs, those that wait for resources in their order, with what there is to say of these."""
         found = await self._explanations.read()
-        jobs = await self._jobs.read({say.job for say in found.first_of_arrays()[:SHOWN]})
+        jobs = await self._jobs.read({say.job for say in found.says[:SHOWN]})
         queue = _queued(found, {job.id for job in jobs.waiting})
         waiting = sorted(jobs.waiting, key=lambda job: queue[job.id].place if job.id in queue else math.inf)
-        waiting = list({job.array or job.id: job for job in reversed(waiting)}.values())[::-1]
         at = datetime.fromtimestamp(found.view.now, UTC) if found.view else None
         old = at is not None and (now() - at).total_seconds() > _OLD_SECONDS
         return replace(jobs, waiting=waiting), queue, at if old else None
@@ -234,14 +230,13 @@ def _has_gpu(holding: Holding, node: str) -> bool:
 def _queued(found: Explained, shown: Collection[str]) -> dict[str, QueuedView]:
     """Return what is shown of each job of the queue that is shown."""
     has_teams = found.view is not None and any(name != DEFAULT_TEAM for name in found.view.teams)
-    arrays = Counter(job.array for job in found.jobs.values())
     queued = {}
     for place, say in enumerate(found.says, 1):
         if say.job in shown:
             job = found.jobs[say.job]
             reasons = [reason.text for reason in say.reasons]
-            team, more = job.team if has_teams else "", arrays[job.array] - 1 if job.array else 0
-            queued[say.job] = QueuedView(place, team, requests(job), reasons, _next_minute(say.latest_start), more)
+            team = job.team if has_teams else ""
+            queued[say.job] = QueuedView(place, team, requests(job), reasons, _next_minute(say.latest_start))
     return queued
 
 
