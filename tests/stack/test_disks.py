@@ -18,10 +18,13 @@ from mlplatform.client.jobs import Jobs
 
 
 def test_gateway_sees_space_of_both_disks_but_no_file(stack: Stack) -> None:
-    with stack.ray as gateway:
-        found = gateway.get("/platform/disks").raise_for_status().json()
-    assert {disk["name"] for disk in found["disks"]} == {"databases", "object store"}
-    assert all(0 < disk["free"] < disk["size"] for disk in found["disks"])
+    def space(metric: str) -> dict[str, float]:
+        return {found["metric"]["disk"]: float(found["value"][1]) for found in stack.prometheus(metric)}
+
+    size = wait_for(lambda: space("mlplatform_disk_size_bytes"), "the metric to be scraped")
+    free = space("mlplatform_disk_free_bytes")
+    assert size.keys() == free.keys() == {"databases", "object store"}
+    assert all(0 < free[disk] < size[disk] for disk in size)
     for folder in ("databases", "object-store"):
         listed = stack.execute("gateway", "ls", f"/disks/{folder}", check=False)
         assert "Permission denied" in listed.stderr, f"the gateway can read the files of {folder}"
@@ -129,8 +132,9 @@ def test_full_disks_are_named_and_work_continues(
             assert rejected.status_code == 507
             assert rejected.text.startswith(sentence)
             assert sentence in gateway.get("/platform/").text
-        doctor = run(str(stack.root / ".venv/bin/mlplatform"), "doctor", check=False, cwd=stack.root)
-        assert sentence in doctor.stdout
+        # By the alert, which fires after a scrape and an evaluation.
+        named = f"New jobs are rejected: the disk of the {disk} has "
+        wait_for(lambda: named in doctor(stack), "the doctor to name the disk", 90)
 
     wait_for(lambda: written() > 1, "the job to write")
     small_disks["minio"].fill()
@@ -152,6 +156,10 @@ def test_full_disks_are_named_and_work_continues(
     wait_for(lambda: not stack.unhealthy(), "every service to be healthy")
     for job_id in (job, jobs.submit("true", tmp_path / "job", name="after")):
         assert jobs.wait(job_id, 180).status == "SUCCEEDED"
+
+
+def doctor(stack: Stack) -> str:
+    return run(str(stack.root / ".venv/bin/mlplatform"), "doctor", check=False, cwd=stack.root).stdout
 
 
 def put_error(stack: Stack) -> str:
@@ -177,8 +185,7 @@ def test_jobs_are_rejected_for_lack_of_space_and_accepted_again(stack: Stack) ->
         rejected = submit()
         assert rejected.status_code == 507
         assert "New jobs are rejected: the disk of the " in rejected.text
-        doctor = run(str(stack.root / ".venv/bin/mlplatform"), "doctor", check=False, cwd=stack.root)
-        assert "New jobs are rejected" in doctor.stdout + doctor.stderr
+        wait_for(lambda: "New jobs are rejected" in doctor(stack), "the doctor to name the disks", 90)
     finally:
         (stack.root / ".env").write_text(before)
         stack.up()

@@ -111,7 +111,7 @@ def remove(gateway: httpx.Client, *job_ids: str) -> None:
 
 def token_for(stack: Stack, path: str) -> dict[str, str]:
     """The header with the token that a path needs: log shippers have one of their own."""
-    shipper = path.startswith(("/platform/logs", "/platform/starts"))
+    shipper = path.startswith("/platform/logs")
     return {"Authorization": f"Bearer {stack.secret('log_shipper_token' if shipper else 'ray_token')}"}
 
 

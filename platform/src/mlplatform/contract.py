@@ -58,10 +58,6 @@ PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
 """Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
 and secret keys of at most 40."""
 
-START_LOG = re.compile(r"starts-[0-9a-f]{16}\.jsonl")
-"""Name of a node's log of process starts, in Ray's folder of sessions. Each start of the node uses another one, so that
-a position in a log stays valid."""
-
 MAX_COMMAND = 4096
 """Maximum number of characters of the job's command in its metadata."""
 

@@ -199,7 +199,7 @@ def test_values_of_jobs_cannot_control_the_terminal(
     entry = dict.fromkeys(("principal", "kind", "address", "verb", "object"), HOSTILE)
     entry |= {"time": "2026-11-21T10:00:00+00:00", "before": None, "after": {"user": HOSTILE}}
     answers = {
-        "/platform/jobs/train-000": {**job, "attempts": [{**attempt, "ended": None, "starts": []}]},
+        "/platform/jobs/train-000": {**job, "attempts": [{**attempt, "ended": None}]},
         "/api/jobs/train-000": job,
         "/api/jobs/train-000/logs": {"logs": HOSTILE},
         "/platform/utilisation": use,
@@ -220,28 +220,6 @@ def test_value_with_lines_does_not_look_like_facts(serve: Callable[..., str], tm
     address = serve(lambda method, path: (200, json.dumps(job)))
     done = mlplatform("jobs", "train-000", RAY_ADDRESS=address, MLPLATFORM_STORAGE=str(tmp_path))
     assert re.findall(r"^Status +(\w+)", done.stdout, re.MULTILINE) == ["FAILED"]
-
-
-def test_starts_are_shown_below_their_attempt(serve: Callable[..., str], tmp_path: Path) -> None:
-    job = json.loads(listing(1))[0]
-    fields = {"outcome": "LOST", "reason": "gone", "node": "n", "created": "2026-11-21T10:00:00+00:00", "ended": None}
-    starts = [
-        {"role": "driver", "reason": None, "count": 1},
-        {"role": "worker", "reason": "HF_HOME differs", "count": 2},
-    ]
-    of_gateways = ({"starts": starts}, {"starts": []}, {})  # the last one is older
-    attempts = [{**fields, "number": number, **more} for number, more in enumerate(of_gateways, 1)]
-
-    def answer(method: str, path: str) -> tuple[int, str]:
-        return 200, json.dumps({**job, "attempts": attempts})
-
-    done = mlplatform("jobs", "train-000", RAY_ADDRESS=serve(answer), MLPLATFORM_STORAGE=str(tmp_path))
-    shown = [line.strip() for line in done.stdout.splitlines()]
-    first = next(number for number, line in enumerate(shown) if line.startswith("Attempt 1"))
-    assert shown[first + 1] == "starts: driver warm, 2 workers cold (HF_HOME differs)", done.stderr
-    assert shown[first + 2].startswith("Attempt 2")
-    assert shown[first + 3].startswith("Attempt 3")
-    assert done.stdout.count("starts:") == 1
 
 
 def test_notice_is_shown_below_attempt_that_leaves(serve: Callable[..., str], tmp_path: Path) -> None:

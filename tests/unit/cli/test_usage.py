@@ -16,7 +16,7 @@ import pytest
 
 Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
 
-SUMS = {"lost_gpu_seconds": 0.0, "lost_cpu_seconds": 1.5, "borrowed_gpu_seconds": 0.0, "overtime_gpu_seconds": 0.0}
+SUMS = {"lost_gpu_seconds": 0.0, "lost_cpu_seconds": 1.5, "borrowed_gpu_seconds": 0.0}
 
 
 def usage(*words: str, address: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""A store of jobs in SQLite, and a gateway that counts the starts of processes."""
+"""A store of jobs in SQLite, and a gateway with a job."""
 
 from __future__ import annotations
 

@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import typer
 
+from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import backups, clocks, disks, health, kernel, runs, secrets, start
+from mlplatform.stack.checks import alerts, backups, clocks, health, kernel, secrets, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
@@ -97,30 +99,61 @@ def port_of(address: str) -> str:
     return address.rpartition(":")[2]
 
 
-@pytest.mark.parametrize(("result", "count"), [("[]", 0), ('[{"value": [0, "-1"]}]', 2)])
-def test_disks_that_will_be_full_are_found(
-    place: Place, serve: Callable[..., str], result: str, count: int, monkeypatch: pytest.MonkeyPatch
+ALERT = {
+    "labels": {"alertname": "NewJobsRejected", "severity": "critical"},
+    "annotations": {"summary": "New jobs are rejected.", "action": "`make prune APPLY=1` removes data."},
+    "activeAt": "2026-11-29T10:20:30.123Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("severity", "state", "expected"),
+    [("critical", "firing", [True]), ("warning", "firing", [False]), ("x", "pending", [])],
+)
+def test_firing_alerts_are_findings(
+    place: Place,
+    serve: Callable[..., str],
+    severity: str,
+    state: str,
+    expected: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    address = serve(lambda method, path: (200, f'{{"data": {{"result": {result}}}}}'))
-    monkeypatch.setenv("PROMETHEUS_PORT", port_of(address))
-    assert len(list(disks.forecast(place))) == count
+    alert = {**ALERT, "labels": {**ALERT["labels"], "severity": severity}, "state": state}
+    paths: list[str] = []
+
+    def answer(method: str, path: str) -> tuple[int, str]:
+        paths.append(path)
+        return 200, json.dumps({"data": {"alerts": [alert]}})
+
+    monkeypatch.setenv("PROMETHEUS_PORT", port_of(serve(answer)))
+    found = list(alerts.firing(place))
+    why = "The alert NewJobsRejected fires, active since 2026-11-29 10:20 UTC."
+    fix = "`make prune APPLY=1` removes data."
+    assert found == [Finding("New jobs are rejected.", why, fix, blocks) for blocks in expected]
+    assert paths == ["/api/v1/alerts"]
 
 
-@pytest.mark.parametrize(("problem", "count"), [("New jobs are rejected: 1 GB free. Delete data.", 1), ("", 0)])
-def test_full_disk_is_found(
-    place: Place, serve: Callable[..., str], problem: str, count: int, monkeypatch: pytest.MonkeyPatch
+def test_prometheus_that_does_not_run_or_fails_hides_nothing(
+    place: Place, serve: Callable[..., str], closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = json.dumps({"disks": [], "reserve": 0, "problem": problem})
-    monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, answer))))
-    found = list(disks.full(place))
-    assert [(finding.problem, finding.fix) for finding in found] == [
-        ("New jobs are rejected: 1 GB free.", "Delete data.")
-    ] * count
-
-
-def test_forecast_needs_no_running_prometheus(place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_PORT", str(closed_port))
-    assert list(disks.forecast(place)) == []
+    assert list(alerts.firing(place)) == []
+    monkeypatch.setenv("PROMETHEUS_PORT", port_of(serve(lambda method, path: (503, ""))))
+    (found,) = checks.examine(place, [alerts.firing])
+    assert "Prometheus answers with 503" in found.problem
+
+
+def test_doctor_says_what_it_knows_without_monitoring(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", ())
+    monkeypatch.setattr(checks, "examine", lambda place: [])
+    for profiles, said in (("monitoring", False), ("notebook", True)):
+        monkeypatch.setenv("COMPOSE_PROFILES", profiles)
+        assert list(alerts.firing(place)) == []
+        with pytest.raises(typer.Exit):
+            cli_stack.check(place.root, as_json=False, fix=False)
+        assert ("only the containers are checked" in capsys.readouterr().out) is said
 
 
 @pytest.mark.parametrize(("minutes", "count"), [(0, 0), (15, 1)])
@@ -154,60 +187,31 @@ def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
     assert StackSettings.load(place.root / ".env").version == "0"
 
 
-@pytest.mark.parametrize(("status", "ended", "count"), [("FAILED", 1000, 1), ("RUNNING", None, 0)])
-def test_open_run_of_ended_job_is_found(
-    place: Place,
-    serve: Callable[..., str],
-    status: str,
-    ended: int | None,
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = {"info": {"run_id": "r"}, "data": {"tags": [{"key": "mlplatform.job_id", "value": "job"}]}}
-
-    def answer(method: str, path: str) -> tuple[int, str]:
-        if path.endswith("experiments/search"):
-            return 200, json.dumps({"experiments": [{"experiment_id": "1"}]})
-        if path.endswith("runs/search"):
-            return 200, json.dumps({"runs": [run]})
-        return 200, json.dumps([{"submission_id": "job", "status": status, "end_time": ended}])
-
-    for setting in ("MLFLOW_PORT", "RAY_PORT"):
-        monkeypatch.setenv(setting, port_of(serve(answer)))
-    assert len(list(runs.hanging(place))) == count
-
-
 HOUR = 3600
 
 
 @pytest.mark.parametrize(
-    ("success", "timer", "interval", "expected"),
+    ("success", "interval", "expected"),
     [
-        (30, 0, 24, None),
-        (50, 90, 24, "50 hours old, although one is due every 24 hours"),
-        (None, 5, 24, None),
-        (None, 50, 24, "No backup has been completed, although"),
-        (100, 0, 0, None),
-        (200, 0, 0, "200 hours old, and BACKUP_TO in .env is empty"),
-        (None, 300, 0, "No backup has been completed, and BACKUP_TO"),
+        (100, 0, None),
+        (200, 0, "200 hours old, and BACKUP_TO in .env is empty"),
+        (None, 0, "No backup has been completed, and BACKUP_TO"),
+        (200, 24, None),
     ],
 )
-def test_backup_that_is_too_old_is_found(
+def test_missing_timer_of_backups_is_found(
     place: Place,
     serve: Callable[..., str],
     success: int | None,
-    timer: int,
     interval: int,
     expected: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = time.time()
-    text = f"""mlplatform_backup_success_timestamp_seconds {now - success * HOUR if success else 0.0}
-mlplatform_backup_timer_timestamp_seconds {now - timer * HOUR if timer else 0.0}
+    text = f"""mlplatform_backup_success_timestamp_seconds {time.time() - success * HOUR if success else 0.0}
 mlplatform_backup_interval_seconds {interval * HOUR}.0
 """
     monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, text))))
-    found = [finding.problem for finding in backups.age(place)]
+    found = [finding.problem for finding in backups.untimed(place)]
     assert len(found) == bool(expected)
     assert all(expected in problem for problem in found if expected)
 
@@ -216,7 +220,7 @@ def test_backups_are_not_judged_without_gateway(
     place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_PORT", str(closed_port))
-    assert list(backups.age(place)) == []
+    assert list(backups.untimed(place)) == []
 
 
 def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:

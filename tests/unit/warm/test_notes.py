@@ -74,6 +74,37 @@ def test_program_with_warm_start_off_is_noted(tmp_path: Path) -> None:
     ]
 
 
+def entry_point(tmp_path: Path, errors: str, words: list[str], **variables: str) -> str:
+    """Start a program of an entry point with warm start off and its standard error in a file; return that."""
+    variables |= {client.SOCKETS: str(tmp_path), client.SWITCH: "0"}
+    root = Path(client.__file__).parents[2]
+    shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
+    with (tmp_path / errors).open("ab") as file:
+        command = [sys.executable, "-IS", "-c", shim, *words]
+        subprocess.run(command, env={**os.environ, **OF_JOB, **variables}, stderr=file, check=True)
+    return (tmp_path / errors).read_text()
+
+
+COLD = f"{notes.COLD}warm start is off\n"
+
+
+def test_log_of_job_names_start_of_its_program(tmp_path: Path) -> None:
+    words = ["-c", "import sys; sys.stderr.write('ran\\n')"]
+    assert entry_point(tmp_path, "job-driver-mine--1-0a1b2c.log", words) == f"{COLD}ran\n"
+    assert entry_point(tmp_path, "job-driver-mine--1-0a1b2c.log", words) == f"{COLD}ran\n" * 2
+
+
+def test_log_of_job_omits_programs_of_its_program(tmp_path: Path) -> None:
+    again = "import os, sys; os.execv(sys.executable, [sys.executable, '-IS', '-c', sys.argv[1], '-c', ''])"
+    root = Path(client.__file__).parents[2]
+    shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
+    assert entry_point(tmp_path, "job-driver-mine.log", ["-c", again, shim]) == COLD
+
+
+def test_file_of_the_job_gets_no_line(tmp_path: Path) -> None:
+    assert entry_point(tmp_path, "errors.txt", ["-c", ""]) == ""
+
+
 def test_worker_with_its_own_python_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
     context = {"env_vars": OF_JOB, "py_executable": "env python3"}

@@ -62,7 +62,6 @@ def list_jobs(all_: All = False, state: State = None, user: User = None) -> None
 def show(job_id: JobId) -> None:
     """Show one job: its attempts, its run, its checkpoints."""
     from mlplatform.client.jobs import Jobs
-    from mlplatform.client.starts import describe
     from mlplatform.durations import in_words
 
     with Jobs() as client:
@@ -81,8 +80,6 @@ def show(job_id: JobId) -> None:
         facts.append((f"Attempt {attempt.number}", ", ".join(part for part in parts if part)))
         if attempt.leaves:
             facts.append(("", f"asked to leave by {span(attempt.leave_by)}: {attempt.leave_why}"))
-        if attempt.starts:
-            facts.append(("", f"starts: {describe(attempt.starts)}"))
     facts.extend(_results(job_id).items())
     width = max(len(name) for name, _ in facts)
     continuation = f"\n{'':{width}}  "

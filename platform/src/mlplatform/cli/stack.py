@@ -332,31 +332,31 @@ def check(
     only: Only = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
     fix: Annotated[
-        bool,
-        typer.Option(help="Apply the safe fixes: modes of folders, missing secrets, buckets, networks, certificates."),
+        bool, typer.Option(help="Apply the safe fixes: modes of folders, secrets, buckets, networks, certificates.")
     ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
     import json
 
-    from mlplatform.stack import checks
+    from mlplatform.stack.checks import alerts, examine, repair
     from mlplatform.stack.checks.finding import Place
 
     place = Place(root.absolute(), only)
     _ = place.settings  # without a valid .env there is one problem, which has a sentence of its own
-    found = checks.examine(place)
-    if fix and (fixed := checks.repair(found)):
+    found = examine(place)
+    if fix and (fixed := repair(found)):
         for finding in fixed:
             print(f"Fixed: {finding.problem}", file=sys.stderr)
-        found = checks.examine(place)
+        found = examine(place)
     if as_json:
         print(json.dumps([finding.as_json() for finding in found], indent=2))
     else:
         for finding in found:
-            print(f"{'Problem' if finding.blocks else 'Note'}: {finding.problem}\n  Why: {finding.why}")
-            print(f"  Fix: {finding.fix}")
+            print(finding)
         if not any(finding.blocks for finding in found):
             print("The stack can start on this host.")
+        if not alerts.are_on(place.settings):
+            print("Monitoring is off (COMPOSE_PROFILES in .env): of running services, only the containers are checked.")
     raise typer.Exit(int(any(finding.blocks for finding in found)))
 
 

@@ -67,7 +67,7 @@ def _print_csv(found: Sequence[Mapping[str, Any]], by: _By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
     names = ["job", "sequence", "person", "team"] if by is _By.JOB else [str(by)]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
-    columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "overtime_gpu_seconds", "used_gpu_seconds"]
+    columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "used_gpu_seconds"]
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
-
-from mlplatform.client.starts import Start
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,6 @@ class Attempt:
     node: str | None
     created: datetime
     ended: datetime | None
-    starts: Sequence[Start] = ()
-    """Its processes, counted by how they started."""
-
     leave_by: datetime | None = None
     """Time at which it is stopped; None if it was not asked to leave."""
 
@@ -39,7 +34,7 @@ class Attempt:
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
         """Read one of `attempts` of `GET /platform/jobs/ID`; times are ISO 8601, in UTC."""
-        leave_by = answer.get("leave_by")  # older gateways have neither this, nor the starts
+        leave_by = answer.get("leave_by")
         return cls(
             number=answer["number"],
             outcome=answer["outcome"],
@@ -47,7 +42,6 @@ class Attempt:
             node=answer["node"],
             created=datetime.fromisoformat(answer["created"]),
             ended=datetime.fromisoformat(answer["ended"]) if answer["ended"] else None,
-            starts=tuple(Start.of(start) for start in answer.get("starts", ())),
             leave_by=datetime.fromisoformat(leave_by) if leave_by else None,
             leave_why=answer.get("leave_why"),
         )

@@ -26,7 +26,6 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
-from mlplatform.gateway.http import disks as http_disks
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
 from mlplatform.gateway.http import packages as http_packages
@@ -34,7 +33,6 @@ from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import secrets as http_secrets
 from mlplatform.gateway.http import sessions as http_sessions
-from mlplatform.gateway.http import starts as http_starts
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
@@ -57,7 +55,6 @@ from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
-from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
@@ -92,7 +89,6 @@ def create_app(config: GatewaySettings) -> Starlette:
     token = TokenFile(config.token_path)
     token.read()
     store = JobStore(config.database)
-    starts = StartStore(store.engine)
     head = RayHead(config.head, config.head_agent, token.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
@@ -112,12 +108,12 @@ def create_app(config: GatewaySettings) -> Starlette:
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     admission = Admission(store.engine, reconciler, disks)
-    jobs = JobRoutes(store, starts, reconciler, logs, head, to_head, admission)
+    jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
     backups = Backups(config.backups, config.backup_hours)
     usage = UsageReader(store.engine)
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), usage, lambda: logs.accepted_bytes, disks, backups)
+    metrics = http_metrics.Metrics(TotalsReader(store.engine), usage, logs, disks, backups)
     published = _published(metrics, config)
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
@@ -165,14 +161,12 @@ def create_app(config: GatewaySettings) -> Starlette:
             *jobs.routes(),
             *ResumeRoutes(store, reconciler, logs, packages, admission).routes(),
             *http_packages.routes(packages, audit=audit, disks=disks),
-            *http_disks.routes(disks),
             *http_retention.routes(retention, audit),
             *http_audit.routes(audit),
             *http_queue.routes(explanations),
             *http_usage.routes(usage),
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
-            *http_starts.routes(starts, metrics),
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, person_keys, config.s3_port).routes(),
             *http_webhooks.routes(Webhooks(store.engine), sender),

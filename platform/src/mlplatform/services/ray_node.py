@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
@@ -13,16 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mlplatform.compat import ray_commands
-from mlplatform.contract import START_LOG
 from mlplatform.services import gpu_watch, ray_files
 from mlplatform.settings.environment import environment, set_environment
 from mlplatform.settings.node import NodeSettings
 from mlplatform.warm import client, notes
 
 _SHEBANG_BYTES = 120
-
-_KEPT_START_LOGS = 3
-"""Logs of former starts of the node, whose last lines the log shipper may not have sent yet; up to 16 MiB each."""
 
 _PYTHON = """{shebang}
 import sys
@@ -51,7 +46,7 @@ def prepare(parameters: Any, head: bool) -> None:
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
     gpu_watch.start()
-    start_templates(folder / "warm", folder / "ray", _STACK_START_SECONDS["head" if head else "worker"], head=head)
+    start_templates(folder / "warm", _STACK_START_SECONDS["head" if head else "worker"], head=head)
 
 
 def prepare_local(parameters: Any, head: bool) -> None:
@@ -66,7 +61,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
     ray_commands.replace_agent()
     ray_commands.end_with_raylet()
     ray_commands.disable_client_server(parameters)
-    start_templates(Path(parameters.temp_dir) / "warm", Path(parameters.temp_dir))
+    start_templates(Path(parameters.temp_dir) / "warm")
 
 
 def remove_leftovers(sessions: Path) -> None:
@@ -76,12 +71,11 @@ def remove_leftovers(sessions: Path) -> None:
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
+def start_templates(folder: Path, wait_seconds: float = 0, *, head: bool = False) -> None:
     """Start the base template, which ends with this process, and put its `python` first on the PATH of jobs.
 
     Args:
-        folder: of the templates' sockets; it is emptied first.
-        sessions: Ray's folder of sessions, of which the log shipper reads the log of starts.
+        folder: of the templates' sockets and of the node's log of starts; it is emptied first.
         wait_seconds: time before it begins to import.
         head: import only what Ray's own actors need.
     """
@@ -94,7 +88,7 @@ def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0, *, he
     set_environment(
         {
             client.SOCKETS: str(folder),
-            notes.REASON: str(_new_start_log(sessions)),
+            notes.REASON: str(folder / "starts.jsonl"),
             "PATH": f"{folder / 'bin'}:{environment().get('PATH', '')}",
         }
     )
@@ -105,17 +99,6 @@ def start_templates(folder: Path, sessions: Path, wait_seconds: float = 0, *, he
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-
-
-def _new_start_log(folder: Path) -> Path:
-    """Create a log of process starts, and delete all but the latest ones of former starts of the node."""
-    logs = [path for path in folder.glob("starts-*.jsonl") if START_LOG.fullmatch(path.name)]
-    for path in sorted(logs, key=lambda path: path.stat().st_mtime)[:-_KEPT_START_LOGS]:
-        path.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"starts-{secrets.token_hex(8)}.jsonl"
-    log.touch()
-    return log
 
 
 def _shebang(python: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mlplatform.warm.exits import exit_status
-from mlplatform.warm.notes import DRIVERS, note
+from mlplatform.warm.notes import DRIVERS, TOLD, note
 from mlplatform.warm.stand_in import guard, stand_in
 from mlplatform.warm.variables import is_read_early
 from mlplatform.warm.waiting import await_readable, wake_on_signals
@@ -66,14 +66,17 @@ def run(arguments: list[str], environment: dict[str, str], template: str) -> Non
         environment: of the program.
         template: name of the template to fork; its socket is `<template>.sock`.
     """
+    tell = template == DRIVERS and TOLD not in environment
+    if tell:
+        environment = {**environment, TOLD: "1"}
     try:
         follow = _start_warm(arguments, environment, template)
     except (Cold, OSError, ValueError) as error:
-        note(environment, template, f"{error}" or type(error).__name__)
+        note(environment, template, f"{error}" or type(error).__name__, tell=tell)
         executable = sys.executable
         os.execve(executable, [executable, *arguments], environment)  # noqa: S606
     # No error may start the program a second time.
-    note(environment, template, None)
+    note(environment, template, None, tell=tell)
     _end_as(follow())
 
 

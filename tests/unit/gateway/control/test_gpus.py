@@ -13,7 +13,7 @@ from queued import add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.control import gpus
+from mlplatform.gateway.control import watcher
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
@@ -49,7 +49,7 @@ def rules() -> Rules:
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    monkeypatch.setattr(gpus, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(watcher, "PAUSE_SECONDS", 0.05)
     return Measured()
 
 

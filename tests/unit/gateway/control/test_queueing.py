@@ -17,7 +17,6 @@ from mlplatform.gateway.control import starting
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.usage.ledger import Kind
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import View
 
@@ -51,8 +50,8 @@ def test_borrowed_attempt_is_recorded_as_such(gateway: Gateway) -> None:
 
     outcome(gateway, prepare, {"borrows", "owned"})
     with Session(gateway.store.engine) as session:
-        kinds = {row.job_id: row.kind for row in session.scalars(select(UsageRow))}
-    assert kinds == {"borrows": Kind.BORROWED, "owned": Kind.SHARE}
+        borrowed = {row.job_id: row.borrowed for row in session.scalars(select(UsageRow))}
+    assert borrowed == {"borrows": True, "owned": False}
 
 
 def test_cap_keeps_job_waiting_while_resources_are_free(gateway: Gateway) -> None:

@@ -19,7 +19,6 @@ from mlplatform.gateway.control import hanging, reconciler, starting
 from mlplatform.gateway.errors import RefusedError
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.storage import fence
@@ -349,6 +348,5 @@ async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
 
 def api(gateway: Gateway) -> JobRoutes:
     made_up: Any = gateway.head
-    starts = StartStore(gateway.store.engine)
     proxy = ReverseProxy("http://127.0.0.1:1")
-    return JobRoutes(gateway.store, starts, gateway.reconciler, gateway.logs, made_up, proxy)
+    return JobRoutes(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)

@@ -1,9 +1,8 @@
-"""The whole gateway on SQLite and folders, without a Ray head, and logs of process starts as nodes write them."""
+"""The whole gateway on SQLite and folders, without a Ray head."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +19,10 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.settings.gateway import GatewaySettings
 
-LOG = "starts-0123456789abcdef.jsonl"
 METRICS_TOKEN = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
 S3_PORT = 9900
 """Port at which people reach the object store."""
-
-
-def line(cold: str | None = None, role: str = "worker", attempt: object = "1", job: object = "mine") -> bytes:
-    """A line of a log of starts."""
-    return json.dumps({"job": job, "attempt": attempt, "role": role, "cold": cold}).encode() + b"\n"
 
 
 @dataclass
@@ -116,19 +109,3 @@ class StartedGateway:
     def end(self, outcome: Outcome = Outcome.SUCCEEDED, job_id: str = "mine", number: int = 1) -> None:
         """End an attempt."""
         assert asyncio.run(self.store.end_attempt(job_id, number, Verdict(outcome, "It ended."), None, False))
-
-
-def put(client: httpx.Client, offset: int, body: bytes, node: str = "ray-worker-0", file: str = LOG) -> tuple[int, int]:
-    """Send bytes of a log; return the status and the offset that the gateway expects next."""
-    answer = client.put(f"/platform/starts/{node}/{file}", params={"offset": offset}, content=body)
-    return answer.status_code, answer.json()["expected"]
-
-
-def starts(client: httpx.Client, job_id: str = "mine") -> list[list[dict[str, Any]]]:
-    """The starts of each attempt of a job."""
-    return [attempt["starts"] for attempt in client.get(f"/platform/jobs/{job_id}").json()["attempts"]]
-
-
-def start(count: int, reason: str | None = None, role: str = "worker") -> dict[str, Any]:
-    """An element of `starts`."""
-    return {"role": role, "reason": reason, "count": count}

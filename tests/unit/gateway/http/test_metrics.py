@@ -9,11 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 from ray_head import BOUND_S, TOKEN
-from started_gateway import METRICS_TOKEN, StartedGateway, line, put
+from started_gateway import METRICS_TOKEN, StartedGateway
 from stored import ray
 
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.jobs.states import Outcome
+from mlplatform.warm import notes
 
 
 def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
@@ -21,20 +22,25 @@ def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
     return httpx.get(f"{client.base_url}/platform/metrics", headers=headers)
 
 
-def test_starts_are_published_by_role_and_start(started: StartedGateway) -> None:
+def test_starts_in_logs_of_drivers_are_published(started: StartedGateway) -> None:
+    (attempt,) = asyncio.run(started.store.get("mine")).attempts
+    warm, cold = f"{notes.WARM}\n".encode(), f"{notes.COLD}because\n".encode()
+    body = b"one line\n" + warm * 2 + cold + b"said: " + warm
+    worker = f"worker-{'ab' * 28}-01000000-7.out"
+    asyncio.run(started.store.seen("mine", 1, ray(), "n"))
     with started.running() as client:
-        body = line(role="driver") + line() * 2 + line("because") + line(job="unknown")
-        put(client, 0, body)
-        put(client, 0, body)
+        for file, content in ((f"job-driver-{attempt.ray_submission_id}.log", body), (worker, warm)):
+            query = {"session": "session_1", "offset": 0, "inode": 7}
+            for _ in range(2):
+                sent = client.put(f"/platform/logs/n/{file}", params=query, content=content)
+            assert sent.json()["expected"] == len(content)
         answer = scrape(client, METRICS_TOKEN)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
     assert sorted(samples) == [
-        'mlplatform_starts_total{role="driver",start="cold"} 0.0',
-        'mlplatform_starts_total{role="driver",start="warm"} 1.0',
-        'mlplatform_starts_total{role="worker",start="cold"} 1.0',
-        'mlplatform_starts_total{role="worker",start="warm"} 2.0',
+        'mlplatform_starts_total{warm="false"} 1.0',
+        'mlplatform_starts_total{warm="true"} 2.0',
     ]
     assert "because" not in answer.text
 
@@ -54,6 +60,7 @@ def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None
         'mlplatform_ended_attempts{outcome="FAILED"} 1.0',
         'mlplatform_ended_attempts{outcome="SUCCEEDED"} 0.0',
         'mlplatform_waiting_resources{resource="GPU"} 2.0',
+        "mlplatform_jobs_with_open_runs 0.0",
         "mlplatform_log_bytes_total 0.0",
     ):
         assert expected in samples, samples

@@ -16,10 +16,8 @@ import uvicorn
 from shipping import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, run, until, until_log
 
 from mlplatform.gateway.logs import shipper as logs_shipper
-from mlplatform.gateway.logs import starts as logs_starts
 from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.shipper import LogShipper, ship
-from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings import environment as settings_environment
 from mlplatform.settings.gateway import GatewaySettings
 
@@ -352,9 +350,8 @@ def test_store_outage_leaves_lines_on_nodes(root: Path, gateway: Gateway, tmp_pa
 
 
 def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (logs_shipper._NEWEST_FILES, logs_starts._NEWEST_LOGS) == (10_000, 1000)
+    assert logs_shipper._NEWEST_FILES == 10_000
     monkeypatch.setattr(logs_shipper, "_NEWEST_FILES", 100)
-    monkeypatch.setattr(logs_starts, "_NEWEST_LOGS", 100)
     folder, elsewhere = logs_of(root), logs_of(root, "ray-worker-1")
     for index in range(140):
         path = (folder / "old" if index % 2 else folder) / f"worker-{'ab' * 28}-02000000-{index}.out"
@@ -362,7 +359,6 @@ def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: 
         path.write_bytes(b"x")
         if index < 40:
             os.utime(path, (time.time() - 60, time.time() - 60))
-        (root / "ray-worker-0" / f"starts-{index:016x}.jsonl").touch()
     append(elsewhere / DRIVER, b"of another node\n")
     client: Any = None  # nothing is sent
     shipper = LogShipper(root, client)
@@ -370,7 +366,6 @@ def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: 
     assert len(shipper._files) == 101
     listed = {file.path.rpartition("-")[2] for file in shipper._files.values() if "-02000000-" in file.path}
     assert listed == {f"{index}.out" for index in range(40, 140)}
-    assert len(list(StartShipper(root, client)._logs())) == 100
 
 
 def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, tmp_path: Path) -> None:
@@ -415,7 +410,7 @@ def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_shipper_sends_its_own_token_for_logs_and_starts(root: Path, closed_port: int, tmp_path: Path) -> None:
+def test_shipper_sends_its_own_token(root: Path, closed_port: int, tmp_path: Path) -> None:
     tokens = {"token_path": tmp_path / "ray_token", "shipper_token_path": tmp_path / "log_shipper_token"}
     for file in tokens.values():
         file.write_text(f"{file.name}\n")
@@ -433,11 +428,10 @@ def test_shipper_sends_its_own_token_for_logs_and_starts(root: Path, closed_port
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server._serve())
         append(logs_of(root) / DRIVER, b"line\n")
-        append(root / "ray-worker-0" / "starts-0123456789abcdef.jsonl", b"{}\n")
         address = f"http://127.0.0.1:{closed_port}"
         shipping = asyncio.create_task(ship(GatewaySettings.load(gateway=address, node_logs=root, **tokens)))
         try:
-            await until(lambda: {path for path, _ in seen} == {"logs", "starts"}, 20)
+            await until(lambda: {path for path, _ in seen} == {"logs"}, 20)
         finally:
             shipping.cancel()
             await asyncio.gather(shipping, return_exceptions=True)

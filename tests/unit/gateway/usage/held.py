@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from stored import do
 
-from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage import ledger
+from mlplatform.gateway.usage.ledger import Sample, Samples
 from mlplatform.gateway.usage.schema import UsageRow
 
 BEGIN = datetime(2026, 11, 2, 8, tzinfo=UTC)
@@ -36,25 +37,11 @@ def at(seconds: float) -> datetime:
 
 def rows(store: JobStore) -> list[UsageRow]:
     with Session(store.engine) as session:
-        found = session.scalars(select(UsageRow).order_by(UsageRow.job, UsageRow.attempt, UsageRow.n)).all()
+        found = session.scalars(select(UsageRow).order_by(UsageRow.job, UsageRow.attempt)).all()
         session.expunge_all()
     return list(found)
 
 
-class Terms:
-    """Decisions that change the terms of an attempt, each a transaction."""
-
-    def __init__(self, store: JobStore) -> None:
-        self.engine = store.engine
-
-    @transaction
-    def change(
-        self,
-        session: Session,
-        job: int,
-        attempt: int,
-        when: datetime,
-        kind: ledger.Kind | None = None,
-        amounts: dict[str, float] | None = None,
-    ) -> bool:
-        return ledger.change(session, job, attempt, when, kind, amounts)
+def measure(store: JobStore, job: int, when: datetime, attempt: int = 1, **sample: Any) -> None:
+    """Add a measurement of an attempt."""
+    do(Samples(store.engine).add(when, {(job, attempt): Sample(**sample)}))

@@ -1,18 +1,17 @@
-"""Rows of the ledger: what an attempt reserves, from when until when, on which terms, and with which outcome."""
+"""Rows of the ledger: what an attempt is granted, from when until when, with which outcome, and what is measured."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 import pytest
-from held import Clock, Terms, at, rows
+from held import Clock, at, measure, rows
 from sqlalchemy import event
 from stored import FAILED, LOST, SUCCEEDED, add, begin, do, end, ray, submitted
 
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.usage import ledger
-from mlplatform.gateway.usage.ledger import Kind
 
 
 def spans(store: JobStore) -> list[tuple[float, float | None]]:
@@ -40,7 +39,7 @@ def test_attempt_holds_entry_point_and_workers_until_its_end(store: JobStore, cl
     (row,) = rows(store)
     assert (row.gpus / ledger.PARTS, row.cpus / ledger.PARTS) == (2.5, 7)
     assert (row.job_id, row.user, row.person, row.team) == ("mine", "ada", None, None)
-    assert (row.kind, row.outcome, row.used_gpu_s) == ("share", "SUCCEEDED", None)
+    assert (row.borrowed, row.outcome, row.used_gpu_s) == (False, "SUCCEEDED", None)
     assert spans(store) == [(5, 65)]
 
 
@@ -60,7 +59,7 @@ def test_each_attempt_has_a_row_with_its_outcome(store: JobStore, clock: Clock) 
         clock.forward(10)
         end(store, verdict, number=number)
         clock.forward(1)
-    assert [(row.attempt, row.n, row.outcome) for row in rows(store)] == [(1, 1, "LOST"), (2, 1, "FAILED")]
+    assert [(row.attempt, row.outcome) for row in rows(store)] == [(1, "LOST"), (2, "FAILED")]
     assert spans(store) == [(0, 10), (11, 21)]
 
 
@@ -113,45 +112,66 @@ def test_repeated_end_changes_nothing(store: JobStore, clock: Clock) -> None:
     assert [(row.outcome, row.recorded) for row in rows(store)] == [("SUCCEEDED", ledger.milliseconds(at(10)))]
 
 
-def test_changed_terms_continue_in_the_next_row(store: JobStore, clock: Clock) -> None:
-    sequence, terms = add(store, workers="2", worker_gpus="1").sequence, Terms(store)
+def sums(store: JobStore) -> tuple[float, float, float, float | None]:
+    """Excess in GPU- and CPU-seconds, borrowed GPU-seconds, and GPU-seconds that have computed, of the only row."""
+    (row,) = rows(store)
+    excess = row.excess_gpu, row.excess_cpu, row.borrowed_gpu
+    return (*(amount / ledger.PARTS / 1000 for amount in excess), row.used_gpu_s)  # type: ignore[return-value]
+
+
+def test_measurement_counts_back_to_the_one_before(store: JobStore, clock: Clock) -> None:
+    sequence = add(store, workers="2", worker_gpus="1").sequence
     begin(store)
-    assert do(terms.change(sequence, 1, clock.forward(10), Kind.BORROWED))
-    assert do(terms.change(sequence, 1, clock.forward(10), amounts={"GPU": 3, "CPU": 0.5, "memory": 7}))
-    assert do(terms.change(sequence, 1, clock.forward(10), Kind.OVERTIME, {"GPU": 3}))
+    measure(store, sequence, clock.forward(10), excess_gpus=1, excess_cpus=0.5, computing=1.5)
+    measure(store, sequence, clock.forward(20))
+    measure(store, sequence, clock.forward(5), excess_gpus=2, computing=2)
+    assert sums(store) == (20, 5, 0, 25)
     clock.forward(10)
     end(store, SUCCEEDED)
-    assert [(row.n, row.kind, row.gpus / ledger.PARTS, row.cpus / ledger.PARTS) for row in rows(store)] == [
-        *((1, "share", 2, 2), (2, "borrowed", 2, 2), (3, "borrowed", 3, 0.5), (4, "overtime", 3, 0)),
-    ]
-    assert spans(store) == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    assert {row.outcome for row in rows(store)} == {"SUCCEEDED"}
+    assert sums(store) == (20, 5, 0, 25), "nothing was measured since"
+    assert spans(store) == [(0, 45)]
 
 
-def test_same_terms_change_nothing(store: JobStore, clock: Clock) -> None:
-    sequence, terms = add(store, workers="2", worker_gpus="1").sequence, Terms(store)
+def test_borrowed_counts_from_the_beginning_until_it_is_not(store: JobStore, clock: Clock) -> None:
+    sequence = add(store, workers="2", worker_gpus="1").sequence
+    assert do(store.begin_attempt("mine", borrowed=True))
+    measure(store, sequence, clock.forward(10), excess_gpus=1)
+    measure(store, sequence, clock.forward(10), borrowed=False)
+    measure(store, sequence, clock.forward(100), borrowed=True)
+    clock.forward(5)
+    end(store, SUCCEEDED)
+    assert sums(store) == (10, 0, 3 * 10 + 2 * 10 + 2 * 5, None)
+
+
+def test_measurement_of_earlier_time_changes_nothing(store: JobStore, clock: Clock) -> None:
+    """The clock of the host was set back."""
+    sequence = add(store).sequence
     begin(store)
-    assert not do(terms.change(sequence, 1, clock.forward(10), Kind.SHARE, {"GPU": 2, "CPU": 2}))
-    assert spans(store) == [(0, None)]
+    measure(store, sequence, clock.forward(10), excess_gpus=1)
+    measure(store, sequence, clock.forward(-5), excess_gpus=1)
+    measure(store, sequence, clock.forward(10), excess_gpus=1)
+    assert sums(store) == (15, 0, 0, None)
 
 
-def test_terms_of_ended_or_unknown_attempt_do_not_change(store: JobStore, clock: Clock) -> None:
-    sequence, terms = add(store).sequence, Terms(store)
-    assert not do(terms.change(sequence, 1, clock.time, Kind.BORROWED))
+def test_ended_or_unknown_attempt_is_not_measured(store: JobStore, clock: Clock) -> None:
+    sequence = add(store).sequence
+    measure(store, sequence, clock.time, excess_gpus=1)
+    assert rows(store) == []
     begin(store)
     end(store, SUCCEEDED)
-    assert not do(terms.change(sequence, 1, clock.forward(10), Kind.BORROWED))
-    assert len(rows(store)) == 1
+    measure(store, sequence, clock.forward(10), excess_gpus=1)
+    assert sums(store) == (0, 0, 0, None)
 
 
-def test_row_after_the_end_becomes_empty(store: JobStore, clock: Clock) -> None:
-    """The terms changed during an outage, before the gateway learned that the attempt had ended."""
-    sequence, terms = add(store).sequence, Terms(store)
+def test_measurement_after_the_end_does_not_extend_it(store: JobStore, clock: Clock) -> None:
+    """The gateway measured during an outage of the node, before it learned that the attempt had ended."""
+    sequence = add(store).sequence
     begin(store)
-    do(terms.change(sequence, 1, clock.forward(50), Kind.BORROWED))
+    measure(store, sequence, clock.forward(50), borrowed=True)
     clock.forward(50)
     finish(store, at(30))
-    assert spans(store) == [(0, 30), (50, 50)]
+    assert spans(store) == [(0, 30)]
+    assert sums(store) == (0, 0, 0, None)
 
 
 def test_deletion_of_a_job_keeps_its_rows(store: JobStore, clock: Clock) -> None:

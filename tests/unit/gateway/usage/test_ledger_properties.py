@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from held import BEGIN, Clock, Terms, rows
+from held import BEGIN, Clock, rows
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -34,7 +33,7 @@ from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.usage import ledger
-from mlplatform.gateway.usage.ledger import Kind
+from mlplatform.gateway.usage.ledger import Sample, Samples
 from mlplatform.gateway.usage.report import By, Total, UsageReader
 
 IDS = ("a", "b", "c")
@@ -49,19 +48,8 @@ class KilledError(Exception):
 
 
 @dataclass
-class Span:
-    """A time in which an attempt holds the same amounts on the same terms; half-open."""
-
-    begin: datetime
-    end: datetime | None
-    kind: Kind
-    gpus: Fraction
-    cpus: Fraction
-
-
-@dataclass
 class Attempt:
-    """An attempt as it really was."""
+    """An attempt as it really was; sums are in seconds times resources."""
 
     job: int
     job_id: str
@@ -69,13 +57,46 @@ class Attempt:
     person: str
     team: str | None
     begin: datetime
+    granted: tuple[Fraction, Fraction]
+    """GPUs and CPUs."""
+
+    borrows: bool
+    measured: datetime
     end: datetime | None = None
-    spans: list[Span] = field(default_factory=list)
+    excess: list[Fraction] = field(default_factory=lambda: [Fraction(0), Fraction(0)])
+    """GPUs and CPUs."""
+
+    borrowed: Fraction = Fraction(0)
+    """GPUs."""
+
     outcome: Outcome | None = None
+
+    def pass_until(self, moment: datetime, excess: tuple[Fraction, Fraction]) -> None:
+        """Hold an excess from the last measurement until another one."""
+        seconds = exact(max(moment - self.measured, timedelta()))
+        self.excess = [total + more * seconds for total, more in zip(self.excess, excess, strict=True)]
+        if self.borrows:
+            self.borrowed += (self.granted[0] + excess[0]) * seconds
+        self.measured = max(self.measured, moment)
+
+    def held(self, since: datetime, until: datetime) -> list[Fraction]:
+        """Return the sums of a window: all and lost GPUs and CPUs, and borrowed GPUs."""
+        begin, last = max(self.begin, since), self.end or self.measured
+        seconds = max(exact(min(self.end or until, until) - begin), Fraction(0))
+        measured = max(exact(min(last, until) - begin), Fraction(0))
+        part = measured / exact(last - self.begin) if measured else Fraction(0)
+        sums = [amount * seconds + more * part for amount, more in zip(self.granted, self.excess, strict=True)]
+        lost = self.outcome is Outcome.LOST
+        return [*sums, *(total * lost for total in sums), self.borrowed * part]
+
+
+def exact(span: timedelta) -> Fraction:
+    """Seconds in whole milliseconds."""
+    return Fraction(span // timedelta(milliseconds=1), 1000)
 
 
 class Gateway(RuleBasedStateMachine):
-    """Jobs of several people, whose attempts begin, change their terms and end."""
+    """Jobs of several people, whose attempts begin, are measured and end."""
 
     empty: ClassVar[Path]
     """Database with all tables and no rows."""
@@ -153,31 +174,28 @@ class Gateway(RuleBasedStateMachine):
         self.numbers[job_id] = 0
 
     @precondition(lambda self: self.waiting.keys() - self.open.keys() - self.ended)
-    @rule(data=st.data(), dies=DIES)
-    def begin(self, data: st.DataObject, dies: bool) -> None:
+    @rule(data=st.data(), dies=DIES, borrows=st.booleans())
+    def begin(self, data: st.DataObject, dies: bool, borrows: bool) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.waiting.keys() - self.open.keys() - self.ended)))
-        begun = self.step(dies, lambda: self.store.begin_attempt(job_id))
-        sequence, person, team, gpus, cpus = self.waiting[job_id]
+        begun = self.step(dies, lambda: self.store.begin_attempt(job_id, borrows))
+        sequence, person, team, *granted = self.waiting[job_id]
         self.numbers[job_id] += 1
         assert begun.number == self.numbers[job_id]
-        attempt = Attempt(sequence, job_id, begun.number, person, team, self.clock.time)
-        attempt.spans.append(Span(self.clock.time, None, Kind.SHARE, gpus, cpus))
+        who = (sequence, job_id, begun.number, person, team)
+        attempt = Attempt(*who, self.clock.time, (granted[0], granted[1]), borrows, self.clock.time)
         self.open[job_id] = attempt
         self.attempts.append(attempt)
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), dies=DIES, kind=st.sampled_from((None, *Kind)), gpus=st.none() | AMOUNTS)
-    def change(self, data: st.DataObject, dies: bool, kind: Kind | None, gpus: float | None) -> None:
-        attempt = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-        amounts = None if gpus is None else {"GPU": gpus, "CPU": 1.0}
-        self.step(
-            dies,
-            lambda: Terms(self.store).change(attempt.job, attempt.number, self.clock.time, kind, amounts),
-        )
-        last = attempt.spans[-1]
-        held = (last.gpus, last.cpus) if gpus is None else (Fraction(gpus), Fraction(1))
-        last.end = self.clock.time
-        attempt.spans.append(Span(self.clock.time, None, kind or last.kind, *held))
+    @rule(data=st.data(), dies=DIES, gpus=AMOUNTS, cpus=AMOUNTS, borrows=st.sampled_from((None, False, True)))
+    def measure(self, data: st.DataObject, dies: bool, gpus: float, cpus: float, borrows: bool | None) -> None:
+        """Measure some of the open attempts in one transaction."""
+        found = [self.open[job_id] for job_id in data.draw(st.sets(st.sampled_from(sorted(self.open)), min_size=1))]
+        samples = {(attempt.job, attempt.number): Sample(gpus, cpus, borrows) for attempt in found}
+        self.step(dies, lambda: Samples(self.store.engine).add(self.clock.time, samples))
+        for attempt in found:
+            attempt.pass_until(self.clock.time, (Fraction(gpus), Fraction(cpus)))
+            attempt.borrows = attempt.borrows if borrows is None else borrows
 
     @precondition(lambda self: self.open)
     @rule(
@@ -232,8 +250,7 @@ class Gateway(RuleBasedStateMachine):
     def close(self, attempt: Attempt, end: datetime, outcome: Outcome) -> None:
         """End what an attempt holds: nothing is held after the end, and nothing negative."""
         attempt.outcome, attempt.end = outcome, max(attempt.begin, end)
-        for span in attempt.spans:
-            span.end = max(span.begin, min(span.end or end, end))
+        attempt.pass_until(attempt.end, (Fraction(0), Fraction(0)))
 
     @precondition(lambda self: self.attempts)
     @rule(since=SECONDS, length=SECONDS)
@@ -249,54 +266,37 @@ class Gateway(RuleBasedStateMachine):
 
     def check_window(self, since: datetime, until: datetime) -> None:
         """Compare the sums of a window with the integrals of what was held in it."""
-        held: dict[By, dict[Any, list[Fraction]]] = {by: defaultdict(lambda: [Fraction(0)] * 6) for by in By}
+        held: dict[By, dict[Any, list[Fraction]]] = {by: defaultdict(lambda: [Fraction(0)] * 5) for by in By}
         for attempt in self.attempts:
             keys = {By.PERSON: attempt.person, By.TEAM: attempt.team, By.JOB: attempt.job}
-            for span in attempt.spans:
-                length = min(span.end or until, until) - max(span.begin, since)
-                seconds = max(Fraction(length // timedelta(milliseconds=1), 1000), Fraction(0))
-                lost = attempt.outcome is Outcome.LOST
-                parts = (True, True, lost, lost, span.kind is Kind.BORROWED, span.kind is Kind.OVERTIME)
-                amounts = (span.gpus, span.cpus, span.gpus, span.cpus, span.gpus, span.gpus)
-                for by, key in keys.items():
-                    held[by][key] = [
-                        total + seconds * amount * part
-                        for total, amount, part in zip(held[by][key], amounts, parts, strict=True)
-                    ]
+            for by, key in keys.items():
+                sums = zip(held[by][key], attempt.held(since, until), strict=True)
+                held[by][key] = [total + amount for total, amount in sums]
         for by, name in ((By.PERSON, "person"), (By.TEAM, "team"), (By.JOB, "sequence")):
             found = {getattr(use, name): use for use in do(UsageReader(self.store.engine).read(by, since, until))}
-            sums = {
-                key: [
-                    *(use.gpu_seconds, use.cpu_seconds, use.lost_gpu_seconds, use.lost_cpu_seconds),
-                    *(use.borrowed_gpu_seconds, use.overtime_gpu_seconds),
-                ]
-                for key, use in found.items()
-            }
-            expected = {key: [float(total) for total in totals] for key, totals in held[by].items()}
-            assert {key: total for key, total in sums.items() if any(total)} == {
-                key: total for key, total in expected.items() if any(total)
-            }
-            assert sums.keys() <= expected.keys()
+            for key, totals in held[by].items():
+                if use := found.get(key):
+                    sums = (use.gpu_seconds, use.cpu_seconds, use.lost_gpu_seconds, use.lost_cpu_seconds)
+                    # A nanosecond: what is measured is divided.
+                    assert (*sums, use.borrowed_gpu_seconds) == pytest.approx(list(map(float, totals)), abs=1e-9)
+                else:
+                    assert not any(totals)
+            assert found.keys() <= held[by].keys()
 
     def check_rows(self) -> None:
-        """Compare each attempt's rows with the time in which it ran: they are disjoint and cover it."""
-        stored = defaultdict(list)
-        for row in rows(self.store):
-            stored[row.job, row.attempt].append(row)
+        """Compare each attempt's row with the time in which it ran, and with everything that was measured."""
+        stored = {(row.job, row.attempt): row for row in rows(self.store)}
         assert stored.keys() == {(attempt.job, attempt.number) for attempt in self.attempts}
         for attempt in self.attempts:
-            found = stored[attempt.job, attempt.number]
-            assert [row.n for row in found] == list(range(1, len(found) + 1))
-            assert {row.job_id for row in found} == {attempt.job_id}
-            assert {row.outcome for row in found} == {attempt.outcome}
-            assert [row.ended is None for row in found] == [False] * (len(found) - 1) + [attempt.outcome is None]
-            now = ledger.milliseconds(self.clock.time)
-            ends = [now if row.ended is None else row.ended for row in found]
-            filled = [(row.began, end) for row, end in zip(found, ends, strict=True) if end != row.began]
-            assert all(end == begin for (_, end), (begin, _) in pairwise(filled))
-            begin, end = map(ledger.milliseconds, (attempt.begin, attempt.end or self.clock.time))
-            assert found[0].began == begin
-            assert (filled[0][0], filled[-1][1]) == (begin, end) if filled else begin == end
+            row = stored[attempt.job, attempt.number]
+            assert (row.job_id, row.outcome) == (attempt.job_id, attempt.outcome)
+            assert row.began == ledger.milliseconds(attempt.begin)
+            assert row.ended == (attempt.end and ledger.milliseconds(attempt.end))
+            assert row.measured == ledger.milliseconds(attempt.measured)
+            for stored_sum, total in zip(
+                (row.excess_gpu, row.excess_cpu, row.borrowed_gpu), (*attempt.excess, attempt.borrowed), strict=True
+            ):
+                assert Fraction(stored_sum, ledger.PARTS * 1000) == total
 
     def check_totals(self) -> None:
         """Compare the counters for Prometheus with the previous ones: none decreases, whatever ended in the past."""

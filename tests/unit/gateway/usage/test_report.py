@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from held import Clock, Terms, at
-from sqlalchemy.orm import Session
+from held import Clock, at, measure
 from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
 
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage import ledger
-from mlplatform.gateway.usage.ledger import Kind
 from mlplatform.gateway.usage.report import By, UsageReader, Use
 
 
@@ -72,19 +69,31 @@ def test_jobs_with_the_same_id_are_apart(store: JobStore, clock: Clock) -> None:
     assert [(use.job, use.sequence, use.gpu_seconds) for use in jobs] == [("mine", first, 10), ("mine", second, 90)]
 
 
-def test_kinds_and_losses_are_parts_of_the_sum(store: JobStore, clock: Clock) -> None:
+def test_excess_borrowed_and_lost_are_parts_of_the_sum(store: JobStore, clock: Clock) -> None:
     sequence = add(store, "mine", 2)
-    terms = Terms(store)
-    do(terms.change(sequence, 1, clock.forward(10), Kind.BORROWED))
-    do(terms.change(sequence, 1, clock.forward(20), Kind.OVERTIME))
+    measure(store, sequence, clock.forward(10), borrowed=True)
+    measure(store, sequence, clock.forward(20), excess_gpus=1, excess_cpus=3, borrowed=False)
     clock.forward(40)
     end(store, LOST)
     (use,) = read(store, By.TEAM, 0, 100)
     assert asdict(use) == {
         **{"person": None, "team": None, "job": None, "sequence": None, "jobs": 1, "running": 0},
-        **{"gpu_seconds": 140, "cpu_seconds": 70, "lost_gpu_seconds": 140, "lost_cpu_seconds": 70},
-        **{"borrowed_gpu_seconds": 40, "overtime_gpu_seconds": 80, "used_gpu_seconds": None},
+        **{"gpu_seconds": 160, "cpu_seconds": 130, "lost_gpu_seconds": 160, "lost_cpu_seconds": 130},
+        **{"borrowed_gpu_seconds": 60, "used_gpu_seconds": None},
     }
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "seconds"), [(0, 80, 140), (-5, 20, 60), (10, 20, 30), (60, 80, 20), (45, 70, 25)]
+)
+def test_excess_of_running_attempt_is_spread_over_the_measured_time(
+    since: float, until: float, seconds: float, store: JobStore, clock: Clock
+) -> None:
+    sequence = add(store, "mine", 1)
+    measure(store, sequence, clock.forward(30), excess_gpus=2)
+    clock.forward(50)
+    (use,) = read(store, By.PERSON, since, until)
+    assert use.gpu_seconds == pytest.approx(seconds)
 
 
 def test_jobs_are_read_in_parts(store: JobStore, clock: Clock) -> None:
@@ -115,9 +124,7 @@ def test_measured_use_is_clipped_in_proportion(store: JobStore, clock: Clock) ->
     sequence = add(store, "mine", 2)
     add(store, "unmeasured", 1, "ada")
     clock.forward(10)
-    with Session(store.engine) as session, session.begin():
-        for gpu_s in (3.0, 5.0):
-            ledger.use(session, sequence, 1, gpu_s)
+    measure(store, sequence, clock.time, computing=0.8)
     end(store, SUCCEEDED)
     used = {(since, until): read(store, By.PERSON, since, until) for since, until in ((0, 100), (5, 100))}
     assert [{use.person: use.used_gpu_seconds for use in uses} for uses in used.values()] == [

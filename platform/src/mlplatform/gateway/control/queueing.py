@@ -50,6 +50,7 @@ class Queue:
 
     Attributes:
         held: what the processes of attempts hold in Ray, as last measured, by Ray's submission id.
+        idle_s: seconds for which teams let the GPUs of their jobs do nothing, by name; 0 for any time.
     """
 
     def __init__(self, driver_labels: Mapping[str, str], engine: Engine, errors: JobErrors, rules: Rules) -> None:
@@ -60,7 +61,7 @@ class Queue:
         self._errors = errors
         self._waiting: dict[int, WaitingJob] = {}
         self._teams: dict[str, Team] = {}
-        self._idle_s: dict[str, int] = {}
+        self.idle_s: dict[str, int] = {}
         self._usage = Usage()
         self.held: Mapping[str, Placement] = {}
         self._returning = Returning(self._history)
@@ -126,7 +127,7 @@ class Queue:
         if time.monotonic() - self._teams_read > _TEAMS_SECONDS:
             rows = await self._people.teams()
             self._teams = {row.name: _team(row) for row in rows}
-            self._idle_s = {row.name: row.idle_s for row in rows}
+            self.idle_s = {row.name: row.idle_s for row in rows}
             self._teams_read = time.monotonic()
         if time.monotonic() - self._usage_read > _USAGE_SECONDS:
             self._usage = await self._history.read(now())
@@ -156,7 +157,7 @@ class Queue:
         Otherwise it would at once take back its team's share from the job that it has left for.
         """
         ends = [attempt.ended.timestamp() for attempt in row.attempts[-1:] if attempt.ended and left_idle(attempt)]
-        return ends[0] + self._idle_s.get(row.team or "", 0) if ends else 0.0
+        return ends[0] + self.idle_s.get(row.team or "", 0) if ends else 0.0
 
     def _running_jobs(
         self, active: Sequence[tuple[JobRow, AttemptRow]], nodes: Sequence[Node]
@@ -186,7 +187,7 @@ class Queue:
 
     def _is_idle(self, row: JobRow, attempt: AttemptRow) -> bool:
         """Return whether a job's GPUs have done nothing for as long as its team allows, as was reported."""
-        idle_s, since = self._idle_s.get(row.team or ""), attempt.idle_since
+        idle_s, since = self.idle_s.get(row.team or ""), attempt.idle_since
         return bool(idle_s and since and (now() - since).total_seconds() >= idle_s and is_reported_idle(row))
 
     def _notice(self, row: JobRow, attempt: AttemptRow) -> Notice | None:

@@ -17,7 +17,6 @@ from typing import Any
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.bursts import Bursts
-from mlplatform.gateway.control.charging import Charging
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
 from mlplatform.gateway.control.gpus import GpuWatch
@@ -27,6 +26,7 @@ from mlplatform.gateway.control.infeasible import InfeasibleRequests
 from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.control.outages import HEAD, Outages
 from mlplatform.gateway.control.starting import Starter
+from mlplatform.gateway.control.watcher import Watcher
 from mlplatform.gateway.errors import PackageError, RefusedError
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
@@ -104,8 +104,8 @@ class Reconciler:
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)
         self._infeasible = InfeasibleRequests(store, head, logs, self._errors)
-        self._gpus = GpuWatch(store, logs, use, self._errors, rules.grace_s)
-        self._charging = Charging(store, logs, self.starter.queue, use, self._errors)
+        gpus = GpuWatch(store, logs, rules.grace_s)
+        self._watcher = Watcher(store, logs, self.starter.queue, use, gpus, self._errors)
         self.bursts = Bursts()
         self._wake, self._some_open = asyncio.Event(), asyncio.Event()
         self._cluster: ClusterSnapshot | None = None
@@ -127,7 +127,7 @@ class Reconciler:
         async with asyncio.TaskGroup() as group:
             for step in (self._step_and_wait, *self._housekeeping.passes):
                 group.create_task(self._forever(step))
-            for look in (self._infeasible.look, self._gpus.look, self._charging.look):
+            for look in (self._infeasible.look, self._watcher.look):
                 group.create_task(self._forever(partial(look, self._some_open, self.look)))
             group.create_task(self._outages.watch(self._some_open))
 

@@ -64,7 +64,6 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/api/version"): Access.PEOPLE,
     ("POST", "/platform/capacity"): Access.PEOPLE,
     ("GET", "/platform/utilisation"): Verb.SEE,
-    ("GET", "/platform/disks"): Access.PEOPLE,
     # Everybody sees owner, shape, state and reason of every job.
     ("GET", "/platform/queue"): Access.PEOPLE,
     ("GET", "/platform/usage"): Access.PEOPLE,
@@ -75,7 +74,6 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/logs"): Access.LOG_SHIPPER,
     ("PUT", "/platform/logs/{node}/{file}"): Access.LOG_SHIPPER,
     ("POST", "/platform/logs/{node}"): Access.LOG_SHIPPER,
-    ("PUT", "/platform/starts/{node}/{file}"): Access.LOG_SHIPPER,
     # People.
     ("GET", "/platform/people"): Access.PEOPLE,
     ("POST", "/platform/people"): Access.ADMINISTRATORS,

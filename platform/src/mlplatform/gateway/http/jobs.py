@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -29,8 +29,7 @@ from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
 from mlplatform.gateway.jobs.details import public_reason
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, StartRow
-from mlplatform.gateway.jobs.starts import StartStore
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -61,7 +60,6 @@ class JobRoutes:
     def __init__(
         self,
         store: JobStore,
-        starts: StartStore,
         reconciler: Reconciler,
         logs: JobLogs,
         head: RayHead,
@@ -72,7 +70,6 @@ class JobRoutes:
         self._lists = JobLists(store.engine)
         self._audit = AuditLog(store.engine)
         self._people = People(store.engine)
-        self._starts = starts
         self._reconciler = reconciler
         self._logs = logs
         self._head = head
@@ -237,9 +234,8 @@ class JobRoutes:
 
     async def _attempts(self, request: Request) -> Response:
         job = await self._store.get(request.path_params["job_id"])
-        starts = await self._starts.of(job.id)
         everything = may(principal_of(request.scope), Verb.METADATA, job.person, job.team)
-        attempts = [_attempt(attempt, starts.get(attempt.number, ()), everything) for attempt in job.attempts]
+        attempts = [_attempt(attempt, everything) for attempt in job.attempts]
         limits = {
             "limit_s": job.limit_s,
             "max_restarts_on_loss": job.max_restarts_on_loss,
@@ -295,8 +291,8 @@ async def stop(store: JobStore, reconciler: Reconciler, job: JobRow, actor: Acto
     return stopped
 
 
-def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) -> dict[str, Any]:
-    """Return an attempt; its whole reason and the reasons of cold starts are for the job's team only."""
+def _attempt(attempt: AttemptRow, everything: bool) -> dict[str, Any]:
+    """Return an attempt; its whole reason is for the job's team only."""
     return {
         "number": attempt.number,
         "ray_submission_id": attempt.ray_submission_id,
@@ -307,10 +303,6 @@ def _attempt(attempt: AttemptRow, starts: Sequence[StartRow], everything: bool) 
         "ended": attempt.ended.isoformat() if attempt.ended else None,
         "leave_by": attempt.leave_by.isoformat() if attempt.leave_by else None,
         "leave_why": attempt.leave_why,
-        "starts": [
-            {"role": start.role, "reason": start.reason or None, "count": start.count}
-            for start in (starts if everything else ())
-        ],
     }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.middleware import Middleware
@@ -18,8 +17,8 @@ from starlette.routing import Route
 from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disk, Disks
 from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
-from mlplatform.gateway.jobs.starts import WARM, Start
 from mlplatform.gateway.jobs.totals import Totals, TotalsReader
+from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.usage.report import Total, UsageReader
 
 PATH = "/platform/metrics"
@@ -31,7 +30,7 @@ class Metrics:
     Args:
         totals: reads the numbers of jobs.
         usage: reads the ledger.
-        log_bytes: returns the bytes of the jobs' logs that nodes have sent since the start of this process.
+        logs: counts the bytes that nodes have sent since the start of this process, and the starts of programs.
         disks: the disks without which no job is accepted.
         backups: times of the stack's backups.
     """
@@ -40,30 +39,15 @@ class Metrics:
         self,
         totals: TotalsReader,
         usage: UsageReader,
-        log_bytes: Callable[[], int],
+        logs: JobLogs,
         disks: Disks,
         backups: Backups | None = None,
     ) -> None:
         self._totals = totals
         self._usage = usage
-        self._sent_bytes = log_bytes
+        self._logs = logs
         self._disks = disks
         self._backups = backups
-        self._registry = CollectorRegistry()
-        self._starts = Counter(
-            "mlplatform_starts",
-            "Processes of jobs, by how they started.",
-            ("role", "start"),
-            registry=self._registry,
-        )
-        # From the beginning, because a rate does not see the first value of a series.
-        for labels in product(("driver", "worker"), ("warm", "cold")):
-            self._starts.labels(*labels)
-
-    def count(self, starts: Mapping[Start, int]) -> None:
-        """Add starts of processes."""
-        for start, number in starts.items():
-            self._starts.labels(start.role, "warm" if start.reason == WARM else "cold").inc(number)
 
     def route(self, token: Callable[[], str]) -> Route:
         """Return the route `GET /platform/metrics`.
@@ -74,13 +58,12 @@ class Metrics:
 
         async def get(_: Request) -> Response:
             numbers = CollectorRegistry()
-            numbers.register(_Numbers(await self._totals.read(), self._sent_bytes()))
+            numbers.register(_Numbers(await self._totals.read(), self._logs))
             numbers.register(_Usage(await self._usage.totals(datetime.now(UTC))))
             numbers.register(_Space(await self._disks.read(), self._disks.reserve))
             if self._backups:
                 numbers.register(_BackupTimes(self._backups))
-            text = generate_latest(self._registry) + generate_latest(numbers)
-            return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            return Response(generate_latest(numbers), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
         auth = Middleware(TokenAuth, check=TokenCheck(token), open_paths=(), open_folders=())
         return Route(PATH, get, methods=["GET"], middleware=[auth])
@@ -89,9 +72,9 @@ class Metrics:
 class _Numbers:
     """Collector of the numbers of jobs at one moment."""
 
-    def __init__(self, totals: Totals, log_bytes: int) -> None:
+    def __init__(self, totals: Totals, logs: JobLogs) -> None:
         self._totals = totals
-        self._log_bytes = log_bytes
+        self._logs = logs
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric with its samples."""
@@ -105,12 +88,18 @@ class _Numbers:
         )
         waiting = [((resource,), amount) for resource, amount in self._totals.waiting.items()]
         yield _gauge("waiting_resources", "Resources that the waiting jobs request.", ("resource",), waiting)
+        text = "Ended jobs whose runs the gateway has not ended in MLflow."
+        yield _gauge("jobs_with_open_runs", text, (), [((), self._totals.open_runs)])
         # Not `job`, which Prometheus sets to the name of the scraped service.
         labels = ("job_id", "attempt", "user", "ray_job_id", "node")
         running = [(tuple(map(str, astuple(attempt))), 1) for attempt in self._totals.running]
         yield _gauge("running_attempts", "1 per running attempt of a job.", labels, running)
         text = "Bytes of the jobs' logs that nodes have sent."
-        yield CounterMetricFamily("mlplatform_log_bytes", text, self._log_bytes)
+        yield CounterMetricFamily("mlplatform_log_bytes", text, self._logs.accepted_bytes)
+        starts = CounterMetricFamily("mlplatform_starts", "Programs of jobs' entry points.", labels=("warm",))
+        for warm in (True, False):
+            starts.add_metric((str(warm).lower(),), self._logs.starts[warm])
+        yield starts
 
 
 class _Usage:

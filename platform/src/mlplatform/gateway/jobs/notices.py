@@ -1,4 +1,4 @@
-"""Notices and claims: which attempts were asked to leave, and for which waiting jobs."""
+"""Notices and claims: which attempts are idle, which were asked to leave, and for which waiting jobs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ class Notices:
         attempt.leave_by = datetime.now(UTC) + timedelta(seconds=grace_s)
         attempt.leave_why, attempt.claimant, attempt.leave_fails = why, "", True
         job.message = why
+
+    @transaction
+    def idle(self, session: Session, job_id: str, number: int, idle: bool) -> None:
+        """Record that the GPUs of an open attempt do nothing from now on, or that they compute."""
+        is_open = (AttemptRow.job_id == job_id, AttemptRow.number == number, AttemptRow.ended.is_(None))
+        since = datetime.now(UTC) if idle else None
+        session.execute(update(AttemptRow).where(*is_open).values(idle_since=since))
 
     @transaction
     def hold(self, session: Session, claim: Claim) -> None:

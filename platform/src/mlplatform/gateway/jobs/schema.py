@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Identity, Index, Integer, UniqueConstraint, text
+from sqlalchemy import BigInteger, ForeignKey, Identity, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from mlplatform.gateway.database.base import Base
@@ -152,41 +152,6 @@ class AttemptRow(Base):
     """Ray still has a record of the attempt, which must be deleted eventually."""
 
     runs_closed: Mapped[bool] = mapped_column(default=False)
-    # Read when the attempt is deleted, because SQLite does not enforce foreign keys; otherwise `StartStore` reads them.
-    starts: Mapped[list[StartRow]] = relationship(cascade="all, delete-orphan")
-
-
-class StartRow(Base):
-    """Number of processes of an attempt that started in the same way."""
-
-    __tablename__ = "starts"
-    __table_args__ = (
-        ForeignKeyConstraint(("job_id", "attempt"), ("attempts.job_id", "attempts.number"), ondelete="CASCADE"),
-    )
-
-    job_id: Mapped[str] = mapped_column(primary_key=True)
-    attempt: Mapped[int] = mapped_column(primary_key=True)
-    role: Mapped[str] = mapped_column(primary_key=True)
-    """`driver` or `worker`."""
-
-    reason: Mapped[str] = mapped_column(primary_key=True)
-    """Why they started cold; empty if they started warm."""
-
-    count: Mapped[int]
-
-
-class StartLogRow(Base):
-    """Position in a node's log of process starts, up to which the starts are counted."""
-
-    __tablename__ = "start_logs"
-    __table_args__ = (UniqueConstraint("node", "file", name="one_row_per_start_log"),)
-
-    sequence: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
-    """Order of the first request for the log."""
-
-    node: Mapped[str]
-    file: Mapped[str]
-    bytes_read: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class NodeRow(Base):

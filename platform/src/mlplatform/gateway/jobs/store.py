@@ -159,8 +159,8 @@ class JobStore:
         name = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=name, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
-        kind = ledger.Kind.BORROWED if borrowed else ledger.Kind.SHARE
-        ledger.begin(session, _holder(job), number, requested(job), attempt.created, kind)
+        holder = ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
+        ledger.begin(session, holder, number, requested(job), attempt.created, borrowed)
         job.state, job.claim = State.STARTING, None
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."
@@ -374,10 +374,6 @@ def _needs_packages() -> ColumnElement[bool]:
     """Return which jobs need their packages: open ones, and for some days those that may be resumed."""
     lately = and_(JobRow.state != State.SUCCEEDED, JobRow.ended > now() - _RESUMABLE, JobRow.deleted.is_(None))
     return or_(JobRow.ended.is_(None), lately)
-
-
-def _holder(job: JobRow) -> ledger.Holder:
-    return ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
 
 
 def _hide(session: Session, job: JobRow) -> None:

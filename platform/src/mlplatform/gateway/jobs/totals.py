@@ -24,12 +24,14 @@ class Totals:
         attempts: number of ended attempts by outcome.
         waiting: resources that the waiting jobs request, by Ray's name of the resource.
         running: attempts that Ray runs now.
+        open_runs: jobs that have ended, and whose runs the gateway has not ended.
     """
 
     jobs: Mapping[tuple[str, str], int]
     attempts: Mapping[str, int]
     waiting: Mapping[str, float]
     running: Sequence[RunningAttempt]
+    open_runs: int
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,14 @@ class TotalsReader:
         for job in session.scalars(select(JobRow).where(JobRow.ended.is_(None), JobRow.state == State.WAITING)):
             for resource, amount in requested(job).items():
                 waiting[resource] += amount
+        over = (JobRow.ended.is_not(None), JobRow.deleted.is_(None), JobRow.runs_closed.is_(False))
+        open_runs = select(func.count()).select_from(JobRow).where(*over)
         return Totals(
             jobs={(state, user): count for state, user, count in session.execute(jobs)},
             attempts={outcome: outcomes.get(outcome, 0) for outcome in Outcome},
             waiting={"CPU": 0, "GPU": 0, **waiting},
             running=self._running(session),
+            open_runs=session.scalar(open_runs) or 0,
         )
 
     def _running(self, session: Session) -> list[RunningAttempt]:

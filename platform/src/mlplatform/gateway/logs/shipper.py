@@ -28,7 +28,6 @@ from mlplatform.files.beneath import open_beneath
 from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.lines import NO_JOB, log_name
 from mlplatform.gateway.logs.sent_file import SentFile
-from mlplatform.gateway.logs.starts import StartShipper
 from mlplatform.settings.gateway import GatewaySettings
 from mlplatform.throttle import ThrottledWarning
 
@@ -350,7 +349,7 @@ def _answer(answer: httpx.Response) -> str:
 
 
 async def ship(config: GatewaySettings) -> None:
-    """Ship logs and starts until SIGTERM."""
+    """Ship logs until SIGTERM."""
     token = TokenFile(config.token_path)
     if config.shipper_token_path is not None:
         token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
@@ -362,9 +361,7 @@ async def ship(config: GatewaySettings) -> None:
         trust_env=False,
         verify=verification(config.gateway),
     ) as client:
-        task = asyncio.gather(
-            LogShipper(config.node_logs, client, config.heartbeat).run(), StartShipper(config.node_logs, client).run()
-        )
+        task = asyncio.ensure_future(LogShipper(config.node_logs, client, config.heartbeat).run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -9,13 +9,19 @@ from sqlalchemy import Engine, or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import transaction
-from mlplatform.gateway.usage.ledger import LOST, PARTS, Kind, milliseconds
+from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.decay import HALF_LIFE_SECONDS, Decayed, rate
 from mlplatform.scheduling.queue import Usage
 
 _HALF_LIVES = 10
 """Use of which less than a thousandth counts is left out."""
+
+_COLUMNS = (
+    *(UsageRow.person, UsageRow.team, UsageRow.gpus, UsageRow.cpus, UsageRow.began, UsageRow.ended),
+    *(UsageRow.measured, UsageRow.excess_gpu, UsageRow.excess_cpu, UsageRow.borrowed, UsageRow.borrowed_use),
+)
+"""Loading whole objects of thousands of attempts takes several times as long."""
 
 
 class UsageHistory:
@@ -36,26 +42,29 @@ class UsageHistory:
 
         Attempts that the platform lost do not count.
         """
-        end = milliseconds(now)
-        begin = end - int(_HALF_LIVES * HALF_LIFE_SECONDS * 1000)
-        row = UsageRow
-        columns = row.person, row.team, row.kind, row.gpus, row.cpus, row.began, row.ended
-        query = select(*columns).where(
-            or_(row.ended.is_(None), row.ended > begin), or_(row.outcome.is_(None), row.outcome != LOST)
+        present = milliseconds(now)
+        begin = present - int(_HALF_LIVES * HALF_LIFE_SECONDS * 1000)
+        query = select(*_COLUMNS).where(
+            or_(UsageRow.ended.is_(None), UsageRow.ended > begin),
+            or_(UsageRow.outcome.is_(None), UsageRow.outcome != LOST),
         )
         persons: dict[str, float] = defaultdict(float)
         borrowed: dict[str, float] = defaultdict(float)
-        for person, team, kind, gpus, cpus, began, ended in session.execute(query):
-            held = rate(gpus / PARTS, cpus / PARTS)
-            used = Decayed(at=began / 1000).later((ended or end) / 1000, held).later(end / 1000).value
-            persons[person or self._nobody] += used
-            if kind == Kind.BORROWED and team is not None:
-                borrowed[team] += used
+        for row in session.execute(query):
+            end = row.ended or present
+            granted = rate(row.gpus / PARTS, row.cpus / PARTS)
+            # The measured excess counts as if it had been held all the time.
+            excess = rate(row.excess_gpu / PARTS, row.excess_cpu / PARTS) / max(end - row.began, 1)
+            used = Decayed(at=row.began / 1000).later(end / 1000, granted + excess)
+            persons[row.person or self._nobody] += used.later(present / 1000).value
+            lent = Decayed(row.borrowed_use, row.measured / 1000)
+            lent = lent.later(end / 1000, granted if row.borrowed else 0.0).later(present / 1000)
+            if lent.value and row.team is not None:
+                borrowed[row.team] += lent.value
         return Usage(dict(persons), dict(borrowed))
 
     @transaction
     def most_held(self, session: Session, job: int, attempt: int) -> tuple[float, float]:
-        """Return the GPUs and CPUs that an attempt was charged for when these were most, GPUs before CPUs."""
-        rows = select(UsageRow.gpus, UsageRow.cpus).where(UsageRow.job == job, UsageRow.attempt == attempt)
-        gpus, cpus = max(map(tuple, session.execute(rows)), default=(0, 0))
-        return gpus / PARTS, cpus / PARTS
+        """Return the GPUs and CPUs that an attempt held when these were most, GPUs before CPUs."""
+        row = session.get(UsageRow, (job, attempt))
+        return (row.most_gpus / PARTS, row.most_cpus / PARTS) if row else (0.0, 0.0)

@@ -1,7 +1,9 @@
-"""Writing of the ledger, within the transactions that begin, change and end attempts.
+"""Writing of the ledger: with the transactions that begin and end attempts, and with each measurement.
 
-An attempt reserves its resources from the transaction that stores it: from then on, the gateway gives its place to no
+An attempt is granted its resources from the transaction that stores it: from then on, the gateway gives its place to no
 other job. It holds them until its process has ended, which the gateway may learn later, after an outage for instance.
+What it holds beyond that is measured every few seconds; a measurement counts for the time back to the one before, so
+a kill of the gateway loses at most what was held after the last one.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
-from sqlalchemy import Select, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.usage.schema import UsageRow
+from mlplatform.scheduling.decay import Decayed, rate
 
 PARTS = 10_000
 """Parts of a resource that Ray counts (`kResourceUnitScaling` of `ray/common/constants.h`)."""
@@ -23,19 +26,6 @@ LOST = "LOST"
 """Outcome of an attempt that the platform lost (`jobs.states.Outcome`): nobody pays for it."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Kind(StrEnum):
-    """Terms on which resources are held."""
-
-    SHARE = "share"
-    """Within the share of the team; without teams, everything."""
-
-    BORROWED = "borrowed"
-    """Idle resources of other teams."""
-
-    OVERTIME = "overtime"
-    """Beyond the job's time limit, because nobody waits for them."""
 
 
 @dataclass(frozen=True)
@@ -57,91 +47,70 @@ class Holder:
     team: str | None
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Measurement of an attempt.
+
+    Attributes:
+        excess_gpus: GPUs that it holds beyond the granted ones.
+        excess_cpus: CPUs, in the same way.
+        borrowed: whether it holds idle resources of other teams from now on; None if that stays as it is.
+        computing: GPUs that compute for it, as in 0.5 for one of two halves; None if nothing measures them.
+    """
+
+    excess_gpus: float = 0.0
+    excess_cpus: float = 0.0
+    borrowed: bool | None = None
+    computing: float | None = None
+
+
+class Samples:
+    """Writer of measurements; raises UnreachableError while the database is unavailable."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @transaction
+    def add(self, session: Session, at: datetime, samples: Mapping[tuple[int, int], Sample]) -> None:
+        """Add measurements of open attempts; those of attempts that have ended meanwhile are left out.
+
+        Args:
+            at: present time.
+            samples: by the job's sequence number and the number of the attempt.
+        """
+        rows = select(UsageRow).where(UsageRow.ended.is_(None)).order_by(UsageRow.job, UsageRow.attempt)
+        for row in session.scalars(rows.with_for_update()):
+            if sample := samples.get((row.job, row.attempt)):
+                _add(row, milliseconds(at), sample)
+
+
 def begin(
-    session: Session, holder: Holder, attempt: int, amounts: Mapping[str, float], at: datetime, kind: Kind = Kind.SHARE
+    session: Session,
+    holder: Holder,
+    attempt: int,
+    amounts: Mapping[str, float],
+    at: datetime,
+    borrowed: bool = False,
 ) -> None:
-    """Open the first row of an attempt.
+    """Open the row of an attempt.
 
     Args:
         session: transaction that stores the attempt.
         holder: its job.
         attempt: its number.
-        amounts: everything that it reserves, by Ray's name of the resource; only CPU and GPU are recorded.
+        amounts: everything that it is granted, by Ray's name of the resource; only CPU and GPU are recorded.
         at: its beginning.
-        kind: terms on which it holds them.
+        borrowed: whether these are idle resources of other teams.
     """
-    session.add(
-        UsageRow(
-            job=holder.job,
-            attempt=attempt,
-            n=1,
-            job_id=holder.job_id,
-            user=holder.user,
-            person=holder.person,
-            team=holder.team,
-            kind=kind,
-            gpus=_parts(amounts, "GPU"),
-            cpus=_parts(amounts, "CPU"),
-            began=milliseconds(at),
-        )
-    )
-
-
-def change(
-    session: Session,
-    job: int,
-    attempt: int,
-    at: datetime,
-    kind: Kind | None = None,
-    amounts: Mapping[str, float] | None = None,
-) -> bool:
-    """Close the row of an open attempt and open the next one, with another kind or other amounts.
-
-    Args:
-        session: transaction of the decision.
-        job: sequence number of the job.
-        attempt: number of the attempt.
-        at: present time.
-        kind: new terms; None keeps them.
-        amounts: everything that it reserves now, as in `begin`; None keeps them.
-
-    Returns:
-        False if the attempt has ended, or has this kind and these amounts already.
-    """
-    last = _last(session, job, attempt)
-    if last is None or last.ended is not None:
-        return False
-    before = (last.kind, last.gpus, last.cpus)
-    gpus, cpus = before[1:] if amounts is None else (_parts(amounts, "GPU"), _parts(amounts, "CPU"))
-    after = (kind or Kind(last.kind), gpus, cpus)
-    if after == before:
-        return False
-    last.ended = last.recorded = max(last.began, milliseconds(at))
-    holder = Holder(job, last.job_id, last.user, last.person, last.team)
-    session.add(
-        UsageRow(**vars(holder), attempt=attempt, n=last.n + 1, kind=after[0], gpus=gpus, cpus=cpus, began=last.ended)
-    )
-    return True
-
-
-def use(session: Session, job: int, attempt: int, gpu_s: float) -> None:
-    """Add measured GPU-seconds to the open row of an attempt.
-
-    Args:
-        session: transaction of the measurement.
-        job: sequence number of the job.
-        attempt: number of the attempt.
-        gpu_s: time for which GPUs have computed, one counting for each second in full.
-    """
-    last = _last(session, job, attempt)
-    if last is not None and last.ended is None:
-        last.used_gpu_s = (last.used_gpu_s or 0.0) + gpu_s
+    gpus, cpus = (round(amounts.get(name, 0) * PARTS) for name in ("GPU", "CPU"))
+    began = milliseconds(at)
+    row = UsageRow(**vars(holder), attempt=attempt, gpus=gpus, cpus=cpus, began=began, measured=began)
+    row.most_gpus, row.most_cpus, row.borrowed = gpus, cpus, borrowed
+    session.add(row)
 
 
 def end(session: Session, job: int, attempt: int, ended: datetime, recorded: datetime, outcome: str) -> None:
-    """Close the rows of an attempt that has ended.
-
-    A row that began after the end, because the gateway had not noticed it yet, becomes empty.
+    """Close the row of an attempt that has ended.
 
     Args:
         session: transaction that stores the end.
@@ -151,11 +120,12 @@ def end(session: Session, job: int, attempt: int, ended: datetime, recorded: dat
         recorded: present time.
         outcome: of the attempt.
     """
-    last = milliseconds(ended)
-    for row in session.scalars(_lock(session, job, attempt)):
-        row.recorded = max(row.began, milliseconds(recorded)) if row.recorded is None else row.recorded
-        row.ended = max(row.began, min(row.recorded, last))
-        row.outcome = outcome
+    rows = select(UsageRow).where(UsageRow.job == job, UsageRow.attempt == attempt)
+    row = session.scalars(rows.with_for_update()).one()
+    row.recorded = max(row.began, milliseconds(recorded))
+    row.ended = max(row.began, min(row.recorded, milliseconds(ended)))
+    row.outcome = outcome
+    _add(row, row.ended, Sample())
 
 
 def milliseconds(moment: datetime) -> int:
@@ -163,19 +133,19 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _last(session: Session, job: int, attempt: int) -> UsageRow | None:
-    """Return the last row of an attempt, and lock all; a job of days has hundreds."""
-    rows = _lock(session, job, attempt)
-    return session.scalars(rows.order_by(UsageRow.n.desc()).limit(1)).first()
-
-
-def _lock(session: Session, job: int, attempt: int) -> Select[UsageRow]:
-    """Return a query for the rows of an attempt, which nobody else changes or continues before the transaction ends."""
-    rows = select(UsageRow).where(UsageRow.job == job, UsageRow.attempt == attempt)
-    # The first row is the lock of all: a statement that waits for a lock does not see rows added meanwhile.
-    session.execute(rows.where(UsageRow.n == 1).with_for_update())
-    return rows
-
-
-def _parts(amounts: Mapping[str, float], resource: str) -> int:
-    return round(amounts.get(resource, 0) * PARTS)
+def _add(row: UsageRow, at: int, sample: Sample) -> None:
+    """Count a measurement for the time since the last one; a row that began as borrowed was so until now."""
+    excess = round(sample.excess_gpus * PARTS), round(sample.excess_cpus * PARTS)
+    gpus, cpus = row.gpus + excess[0], row.cpus + excess[1]
+    passed = max(0, at - row.measured)
+    row.excess_gpu += excess[0] * passed
+    row.excess_cpu += excess[1] * passed
+    row.most_gpus, row.most_cpus = max((row.most_gpus, row.most_cpus), (gpus, cpus))
+    held = rate(gpus / PARTS, cpus / PARTS) if row.borrowed else 0.0
+    row.borrowed_use = Decayed(row.borrowed_use, row.measured / 1000).later(at / 1000, held).value
+    row.borrowed_gpu += gpus * passed * row.borrowed
+    if sample.computing is not None:
+        row.used_gpu_s = (row.used_gpu_s or 0.0) + sample.computing * passed / 1000
+    if sample.borrowed is not None:
+        row.borrowed = sample.borrowed
+    row.measured += passed

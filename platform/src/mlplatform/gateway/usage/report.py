@@ -8,11 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, Select, and_, case, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Engine, Float, Row, Select, and_, case, cast, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import transaction
-from mlplatform.gateway.usage.ledger import LOST, PARTS, Kind, milliseconds
+from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
 
 
@@ -26,7 +26,9 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Use:
-    """Resources reserved by a group in a time window, in seconds times resources.
+    """Resources that a group held in a time window, in seconds times resources: granted ones, and measured ones beyond.
+
+    What is measured counts in proportion for an attempt that the window contains in part.
 
     Attributes:
         person: account, or the user that the submission named; of a group of jobs by team, None.
@@ -40,9 +42,8 @@ class Use:
         lost_gpu_seconds: part of `gpu_seconds` in attempts that the platform lost, for which nobody pays.
         lost_cpu_seconds: the same part of `cpu_seconds`.
         borrowed_gpu_seconds: part of `gpu_seconds` beyond the team's share.
-        overtime_gpu_seconds: part of `gpu_seconds` beyond the jobs' time limits.
         used_gpu_seconds: time for which GPUs were measured to compute, each counting in full; None if nothing measured
-            them. An attempt that the window contains in part counts in proportion.
+            them.
     """
 
     person: str | None
@@ -56,13 +57,12 @@ class Use:
     lost_gpu_seconds: float
     lost_cpu_seconds: float
     borrowed_gpu_seconds: float
-    overtime_gpu_seconds: float
     used_gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Total:
-    """Everything that a person's jobs in a team have reserved, counted until the gateway recorded each end.
+    """Everything that a person's jobs in a team have held, counted until the gateway recorded each end.
 
     It never decreases, as Prometheus requires of a counter: an end that is recorded late does not shorten it.
 
@@ -98,7 +98,7 @@ class UsageReader:
     def read(
         self, session: Session, by: By, since: datetime, until: datetime, after: int = 0, limit: int | None = None
     ) -> list[Use]:
-        """Return what was reserved in a window, one element per group, in the order of names or sequence numbers.
+        """Return what was held in a window, one element per group, in the order of names or sequence numbers.
 
         Rows are clipped to the window; what is still held counts until its end.
 
@@ -122,7 +122,8 @@ class UsageReader:
         end = func.coalesce(UsageRow.recorded, milliseconds(now))
         span = case((end > UsageRow.began, end - UsageRow.began), else_=0)
         team = func.coalesce(UsageRow.team, literal_column("''"))  # a parameter would be another expression each time
-        sums = [_sum(column * span, which) for which in (None, _LOST) for column in (UsageRow.gpus, UsageRow.cpus)]
+        held = UsageRow.gpus * span + UsageRow.excess_gpu, UsageRow.cpus * span + UsageRow.excess_cpu
+        sums = [_sum(amount, which) for which in (None, _LOST) for amount in held]
         rows = session.execute(select(_PERSON, team, *sums).group_by(_PERSON, team).order_by(_PERSON, team))
         return [Total(person, named, *map(_seconds, amounts)) for person, named, *amounts in rows]
 
@@ -132,9 +133,12 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
     group = {By.PERSON: _PERSON, By.TEAM: UsageRow.team, By.JOB: UsageRow.job}[by]
     end = case((and_(UsageRow.ended.is_not(None), UsageRow.ended < until), UsageRow.ended), else_=until)
     begin = case((UsageRow.began > since, UsageRow.began), else_=since)
-    gpus, cpus = UsageRow.gpus * (end - begin), UsageRow.cpus * (end - begin)
-    whole = func.coalesce(UsageRow.ended, until) - UsageRow.began
-    used = case((whole > 0, UsageRow.used_gpu_s * (end - begin) / whole))
+    last = func.coalesce(UsageRow.ended, UsageRow.measured)
+    until_last = case((last < until, last), else_=until)
+    # A floating-point number: a product of the integers would exceed 64 bits.
+    part = case((until_last > begin, cast(until_last - begin, Float) / (last - UsageRow.began)), else_=0.0)
+    gpus = UsageRow.gpus * (end - begin) + UsageRow.excess_gpu * part
+    cpus = UsageRow.cpus * (end - begin) + UsageRow.excess_cpu * part
     return (
         select(
             func.max(_PERSON).label("person"),
@@ -147,9 +151,8 @@ def _window(by: By, since: int, until: int) -> Select[Any]:
             _sum(cpus).label("cpu"),
             _sum(gpus, _LOST).label("lost_gpu"),
             _sum(cpus, _LOST).label("lost_cpu"),
-            _sum(gpus, UsageRow.kind == Kind.BORROWED).label("borrowed_gpu"),
-            _sum(gpus, UsageRow.kind == Kind.OVERTIME).label("overtime_gpu"),
-            func.sum(used).label("used_gpu"),
+            _sum(UsageRow.borrowed_gpu * part).label("borrowed_gpu"),
+            _sum(UsageRow.used_gpu_s * part).label("used_gpu"),
         )
         .where(UsageRow.began < until, or_(UsageRow.ended.is_(None), UsageRow.ended > since))
         .group_by(group)
@@ -174,11 +177,10 @@ def _use(by: By, row: Row[Any]) -> Use:
         lost_gpu_seconds=_seconds(row.lost_gpu),
         lost_cpu_seconds=_seconds(row.lost_cpu),
         borrowed_gpu_seconds=_seconds(row.borrowed_gpu),
-        overtime_gpu_seconds=_seconds(row.overtime_gpu),
         used_gpu_seconds=None if row.used_gpu is None else round(float(row.used_gpu), 3),
     )
 
 
 def _seconds(sum_of_parts: Any) -> float:
-    """Return seconds for ten-thousandths times milliseconds; Postgres sums these as a decimal number."""
-    return int(sum_of_parts) / (PARTS * 1000)
+    """Return seconds for ten-thousandths times milliseconds; Postgres sums integers as a decimal number."""
+    return float(sum_of_parts) / (PARTS * 1000)

@@ -9,10 +9,10 @@ from mlplatform.gateway.database.base import Base
 
 
 class UsageRow(Base):
-    """A time in which an attempt reserved the same resources on the same terms.
+    """Time and resources of an attempt: what it was granted, and what was measured beyond that.
 
-    Amounts and times are integers: their products and sums are exact in each database and in any order. A row refers to
-    no other table, because it outlives its job.
+    The granted amounts and the times are integers: their products and sums are exact in each database and in any
+    order. A row refers to no other table, because it outlives its job.
     """
 
     __tablename__ = "usage"
@@ -23,9 +23,6 @@ class UsageRow(Base):
     """Sequence number of the job, which no other job ever gets."""
 
     attempt: Mapped[int] = mapped_column(primary_key=True)
-    n: Mapped[int] = mapped_column(primary_key=True)
-    """Order of the rows of an attempt, from 1."""
-
     job_id: Mapped[str]
     """Submission id of the job; once that is deleted, another may get it."""
 
@@ -36,26 +33,47 @@ class UsageRow(Base):
     """Account that submitted the job; None without accounts."""
 
     team: Mapped[str | None]
-    kind: Mapped[str]
-    """Terms, a `ledger.Kind`."""
-
     gpus: Mapped[int] = mapped_column(BigInteger)
-    """Reserved GPUs in ten-thousandths, the smallest part that Ray counts."""
+    """Granted GPUs in ten-thousandths, the smallest part that Ray counts."""
 
     cpus: Mapped[int] = mapped_column(BigInteger)
-    """Reserved CPUs in ten-thousandths."""
+    """Granted CPUs in ten-thousandths."""
 
     began: Mapped[int] = mapped_column(BigInteger)
-    """Unix time in milliseconds, as are the two other times."""
+    """Unix time in milliseconds, as are the other times."""
 
     ended: Mapped[int | None] = mapped_column(BigInteger)
-    """End; not after the end of the attempt, and None until that, or a change of the terms, is stored."""
+    """End of the attempt; None until that is stored."""
 
     recorded: Mapped[int | None] = mapped_column(BigInteger)
     """Time at which `ended` was stored; after an outage it is later than `ended`."""
 
     outcome: Mapped[str | None]
     """Outcome of the attempt, once it has ended. LOST: nobody pays for it."""
+
+    measured: Mapped[int] = mapped_column(BigInteger)
+    """Time up to which the following sums count."""
+
+    excess_gpu: Mapped[int] = mapped_column(BigInteger, default=0)
+    """GPUs that were held beyond the granted ones, in ten-thousandths times milliseconds."""
+
+    excess_cpu: Mapped[int] = mapped_column(BigInteger, default=0)
+    """CPUs, in the same way."""
+
+    most_gpus: Mapped[int] = mapped_column(BigInteger)
+    """Most GPUs that it held at a time, in ten-thousandths."""
+
+    most_cpus: Mapped[int] = mapped_column(BigInteger)
+    """CPUs that it held at that time; the most of them if it held as many GPUs several times."""
+
+    borrowed: Mapped[bool]
+    """It holds idle resources of other teams."""
+
+    borrowed_gpu: Mapped[int] = mapped_column(BigInteger, default=0)
+    """GPUs that were borrowed, in ten-thousandths times milliseconds."""
+
+    borrowed_use: Mapped[float] = mapped_column(Float, default=0.0)
+    """Everything that was borrowed, decayed to `measured`, as `scheduling.decay` counts it."""
 
     used_gpu_s: Mapped[float | None] = mapped_column(Float)
     """Measured GPU-seconds; None if nothing has measured them."""

@@ -1,6 +1,8 @@
 """Checks of `mlplatform doctor`: one module per group, and the registry that lists them.
 
-To add one, write a function that takes a `Place` and yields findings, and list it in `CHECKS`.
+A problem of a running stack that Prometheus can see is an alert, which `alerts.firing` shows. Other checks are of the
+host before a start, or of what no metric shows. To add one, write a function that takes a `Place` and yields findings,
+and list it in `CHECKS`.
 """
 
 from __future__ import annotations
@@ -12,16 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from mlplatform.errors import PlatformError
 from mlplatform.stack.checks import (
     accounts,
+    alerts,
     backups,
     certificates,
     clocks,
-    disks,
     firewall,
     gpus,
     health,
     kernel,
     networks,
-    runs,
     secrets,
     shell,
     start,
@@ -49,10 +50,8 @@ CHECKS: tuple[Check, ...] = (
     health.unhealthy,
     networks.of_notebooks,
     storage.databases_and_buckets,
-    disks.full,
-    disks.forecast,
-    runs.hanging,
-    backups.age,
+    alerts.firing,
+    backups.untimed,
 )
 """Every check, in the order in which its findings are shown."""
 

@@ -15,28 +15,23 @@ _HOUR = 3600.0
 
 _WITHOUT_TIMER = 7 * 24 * _HOUR
 
-_WHY = "Whatever was added since then is lost with this host's disk."
 
+def untimed(place: Place) -> Iterator[Finding]:
+    """Yield that the last backup is old or missing, without a timer; nothing while the gateway does not run.
 
-def age(place: Place) -> Iterator[Finding]:
-    """Yield that the last backup is too old, or that there is none; nothing while the gateway does not run."""
+    No alert says this, because it would be sent again and again to those who want no backups; `BackupTooOld` watches
+    the timer.
+    """
     found = _published(place)
-    if not {"success_timestamp", "timer_timestamp", "interval"} <= found.keys():
+    if not {"success_timestamp", "interval"} <= found.keys() or found["interval"]:
         return
-    interval = found["interval"]
-    since = time.time() - (found["success_timestamp"] or (found["timer_timestamp"] if interval else 0))
-    never = not found["success_timestamp"]
-    last = "No backup has been completed" if never else f"The last complete backup is {since / _HOUR:.0f} hours old"
-    if interval and since > 2 * interval:
-        yield Finding(
-            f"{last}, although one is due every {interval / _HOUR:g} hours (BACKUP_EVERY_HOURS).",
-            _WHY,
-            "make logs SERVICE=backup-timer",
-        )
-    elif not interval and since > _WITHOUT_TIMER:
+    since = time.time() - found["success_timestamp"]
+    if since > _WITHOUT_TIMER:
+        never = not found["success_timestamp"]
+        last = "No backup has been completed" if never else f"The last complete backup is {since / _HOUR:.0f} hours old"
         yield Finding(
             f"{last}, and BACKUP_TO in .env is empty.",
-            _WHY,
+            "Whatever was added since then is lost with this host's disk.",
             "set BACKUP_TO in .env to a folder on another disk or to a server, and run `make up`",
         )
 

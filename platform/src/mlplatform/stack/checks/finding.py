@@ -27,6 +27,10 @@ class Finding:
     blocks: bool = False
     repair: Callable[[], object] | None = field(default=None, compare=False)
 
+    def __str__(self) -> str:
+        kind = "Problem" if self.blocks else "Note"
+        return f"{kind}: {self.problem}\n  Why: {self.why}\n  Fix: {self.fix}"
+
     def as_json(self) -> dict[str, object]:
         """Return the fields for `--json`."""
         return {

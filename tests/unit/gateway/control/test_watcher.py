@@ -1,22 +1,24 @@
-"""Resources that jobs hold beyond their requests: charged, reported and taken back; and the terms of all jobs."""
+"""Resources that jobs hold beyond their requests: counted, reported and taken back; and which of them are borrowed."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field, replace
 
 import pytest
 from gateway_parts import NODE, Gateway, ray
 from held import rows
 from queued import add, add_team, settled
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import PLATFORM
-from mlplatform.gateway.control import charging
+from mlplatform.gateway.control import watcher
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.gateway.usage.ledger import PARTS, Kind
+from mlplatform.gateway.usage.ledger import PARTS
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import Placement, Rules
 from mlplatform.scheduling.utilisation import Utilisation
@@ -44,21 +46,34 @@ def rules() -> Rules:
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    monkeypatch.setattr(charging, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(charging, "CPU_SECONDS", 0.1)
+    monkeypatch.setattr(watcher, "PAUSE_SECONDS", 0.05)
     return Measured()
 
 
-def charges(gateway: Gateway, job_id: str) -> list[tuple[str, float, float]]:
-    """Terms, GPUs and CPUs of a job's rows in the ledger."""
-    return [(row.kind, row.gpus / PARTS, row.cpus / PARTS) for row in rows(gateway.store) if row.job_id == job_id]
+def row_of(gateway: Gateway, job_id: str) -> UsageRow:
+    """The only row of a job in the ledger."""
+    (row,) = (row for row in rows(gateway.store) if row.job_id == job_id)
+    return row
 
 
-async def until_charged(gateway: Gateway, job_id: str, kind: Kind, gpus: float, cpus: float) -> None:
-    async def charged() -> bool:
-        return charges(gateway, job_id)[-1:] == [(kind, gpus, cpus)]
+async def until_held(gateway: Gateway, job_id: str, gpus: float, cpus: float, *, borrowed: bool) -> None:
+    """Wait until an amount is counted from one measurement to the next, and is borrowed or not."""
+    former = row_of(gateway, job_id)
 
-    await gateway.until(charged)
+    async def held() -> bool:
+        nonlocal former
+        before, former = former, row_of(gateway, job_id)
+        passed = former.measured - before.measured
+        if not passed:
+            return False
+        excess = former.excess_gpu - before.excess_gpu, former.excess_cpu - before.excess_cpu
+        found = [
+            round((granted + more / passed) / PARTS, 4)
+            for granted, more in zip((former.gpus, former.cpus), excess, strict=True)
+        ]
+        return (found, former.borrowed) == ([gpus, cpus], borrowed)
+
+    await gateway.until(held)
 
 
 async def greedy(gateway: Gateway, use: Measured) -> None:
@@ -72,13 +87,13 @@ async def greedy(gateway: Gateway, use: Measured) -> None:
     gateway.head.node, use.held = IN_USE, {"greedy": ALL}
 
 
-def test_unrequested_resources_are_charged_and_reported(gateway: Gateway, use: Measured) -> None:
+def test_unrequested_resources_are_counted_and_reported(gateway: Gateway, use: Measured) -> None:
     async def scenario() -> str:
         async with gateway.at_work():
             await greedy(gateway, use)
-            await until_charged(gateway, "greedy", Kind.BORROWED, 1, 4)
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
             use.held = {}
-            await until_charged(gateway, "greedy", Kind.SHARE, 0, 0)
+            await until_held(gateway, "greedy", 0, 0, borrowed=False)
             return await gateway.logs.text("greedy")
 
     log = asyncio.run(scenario())
@@ -111,31 +126,42 @@ def test_unrequested_resources_return_to_the_team_that_lends_them(gateway: Gatew
     asyncio.run(scenario())
 
 
-def test_unmeasured_node_changes_no_charge(gateway: Gateway, use: Measured) -> None:
+def test_job_on_silent_node_holds_what_it_held(gateway: Gateway, use: Measured) -> None:
     async def scenario() -> None:
         async with gateway.at_work():
             await greedy(gateway, use)
-            await until_charged(gateway, "greedy", Kind.BORROWED, 1, 4)
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
             use.complete, use.held = False, {}
-            looks = 0
+            before = row_of(gateway, "greedy")
 
-            async def of(cluster: ClusterSnapshot) -> Utilisation:
-                nonlocal looks
-                looks += 1
-                return Utilisation([], [], [], {}, complete=False)
+            async def measured() -> bool:
+                return row_of(gateway, "greedy").measured > before.measured + 500
 
-            use.of = of  # type: ignore[method-assign]
-
-            async def looked() -> bool:
-                return looks >= 3
-
-            await gateway.until(looked)
+            await gateway.until(measured)
+            after = row_of(gateway, "greedy")
+            assert after.excess_gpu - before.excess_gpu == PARTS * (after.measured - before.measured)
+            assert after.borrowed
 
     asyncio.run(scenario())
-    assert charges(gateway, "greedy")[-1] == (Kind.BORROWED, 1, 4)
 
 
-def test_requested_resources_are_charged_until_the_end(gateway: Gateway, use: Measured) -> None:
+def test_restarted_gateway_continues_to_count(gateway: Gateway, use: Measured) -> None:
+    async def scenario() -> tuple[UsageRow, UsageRow]:
+        async with gateway.at_work():
+            await greedy(gateway, use)
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
+        killed = row_of(gateway, "greedy")
+        await asyncio.sleep(0.5)
+        async with gateway.at_work():
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
+        return killed, row_of(gateway, "greedy")
+
+    killed, after = asyncio.run(scenario())
+    assert after.measured - killed.measured >= 500
+    assert after.excess_gpu - killed.excess_gpu == PARTS * (after.measured - killed.measured)
+
+
+def test_requested_resources_are_granted_until_the_end(gateway: Gateway, use: Measured) -> None:
     """Also while its processes hold less, as before it has started its workers."""
 
     async def scenario() -> None:
@@ -146,10 +172,12 @@ def test_requested_resources_are_charged_until_the_end(gateway: Gateway, use: Me
             use.held = {"modest": {NODE.name: {"CPU": 1.0}}}
             await add(gateway, "other", 0)
             use.held["other"] = {NODE.name: {"CPU": 1.0}}
-            await until_charged(gateway, "other", Kind.SHARE, 0, 1)
+            await until_held(gateway, "other", 0, 1, borrowed=False)
+            await until_held(gateway, "modest", 0, 3, borrowed=False)
 
     asyncio.run(scenario())
-    assert charges(gateway, "modest") == [(Kind.SHARE, 0, 3)]
+    row = row_of(gateway, "modest")
+    assert (row.excess_gpu, row.excess_cpu, row.most_gpus, row.most_cpus) == (0, 0, 0, 3 * PARTS)
 
 
 def test_borrowed_becomes_share_when_older_jobs_end(gateway: Gateway, use: Measured) -> None:
@@ -162,26 +190,25 @@ def test_borrowed_becomes_share_when_older_jobs_end(gateway: Gateway, use: Measu
             await add(gateway, "young", 2, "audio", "otto")
             await settled(gateway, {"old", "young"})
             gateway.head.node = replace(NODE, free={"CPU": 0.0})
-            await until_charged(gateway, "young", Kind.BORROWED, 0, 2)
+            await until_held(gateway, "young", 0, 2, borrowed=True)
             (first,) = (await gateway.store.get("old")).attempts
             gateway.head.jobs[first.ray_submission_id] = ray("SUCCEEDED")
             gateway.head.node = replace(NODE, free={"CPU": 2.0})
-            await until_charged(gateway, "young", Kind.SHARE, 0, 2)
+            await until_held(gateway, "young", 0, 2, borrowed=False)
 
     asyncio.run(scenario())
 
 
-def test_job_beyond_its_limit_is_in_overtime(gateway: Gateway, use: Measured) -> None:
-    async def scenario() -> list[UsageRow]:
+def test_job_beyond_its_limit_borrows_nothing(gateway: Gateway, use: Measured) -> None:
+    async def scenario() -> None:
         async with gateway.at_work():
-            await gateway.submit(metadata={"time_limit": "1s"})
-            await until_charged(gateway, "mine", Kind.OVERTIME, 0, 0)
-            return rows(gateway.store)
+            await greedy(gateway, use)
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
+            with Session(gateway.store.engine) as session, session.begin():
+                session.execute(update(JobRow).values(limit_s=0.1))
+            await until_held(gateway, "greedy", 1, 4, borrowed=False)
 
-    first, second = asyncio.run(scenario())
-    assert first.ended is not None
-    assert first.ended - first.began >= 1000
-    assert second.ended is None
+    asyncio.run(scenario())
 
 
 def test_waiting_team_makes_running_job_a_borrower(gateway: Gateway, use: Measured) -> None:
@@ -191,9 +218,9 @@ def test_waiting_team_makes_running_job_a_borrower(gateway: Gateway, use: Measur
             await add(gateway, "alone", 4, "audio", "otto")
             await settled(gateway, {"alone"})
             gateway.head.node = replace(NODE, free={"CPU": 0.0})
-            await until_charged(gateway, "alone", Kind.SHARE, 0, 4)
+            await until_held(gateway, "alone", 0, 4, borrowed=False)
             await add(gateway, "shared", 4)
-            await until_charged(gateway, "alone", Kind.BORROWED, 0, 4)
+            await until_held(gateway, "alone", 0, 4, borrowed=True)
 
     asyncio.run(scenario())
 
@@ -202,27 +229,10 @@ def test_terms_change_while_a_node_is_silent(gateway: Gateway, use: Measured) ->
     async def scenario() -> None:
         async with gateway.at_work():
             await greedy(gateway, use)
-            await until_charged(gateway, "greedy", Kind.BORROWED, 1, 4)
+            await until_held(gateway, "greedy", 1, 4, borrowed=True)
             use.complete, use.held = False, {}
             await People(gateway.store.engine).set_team("audio", {"share_gpus": 1.0, "share_cpus": 4.0}, PLATFORM)
             await People(gateway.store.engine).set_team("vision", {"share_gpus": 0.0, "share_cpus": 0.0}, PLATFORM)
-            await until_charged(gateway, "greedy", Kind.SHARE, 1, 4)
+            await until_held(gateway, "greedy", 1, 4, borrowed=False)
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("kind", "amounts", "seconds", "due"),
-    [
-        (Kind.SHARE, {"GPU": 1, "CPU": 2}, 1000, False),
-        (Kind.SHARE, {"GPU": 1, "CPU": 3}, 1, False),
-        (Kind.SHARE, {"GPU": 1, "CPU": 3}, 1000, True),
-        (Kind.SHARE, {"GPU": 2, "CPU": 2}, 1, True),
-        (Kind.OVERTIME, {"GPU": 1, "CPU": 2}, 1, True),
-    ],
-)
-def test_ledger_follows_gpus_and_terms_at_once_and_cpus_later(
-    kind: Kind, amounts: dict[str, float], seconds: float, due: bool
-) -> None:
-    before = charging.Charge(Kind.SHARE, {"GPU": 1, "CPU": 2}, time.monotonic() - seconds)
-    assert before.is_due(kind, amounts) == due
