@@ -47,7 +47,7 @@ class Budget(NamedTuple):
 BUDGETS = [
     Budget("lines of Python below platform/src", 48_300, 40_000),
     Budget("lines of mlplatform.compat", 3_200, 1_700),
-    Budget("lines of tests and their data", 71_500, 53_000),
+    Budget("lines of tests and their data", 71_200, 53_000),
     Budget("settings in .env.example", 77, 72),
     Budget("files in secrets/", 43, 34),
     Budget("verbs of make", 41, 39),
