@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
@@ -21,17 +18,6 @@ KILL_AFTER_REPORTS = 6
 
 CURRENT_TEST = "PYTEST_CURRENT_TEST"
 """Variable in which pytest names the test."""
-
-Result = TypeVar("Result")
-
-
-def wait_for(condition: Callable[[], Result | None], what: str, seconds: float = 120) -> Result:
-    """Poll a condition and return its first true value; fail and name it on timeout."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"timed out after {seconds:.0f} s waiting for {what}"
-        time.sleep(0.1)
-    return found
 
 
 def processes(local: LocalPlatform) -> list[psutil.Process]:

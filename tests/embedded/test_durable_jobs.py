@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from embedded import JOBS, command, processes, wait_for
+from embedded import JOBS, command, processes
 from mlflow import MlflowClient
+from waiting import wait_for
 
 from mlplatform.client.jobs import Attempt, Jobs, report_in
 from mlplatform.contract import TAG_JOB, TAG_ROLE

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from embedded import wait_for
+from waiting import wait_for
 
 from mlplatform.client.connection import Connection
 from mlplatform.client.jobs import Jobs

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from embedded import wait_for
+from waiting import wait_for
 
 from mlplatform import contract
 from mlplatform.client.jobs import Jobs

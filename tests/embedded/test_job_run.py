@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from embedded import CURRENT_TEST, wait_for
+from embedded import CURRENT_TEST
+from waiting import wait_for
 
 from mlplatform import contract
 from mlplatform.settings.job import Settings

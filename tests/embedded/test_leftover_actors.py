@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from embedded import wait_for
+from waiting import wait_for
 
 from mlplatform.client.connection import Connection
 from mlplatform.client.jobs import Jobs

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from embedded import JOBS, command, processes, wait_for
+from embedded import JOBS, command, processes
+from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import AccessError, HostError, JobError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import wait_for
+from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.contract import REPORT

@@ -12,8 +12,9 @@ from pathlib import Path
 import mlflow
 import pytest
 import stand_in
-from embedded import JOBS, wait_for
+from embedded import JOBS
 from mlflow.entities import Run
+from waiting import wait_for
 
 from mlplatform.settings.job import Settings
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from embedded import wait_for
 from mlflow.entities import Run
+from waiting import wait_for
 
 from mlplatform.client.jobs import ENDED, Jobs, report_in
 from mlplatform.local.platform import LocalPlatform

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from embedded import wait_for
+from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from embedded import command, processes, wait_for
+from embedded import command, processes
+from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.instance import Home

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import heapq
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from placement import place
+from policies import Policy
 from usage import Meters
 from workload import Job, Workload, running
 
 from mlplatform.scheduling.queue import (
-    Action,
     Ask,
     Claim,
     Hold,
     Notice,
+    Placement,
     Release,
     Rules,
     RunningJob,
@@ -36,20 +34,6 @@ MOST_LOST_S = 1800.0
 
 RESTART_S = 60.0
 """Time that a job needs after a preemption until it trains again: imports, process group, checkpoint."""
-
-
-class Policy(Protocol):
-    """A queue; it may keep nothing between two calls except what it derives from views."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def timed(self) -> bool:
-        """Return whether time alone may change its decisions, without a job that arrives, leaves or ends."""
-        ...
-
-    def decide(self, view: View) -> Sequence[Action]: ...
 
 
 @dataclass
@@ -89,27 +73,6 @@ class Result:
     policy: str
     workload: Workload
     outcomes: list[Outcome]
-    decisions: int = 0
-    longest_decision_s: float = 0.0
-    decisions_s: float = 0.0
-    most_waiting: int = 0
-
-
-@dataclass
-class _Run:
-    """An attempt that is running."""
-
-    view: RunningJob
-    overhead_s: float
-    """Time at its start in which it does not train."""
-
-
-@dataclass(frozen=True)
-class _Reaction:
-    """A job's reaction to a notice: seconds of work that it has not saved, and the time at which it leaves."""
-
-    lost_s: float
-    leaves: float
 
 
 @dataclass
@@ -121,6 +84,23 @@ class _State:
     remaining_s: float
     queued_since: float
     attempts: int = 0
+    overhead_s: float = 0.0
+    """Time at the start of the attempt in which it does not train."""
+
+
+def place(gpus: int, free: Mapping[str, Mapping[str, float]]) -> Placement | None:
+    """Return the amounts that workers of one GPU take from each node as Ray packs them; None if they do not fit.
+
+    They go to the fullest node that holds them all; if there is none, to the emptiest nodes.
+    """
+    by_room = sorted(free, key=lambda name: (free[name]["GPU"], name))
+    whole = next((name for name in by_room if free[name]["GPU"] >= gpus), None)
+    placement: dict[str, dict[str, float]] = {}
+    for name in [whole] if whole else reversed(by_room):
+        if count := min(float(gpus), free[name]["GPU"]):
+            placement[name] = {"CPU": count, "GPU": count}
+            gpus -= int(count)
+    return None if gpus else placement
 
 
 class Simulation:
@@ -137,13 +117,12 @@ class Simulation:
         self._count = 0
         self._free: dict[str, dict[str, float]] = {node.name: dict(node.total) for node in workload.nodes}
         self._waiting: dict[str, WaitingJob] = {}
-        self._running: dict[str, _Run] = {}
+        self._running: dict[str, RunningJob] = {}
         self._claims: dict[str, Claim] = {}
         self._states: dict[str, _State] = {}
         self._jobs = {job.id: job for job in workload.jobs}
         self._sequence = {job.id: index for index, job in enumerate(workload.jobs)}
         self._meters = Meters(workload.teams)
-        self._result = Result(policy.name, workload, [])
 
     def run(self) -> Result:
         """Run until the last job has ended."""
@@ -159,8 +138,8 @@ class Simulation:
                 self._decide()
         assert not self._running, "Jobs run, but no event ends them."
         assert not self._waiting, f"{len(self._waiting)} jobs wait for good, {min(self._waiting)} first."
-        self._result.outcomes = [self._states[job.id].outcome for job in self._workload.jobs]
-        return self._result
+        outcomes = [self._states[job.id].outcome for job in self._workload.jobs]
+        return Result(self._policy.name, self._workload, outcomes)
 
     # --- Events: each returns whether anything changed. It is void if the job has begun or ended an attempt since. ---
 
@@ -174,26 +153,27 @@ class Simulation:
     def _finish(self, job_id: str, attempt: int) -> bool:
         if not self._is_attempt(job_id, attempt):
             return False
-        outcome = self._states[job_id].outcome
-        outcome.lost_s += self._stop(job_id).overhead_s
-        outcome.ended = self._now
+        self._stop(job_id)
+        state = self._states[job_id]
+        state.outcome.lost_s += state.overhead_s
+        state.outcome.ended = self._now
         return True
 
     def _leave(self, job_id: str, attempt: int) -> bool:
         """End a preempted attempt: what it saved counts, and it keeps its place in the queue."""
         if not self._is_attempt(job_id, attempt):
             return False
-        run, state = self._stop(job_id), self._states[job_id]
-        notice = run.view.notice
+        job, state = self._stop(job_id), self._states[job_id]
+        notice = job.notice
         assert notice is not None, "Only a notice ends an attempt early."
         if not notice.claimant:
             state.outcome.reached_limit, state.outcome.ended = True, self._now
             return True
-        ran = self._now - run.view.started
-        trained = max(0.0, ran - run.overhead_s)
-        lost = min(self._reaction(job_id, attempt, notice).lost_s, trained)
+        ran = self._now - job.started
+        trained = max(0.0, ran - state.overhead_s)
+        lost = min(self._reaction(job_id, attempt, notice)[0], trained)
         state.remaining_s -= trained - lost
-        state.outcome.lost_s += min(ran, run.overhead_s) + lost
+        state.outcome.lost_s += min(ran, state.overhead_s) + lost
         state.outcome.preemptions += 1
         state.queued_since = self._now
         self._enqueue(state)
@@ -206,16 +186,7 @@ class Simulation:
     # --- Actions ---
 
     def _decide(self) -> None:
-        view = self._view()
-        begun = time.perf_counter()
-        actions = self._policy.decide(view)
-        took = time.perf_counter() - begun
-        result = self._result
-        result.decisions += 1
-        result.decisions_s += took
-        result.longest_decision_s = max(result.longest_decision_s, took)
-        result.most_waiting = max(result.most_waiting, len(self._waiting))
-        for action in actions:
+        for action in self._policy.decide(self._view()):
             match action:
                 case Start():
                     self._start(action.job)
@@ -229,7 +200,7 @@ class Simulation:
 
     def _start(self, job_id: str) -> None:
         waiting, state = self._waiting.pop(job_id), self._states[job_id]
-        placement = place(waiting.request, self._workload.nodes, self._free)
+        placement = place(state.job.gpus, self._free)
         assert placement, f"{self._policy.name} started {job_id}, which does not fit."
         for node, amounts in placement.items():
             for name, value in amounts.items():
@@ -239,56 +210,54 @@ class Simulation:
         if state.outcome.first_start is None:
             state.outcome.first_start = self._now
         state.outcome.waited_s += self._now - state.queued_since
-        overhead = RESTART_S if state.outcome.preemptions else 0.0
-        job = state.job
-        view = running(waiting, placement, self._now)
-        self._running[job_id] = _Run(view, overhead)
-        self._meters.started(self._now, job)
-        self._at(self._now + overhead + state.remaining_s, self._finish, job_id)
-        if view.ends_by is not None:
-            self._at(view.ends_by, self._look, job_id)
+        state.overhead_s = RESTART_S if state.outcome.preemptions else 0.0
+        self._running[job_id] = job = running(waiting, placement, self._now)
+        self._meters.change(self._now, state.job, 1)
+        self._at(self._now + state.overhead_s + state.remaining_s, self._finish, job_id)
+        if job.ends_by is not None:
+            self._at(job.ends_by, self._look, job_id)
 
     def _ask(self, ask: Ask) -> None:
-        run = self._running[ask.job]
-        assert run.view.notice is None, f"{self._policy.name} asked {ask.job} twice to leave."
+        job = self._running[ask.job]
+        assert job.notice is None, f"{self._policy.name} asked {ask.job} twice to leave."
         notice = Notice(ask.deadline, ask.claimant)
-        run.view = replace(run.view, notice=notice)
-        self._at(self._reaction(ask.job, self._states[ask.job].attempts, notice).leaves, self._leave, ask.job)
+        self._running[ask.job] = replace(job, notice=notice)
+        _, leaves = self._reaction(ask.job, self._states[ask.job].attempts, notice)
+        self._at(leaves, self._leave, ask.job)
 
     # --- State ---
 
-    def _reaction(self, job_id: str, attempt: int, notice: Notice) -> _Reaction:
-        """Draw a job's reaction to a notice, from its name and attempt only: the same in every policy."""
+    def _reaction(self, job_id: str, attempt: int, notice: Notice) -> tuple[float, float]:
+        """Draw the seconds of work that a job has not saved at a notice, and the time at which it leaves.
+
+        They depend on its name and attempt only, so they are the same in every policy.
+        """
         chance = random.Random(f"{self._workload.seed}:{job_id}:{attempt}")  # noqa: S311 (a simulation)
         unsaved, part = chance.random() < UNSAVED, chance.random()
         if unsaved or not notice.claimant:
-            return _Reaction(part * MOST_LOST_S, notice.deadline)
-        return _Reaction(0.0, self._now + (0.1 + 0.9 * part) * max(0.0, notice.deadline - self._now))
+            return part * MOST_LOST_S, notice.deadline
+        return 0.0, self._now + (0.1 + 0.9 * part) * max(0.0, notice.deadline - self._now)
 
     def _enqueue(self, state: _State) -> None:
         job = state.job
         self._at(self._now + self._rules.overdue_s, self._look, job.id)
         self._waiting[job.id] = job.waiting(self._sequence[job.id], state.queued_since)
 
-    def _stop(self, job_id: str) -> _Run:
-        run = self._running.pop(job_id)
-        for node, amounts in run.view.placement.items():
+    def _stop(self, job_id: str) -> RunningJob:
+        job = self._running.pop(job_id)
+        for node, amounts in job.placement.items():
             for name, value in amounts.items():
                 self._free[node][name] += value
-        self._meters.stopped(self._now, self._jobs[job_id])
-        return run
+        self._meters.change(self._now, self._jobs[job_id], -1)
+        return job
 
     def _is_attempt(self, job_id: str, attempt: int) -> bool:
         return job_id in self._running and self._states[job_id].attempts == attempt
 
     def _is_entitled(self, job: Job) -> bool:
-        held = sum(self._jobs[other].gpus for other in self._running if self._jobs[other].team == job.team)
-        promised = sum(
-            self._jobs[other].gpus
-            for other in self._waiting
-            if self._jobs[other].team == job.team and self._states[other].outcome.entitled
-        )
-        return held + promised + job.gpus <= self._workload.teams[job.team].gpus
+        entitled = [other for other in self._waiting if self._states[other].outcome.entitled]
+        ours = [self._jobs[other] for other in (*self._running, *entitled) if self._jobs[other].team == job.team]
+        return sum(other.gpus for other in ours) + job.gpus <= self._workload.teams[job.team].gpus
 
     def _view(self) -> View:
         nodes = tuple(Node(node.name, True, node.total, dict(self._free[node.name])) for node in self._workload.nodes)
@@ -297,7 +266,7 @@ class Simulation:
             nodes=nodes,
             teams=self._workload.teams,
             waiting=tuple(self._waiting.values()),
-            running=tuple(run.view for run in self._running.values()),
+            running=tuple(self._running.values()),
             claims=tuple(self._claims.values()),
             usage=self._meters.at(self._now),
             rules=self._rules,

@@ -24,7 +24,6 @@ class Measures:
 
     workload: str
     policy: str
-    jobs: int
     completion_h: float
     """Mean time from arrival to end."""
 
@@ -41,7 +40,6 @@ class Measures:
     jain: float
     """Jain's index of the teams' mean bounded slowdowns: 1 if all are equal, also if all are equally bad."""
 
-    large_jobs: int
     large_wait_p99_h: float
     """Of all time in the queue of jobs with 8 GPUs or more."""
 
@@ -51,12 +49,6 @@ class Measures:
 
     lost_share: float
     """Those GPU-hours, divided by those of all jobs."""
-
-    decision_ms: float
-    """Mean time that the policy took for a decision."""
-
-    longest_decision_ms: float
-    most_waiting: int
 
 
 def measure(result: Result, alone: Mapping[str, Result]) -> Measures:
@@ -77,21 +69,16 @@ def measure(result: Result, alone: Mapping[str, Result]) -> Measures:
     return Measures(
         workload=result.workload.name,
         policy=result.policy,
-        jobs=len(outcomes),
         completion_h=completion(outcomes) / HOUR,
         entitled_jobs=len(entitled),
         entitled_wait_p99_s=percentile(entitled, 99),
         worst_rho=max(rho.values()),
         rho=rho,
         jain=jain([slowdown(ours) for ours in by_team.values()]),
-        large_jobs=len(large),
         large_wait_p99_h=percentile(large, 99) / HOUR,
         preemptions=sum(outcome.preemptions for outcome in outcomes),
         lost_gpu_h=lost / HOUR,
         lost_share=lost / sum(outcome.job.gpu_seconds for outcome in outcomes),
-        decision_ms=1000 * result.decisions_s / max(1, result.decisions),
-        longest_decision_ms=1000 * result.longest_decision_s,
-        most_waiting=result.most_waiting,
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle, islice
 
-from backfill import Room
-from engine import Policy
-from workload import Job, Workload, running
+from engine import place
+from policies import Policy
+from workload import Workload, running
 
 from mlplatform.scheduling.queue import Rules, RunningJob, Usage, View
 
@@ -21,19 +20,23 @@ _REPETITIONS = 15
 
 def full_view(workload: Workload, waiting: int = WAITING) -> View:
     """Return a view of the workload's cluster, filled with its first jobs, while the next ones wait."""
-    room = Room(workload.nodes)
-    jobs = (job.waiting(index, job.arrived) for index, job in enumerate(_endless(workload)))
+    free = {node.name: dict(node.total) for node in workload.nodes}
+    # The workload's jobs again and again, under new names, one per second.
+    jobs = (replace(job.waiting(n, n), id=f"{job.id}-{n}") for n, job in enumerate(cycle(workload.jobs)))
     held: list[RunningJob] = []
-    while room.gpus:
+    while any(amounts["GPU"] for amounts in free.values()):
         job = next(jobs)
-        if placement := room.take(job.request):
+        workers = job.request.workers
+        if placement := place(workers.count if workers else 0, free):
             held.append(running(job, placement, job.since))
-    nodes = tuple(replace(node, free=room.free[node.name]) for node in workload.nodes)
+            for node, amounts in placement.items():
+                for name, value in amounts.items():
+                    free[node][name] -= value
+    nodes = tuple(replace(node, free=free[node.name]) for node in workload.nodes)
     persons = {job.person: float(index) for index, job in enumerate(workload.jobs)}
     usage = Usage(persons, dict.fromkeys(workload.teams, 0.0))
-    return View(
-        float(waiting + len(held)), nodes, workload.teams, tuple(islice(jobs, waiting)), tuple(held), (), usage, Rules()
-    )
+    queued, now = tuple(islice(jobs, waiting)), float(waiting + len(held))
+    return View(now, nodes, workload.teams, queued, tuple(held), (), usage, Rules())
 
 
 def planning_ms(policy: Policy, view: View) -> dict[str, float]:
@@ -49,9 +52,3 @@ def planning_ms(policy: Policy, view: View) -> dict[str, float]:
             policy.decide(fresh)
             taken.append(time.process_time() - begun)
     return {kind: 1000 * statistics.median(taken) for kind, taken in times.items()}
-
-
-def _endless(workload: Workload) -> Iterator[Job]:
-    """Yield the workload's jobs again and again, under new names, one per second."""
-    for index, job in enumerate(cycle(workload.jobs)):
-        yield replace(job, id=f"{job.id}-{index}", arrived=float(index))

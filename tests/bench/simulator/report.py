@@ -1,4 +1,4 @@
-"""Report of simulations: a table, the targets, JSON and plots."""
+"""Report of simulations: a table, the targets, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
-from engine import Result
 from measures import LARGE_GPUS, Measures
 from rich.table import Table
-from workload import HOUR
 
 OURS = "ours"
 
@@ -42,19 +40,16 @@ def table(rows: Sequence[Measures]) -> Table:
     """Return a table with a row per workload and policy."""
     columns = (
         *("workload", "policy", "completion h", "in-share wait p99 s", "worst rho", "Jain"),
-        *(f"wait p99 h, {LARGE_GPUS}+ GPUs", "preemptions", "lost GPU h", "of all work", "decision ms", "longest ms"),
+        *(f"wait p99 h, {LARGE_GPUS}+ GPUs", "preemptions", "lost GPU h", "of all work"),
     )
     shown = Table(title=f"{len({row.workload for row in rows})} workloads")
     for index, column in enumerate(columns):
         shown.add_column(column, justify="left" if index < 2 else "right")
     for row in rows:
-        figures = (row.worst_rho, row.jain, row.large_wait_p99_h)
-        lost = (f"{row.lost_gpu_h:.1f}", f"{row.lost_share:.2%}")
-        times = (f"{row.decision_ms:.2f}", f"{row.longest_decision_ms:.0f}")
         waits = (f"{row.completion_h:.2f}", f"{row.entitled_wait_p99_s:,.0f}")
-        shown.add_row(
-            row.workload, row.policy, *waits, *map("{:.2f}".format, figures), f"{row.preemptions}", *lost, *times
-        )
+        figures = map("{:.2f}".format, (row.worst_rho, row.jain, row.large_wait_p99_h))
+        lost = (f"{row.preemptions:,}", f"{row.lost_gpu_h:.1f}", f"{row.lost_share:.2%}")
+        shown.add_row(row.workload, row.policy, *waits, *figures, *lost)
     return shown
 
 
@@ -91,69 +86,28 @@ def write_json(rows: Sequence[Measures], planning: Mapping[str, Mapping[str, flo
     path.write_text(json.dumps({"measures": [asdict(row) for row in rows], "planning_ms": dict(planning)}, indent=2))
 
 
-def plot(results: Sequence[Result], rows: Sequence[Measures], folder: Path) -> list[Path]:
-    """Draw the measures of all policies, and the distribution of waits per workload; return the files."""
+def plot(rows: Sequence[Measures], path: Path) -> None:
+    """Draw the measures of each policy, with a point per workload."""
     # Matplotlib is in the environment of `make bench` only, and takes a second to import.
     import matplotlib as mpl
 
     mpl.use("svg")
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "measures.svg"]
-    _plot_measures(rows, paths[0])
-    for workload, group in groupby(results, key=lambda result: result.workload.name):
-        paths.append(folder / f"waits-{workload}.svg")
-        _plot_waits(workload, list(group), paths[-1])
-    return paths
-
-
-def _plot_measures(rows: Sequence[Measures], path: Path) -> None:
     from matplotlib import pyplot
 
     panels = {
         "mean completion, h": [row.completion_h for row in rows],
-        "p99 wait within a share, s (log)": [max(1.0, row.entitled_wait_p99_s) for row in rows],
-        "worst rho (log; above 1: worse off than alone)": [row.worst_rho for row in rows],
+        "p99 wait within a share, s": [max(1.0, row.entitled_wait_p99_s) for row in rows],
+        "worst rho (above 1: worse off than alone)": [row.worst_rho for row in rows],
         "Jain's index of slowdowns": [row.jain for row in rows],
         f"p99 wait of {LARGE_GPUS}+ GPUs, h": [row.large_wait_p99_h for row in rows],
         "lost GPU-hours": [row.lost_gpu_h for row in rows],
     }
-    workloads, policies = list(dict.fromkeys(row.workload for row in rows)), list(dict.fromkeys(r.policy for r in rows))
     figure, axes = pyplot.subplots(2, 3, figsize=(14, 7), layout="constrained")
-    width = 0.8 / len(policies)
     for axis, (title, values) in zip(axes.flat, panels.items(), strict=True):
-        for offset, policy in enumerate(policies):
-            points = [
-                (workloads.index(row.workload) + offset * width, value)
-                for row, value in zip(rows, values, strict=True)
-                if row.policy == policy
-            ]
-            axis.bar(*zip(*points, strict=True), width=width, label=policy)
+        axis.plot([row.policy for row in rows], values, "o", alpha=0.5)
         axis.set_title(title, fontsize=10)
-        axis.set_yscale("log" if "(log" in title else "linear")
-        axis.set_xticks([index + 0.4 - width / 2 for index in range(len(workloads))], workloads)
+        axis.set_yscale("log" if "p99 wait within" in title else "linear")
     axes[0, 2].axhline(1.0, color="black", linewidth=0.8)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(policies))
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
-def _plot_waits(workload: str, results: Sequence[Result], path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained", sharey=True)
-    for result in results:
-        outcomes = result.outcomes
-        groups = (
-            [outcome.first_wait_s for outcome in outcomes if outcome.entitled],
-            [outcome.waited_s for outcome in outcomes],
-            [outcome.waited_s for outcome in outcomes if outcome.job.gpus >= LARGE_GPUS],
-        )
-        for axis, waits in zip(axes, groups, strict=True):
-            axis.ecdf([max(1.0, wait) / HOUR for wait in waits] or [0.0], label=result.policy)
-    titles = ("within the share, until the first start", "all jobs", f"jobs of {LARGE_GPUS}+ GPUs")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set(title=title, xlabel="hours in the queue (log)", xscale="log")
-    axes[0].set_ylabel(f"part of the jobs of {workload}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(results))
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""Decayed use of persons and teams in a simulation."""
+"""Decayed use of persons, and of teams beyond their shares, while jobs start and stop."""
 
 from __future__ import annotations
 
@@ -9,34 +9,6 @@ from workload import Job
 
 from mlplatform.scheduling.decay import Decayed, rate
 from mlplatform.scheduling.queue import Team, Usage
-
-
-class Meters:
-    """Decayed use of persons, and of teams beyond their shares, while jobs start and stop."""
-
-    def __init__(self, teams: Mapping[str, Team]) -> None:
-        self._teams = teams
-        self._persons: dict[str, _Meter] = {}
-        self._held: dict[str, float] = defaultdict(float)
-        self._borrowed: dict[str, _Meter] = {team: _Meter() for team in teams}
-
-    def started(self, now: float, job: Job) -> None:
-        self._change(now, job, 1)
-
-    def stopped(self, now: float, job: Job) -> None:
-        self._change(now, job, -1)
-
-    def at(self, now: float) -> Usage:
-        """Return the decayed use at a time that is not before the last change; it is valid until the next one."""
-        return Usage(persons=_AtTime(self._persons, now), borrowed=_AtTime(self._borrowed, now))
-
-    def _change(self, now: float, job: Job, sign: int) -> None:
-        # Each worker asks for one CPU beside its GPU.
-        person = self._persons.setdefault(job.person, _Meter())
-        person.set_held(now, person.held + sign * rate(job.gpus, job.gpus))
-        self._held[job.team] += sign * job.gpus
-        beyond = max(0.0, self._held[job.team] - self._teams[job.team].gpus)
-        self._borrowed[job.team].set_held(now, rate(beyond, beyond))
 
 
 class _Meter:
@@ -67,3 +39,25 @@ class _AtTime(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._meters)
+
+
+class Meters:
+    """Meters of all persons and teams."""
+
+    def __init__(self, teams: Mapping[str, Team]) -> None:
+        self._teams = teams
+        self._persons: dict[str, _Meter] = defaultdict(_Meter)
+        self._held: dict[str, float] = dict.fromkeys(teams, 0.0)
+        self._borrowed = {team: _Meter() for team in teams}
+
+    def change(self, now: float, job: Job, sign: int) -> None:
+        """Count a job that starts (1) or stops (-1); each of its workers has one CPU beside its GPU."""
+        person = self._persons[job.person]
+        person.set_held(now, person.held + sign * rate(job.gpus, job.gpus))
+        self._held[job.team] += sign * job.gpus
+        beyond = max(0.0, self._held[job.team] - self._teams[job.team].gpus)
+        self._borrowed[job.team].set_held(now, rate(beyond, beyond))
+
+    def at(self, now: float) -> Usage:
+        """Return the decayed use at a time that is not before the last change; it is valid until the next one."""
+        return Usage(persons=_AtTime(self._persons, now), borrowed=_AtTime(self._borrowed, now))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from embedded import wait_for
 from guarded_mlflow import PASSWORD, TOKENS, Server
+from waiting import wait_for
 
 from mlplatform.local.processes import free_ports
 from mlplatform.settings.job import settings

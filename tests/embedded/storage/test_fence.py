@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from mlplatform import contract
 from mlplatform.errors import FencedError
@@ -17,13 +18,6 @@ from mlplatform.training.history import HistorySink, history
 from mlplatform.tuning.trial_runs import TrialRuns
 
 Become = Callable[[int], None]
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -48,13 +42,13 @@ def test_resumed_stale_attempt_overwrites_no_reports(
     reports: Outbox = Outbox(HistorySink(f"{folder}/0"))
     first = {"step": 0, "training_iteration": 1, "loss": 1.0}
     reports.put([first])
-    until(lambda: not reports.pending())
+    wait_for(lambda: not reports.pending(), "the delivery of the report")
     replace()
     for step in (1, 2):
         reports.put([{"step": step, "loss": 0.5}])
     late: Outbox = Outbox(HistorySink(f"{folder}/0"))
     late.put([{"step": 3}])
-    until(lambda: caplog.text.count("gets nothing more from here: Attempt 1 of job steps") == 2)
+    wait_for(lambda: caplog.text.count("gets nothing more from here: Attempt 1 of job steps") == 2, "both warnings")
     reports.put([{"step": 4}])
     for outbox in (reports, late):
         outbox.close()

@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 
 import engine
 import pytest
-from engine import RESTART_S, Outcome, Policy, simulate
-from policy_fifo_easy import FifoEasy
-from policy_first_fit import FirstFit
-from policy_kueue import KueueLike
-from policy_slurm import SlurmLike
-from workload import SAMPLES, Job, Workload, alone, first_days, generated, make_nodes, make_teams, philly, whole_shares
+from engine import RESTART_S, Outcome, place, simulate
+from policies import FifoEasy, FirstFit, KueueLike, Policy, SlurmLike
+from workload import SAMPLES, Job, Workload, alone, generated, make_nodes, make_teams, philly, whole_shares
 
 from mlplatform.scheduling.queue import Action, Ask, Start, View
 
@@ -131,10 +128,11 @@ def test_job_larger_than_share_takes_whole_share_when_alone() -> None:
     assert [node.total["GPU"] for node in lonely.nodes] == [2]
 
 
-def test_first_days_keep_shares_and_earlier_jobs() -> None:
-    made = workload(job("1", 0, 100, 1), job("2", 86_400, 100, 1))
-    assert [job.id for job in first_days(made, 1).jobs] == ["1"]
-    assert first_days(made, 1).teams == made.teams
+def test_group_is_packed_on_fullest_node_that_holds_it() -> None:
+    free = {"a": {"GPU": 8.0}, "b": {"GPU": 2.0}, "c": {"GPU": 4.0}}
+    assert place(2, free) == {"b": {"CPU": 2, "GPU": 2}}
+    assert place(10, free) == {"a": {"CPU": 8, "GPU": 8}, "c": {"CPU": 2, "GPU": 2}}
+    assert place(15, free) is None
 
 
 def test_whole_shares_add_up_and_leave_nobody_out() -> None:

@@ -4,13 +4,10 @@ import pytest
 from engine import Result, simulate
 from measures import percentile
 from planning_time import full_view
-from policy_ours import Ours
-from workload import generated
+from policies import Ours
+from workload import SEEDS, generated
 
 from mlplatform.scheduling.queue import Rules, Start
-
-LONG = pytest.mark.nightly
-SEEDS = [1, *(pytest.param(seed, marks=LONG) for seed in range(2, 8))]
 
 
 def simulated(seed: int, rules: Rules) -> Result:

@@ -13,7 +13,7 @@ from mlplatform.scheduling.queue import Rules
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_planner_reaches_its_targets_on_sample(sample: int) -> None:
     rules = Rules()
-    _, rows = compare(philly(sample), [policy() for policy in POLICIES.values()], rules)
+    rows = compare(philly(sample), [policy() for policy in POLICIES.values()], rules)
     (judged,) = targets(rows, {}, rules.grace_s).values()
     print(f"\nsample {sample}", *map(str, judged), sep="\n  ")
     assert len(judged) == 3

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from mlplatform.services.backup import marks
 from mlplatform.services.backup.timer import Timer, due
@@ -86,10 +87,7 @@ backup = f"trap 'touch {{folder}}/ended; kill $!; exit 1' TERM; touch {{folder}}
 Timer(3600, ["sh", "-c", backup], folder, folder / "heartbeat").run()
 """
     with subprocess.Popen([sys.executable, "-c", program]) as process:
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "begun").exists():
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.05)
+        wait_for((tmp_path / "begun").exists, "the start of the backup")
         process.terminate()
         assert process.wait(30) == 143
     assert (tmp_path / "ended").exists()
@@ -105,9 +103,7 @@ def test_second_backup_waits_for_end_of_first(tmp_path: Path, capsys: pytest.Cap
     with marks.one_at_a_time(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
-        deadline = time.monotonic() + 10
-        while "Another backup or restore runs" not in capsys.readouterr().err:
-            assert time.monotonic() < deadline
+        wait_for(lambda: "Another backup or restore runs" in capsys.readouterr().err, "the note")
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

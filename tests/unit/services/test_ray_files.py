@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from mlplatform.services import ray_files
 from mlplatform.services.ray_files import LOGS, SESSIONS, Found, leftovers
@@ -116,10 +117,7 @@ def test_hourly_pass_deletes_what_was_discarded(tmp_path: Path) -> None:
     command = [sys.executable, "-m", ray_files.__name__, str(tmp_path), "hourly"]
     with subprocess.Popen(command) as process:
         try:
-            deadline = time.monotonic() + 30
-            while any(tmp_path.iterdir()) and time.monotonic() < deadline:
-                assert process.poll() is None
-                time.sleep(0.02)
-            assert not any(tmp_path.iterdir())
+            wait_for(lambda: process.poll() is not None or not any(tmp_path.iterdir()), "the deletion")
+            assert process.poll() is None
         finally:
             process.kill()

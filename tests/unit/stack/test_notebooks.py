@@ -180,19 +180,6 @@ def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
     assert "personal-notebooks" in services.profiles_of(stack.settings, "tracking")
 
 
-def test_running_stack_gets_notebook_without_restart_of_others(stack: Stack) -> None:
-    network, others = "mlplatform_notebook-alice", ["mlplatform_cluster", "mlplatform_edge"]
-    of_services = {name: [*others, *([network] if name == "minio" else [])] for name in ("gateway", "mlflow", "minio")}
-    stack.reports(running=("gateway", "mlflow", "minio"), notebook_alice=[network], **of_services)
-    assert notebooks.add(stack.root, "alice").started
-    up, *connected = stack.calls
-    assert up.startswith("up --detach --no-build --no-deps --wait")
-    assert up.endswith("--force-recreate notebook-alice")
-    assert connected == [
-        f"network connect --alias {service} {network} {service}" for service in ("gateway", "mlflow")
-    ], "a connected one was connected again"
-
-
 def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
     with (stack.root / ".env").open("a") as file:
         file.write("COMPOSE_PROFILES=tracking,ray,proxy\nBIND_ADDRESS=127.0.0.2\n")
@@ -262,15 +249,6 @@ def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) 
     assert not (stack.root / notebook_file.FILE).exists()
     assert stack.settings.notebook_layout == "shared"
     assert "notebook" in services.profiles_of(stack.settings)
-
-
-def test_shared_notebook_ends_only_where_people_have_their_own(stack: Stack) -> None:
-    notebooks.before_start(stack.root)
-    notebooks.connect(stack.root)
-    assert stack.calls == []
-    notebooks.add(stack.root, "alice")
-    notebooks.before_start(stack.root)
-    assert stack.calls == ["rm --stop --force notebook"]
 
 
 def test_set_up_writes_generated_file_again_for_other_version(stack: Stack) -> None:

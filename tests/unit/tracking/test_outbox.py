@@ -1,8 +1,8 @@
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
+from waiting import wait_for
 
 from mlplatform.tracking import outbox
 from mlplatform.tracking.outbox import Outbox
@@ -69,9 +69,7 @@ def test_delivered_items_do_not_count_as_lost(caplog: pytest.LogCaptureFixture) 
     shelf = Shelf()
     box = Outbox(shelf)
     box.put([1, 2])
-    deadline = time.monotonic() + 5
-    while box.pending() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: not box.pending(), "the delivery")
     shelf.absences = 10**9
     box.put([3])
     box.close(timeout_s=0.2)

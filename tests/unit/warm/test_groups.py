@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from warm import Warm, is_running, running_template, until
+from waiting import wait_for
+from warm import Warm, is_running, running_template
 
 PROGRAM = r"""
 import os, signal, subprocess, sys, time
@@ -124,7 +125,7 @@ def test_killed_group_takes_subprocess_along(start: Start) -> None:
     process = start(PROGRAM, "program")
     found = lines(process, 2)
     os.killpg(process.pid, signal.SIGKILL)
-    until(lambda: not any(is_running(pid) for pid in found.values()), "program and subprocess to end")
+    wait_for(lambda: not any(is_running(pid) for pid in found.values()), "program and subprocess to end")
 
 
 def test_killed_group_takes_along_what_ended_program_left(start: Start) -> None:
@@ -134,7 +135,7 @@ def test_killed_group_takes_along_what_ended_program_left(start: Start) -> None:
     assert process.wait(timeout=20) == 0
     assert is_running(left)
     os.killpg(process.pid, signal.SIGKILL)
-    until(lambda: not is_running(left), "the subprocess to end")
+    wait_for(lambda: not is_running(left), "the subprocess to end")
 
 
 def test_name_cut_within_character_does_not_repeat_program(start: Start) -> None:
@@ -161,4 +162,4 @@ def test_group_is_empty_after_last_subprocess(start: Start) -> None:
             return True
         return False
 
-    until(is_empty, "the group to be empty")
+    wait_for(is_empty, "the group to be empty")

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from warm import Warm, start_template, until
+from waiting import wait_for
+from warm import Warm, start_template
 
 from mlplatform.warm.exits import exit_status
 
@@ -85,7 +86,7 @@ class Run:
 
     def finish(self, family: Family) -> None:
         """Wait for its end."""
-        until(lambda: family.reap() or self.process.poll() is not None, "the end of a program", 60)
+        wait_for(lambda: family.reap() or self.process.poll() is not None, "the end of a program", 60)
         head, _line_end, self.output = self.process.communicate(timeout=60)[0].partition("\n")
         self.pid = int(head or 0)
 
@@ -212,9 +213,11 @@ def test_kills_lose_no_other_program(seed: int, ends: int, family: Family, tmp_p
     played.judge()
     if not played.killed.keys() & played.templates.values():
         drivers = psutil.Process(played.templates["driver"])
-        until(lambda: drivers.num_fds() == files, "the template to close the files of ended programs")
+        wait_for(lambda: drivers.num_fds() == files, "the template to close the files of ended programs")
     warm.process.kill()
     warm.process.wait()
-    until(lambda: not family.remaining(), "all processes to end", REMAINING_SECONDS)
+    wait_for(lambda: not family.remaining(), "all processes to end", REMAINING_SECONDS)
     # The kernel removes the sockets of a killed process some time after the process.
-    until(lambda: str(warm.folder) not in Path("/proc/net/unix").read_text(), "all sockets to end", REMAINING_SECONDS)
+    wait_for(
+        lambda: str(warm.folder) not in Path("/proc/net/unix").read_text(), "all sockets to end", REMAINING_SECONDS
+    )

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from warm import ROOT, Warm, is_running, start_template, until
+from waiting import wait_for
+from warm import ROOT, Warm, is_running, start_template
 
 from mlplatform.warm import client
 
@@ -50,7 +51,7 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     yield running
     running.process.kill()
     running.process.wait()
-    until(lambda: not any(is_running(pid) for pid in processes), "the templates to end with their keeper")
+    wait_for(lambda: not any(is_running(pid) for pid in processes), "the templates to end with their keeper")
 
 
 def start(warm: Warm, code: str, **variables: str) -> subprocess.Popen[str]:
@@ -91,16 +92,16 @@ def test_killed_client_takes_program_and_its_children_along(warm: Warm) -> None:
     found = pids(process)
     process.kill()
     process.wait()
-    until(lambda: not any(is_running(pid) for pid in found), "the program to end")
+    wait_for(lambda: not any(is_running(pid) for pid in found), "the program to end")
 
 
 def test_killed_client_ends_program_that_replaced_itself(warm: Warm) -> None:
     process = start(warm, "import os; print(os.getpid(), flush=True); os.execvp('sleep', ['sleep', '60'])")
     (pid,) = pids(process)
-    until(lambda: psutil.Process(pid).name() == "sleep", "the program to replace itself")
+    wait_for(lambda: psutil.Process(pid).name() == "sleep", "the program to replace itself")
     process.kill()
     process.wait()
-    until(lambda: not is_running(pid), "the program to end")
+    wait_for(lambda: not is_running(pid), "the program to end")
 
 
 def test_killed_program_ends_client_by_same_signal(warm: Warm) -> None:
@@ -119,7 +120,7 @@ def test_program_outlives_killed_template(name: str, warm: Warm) -> None:
     (pid,) = pids(process)
     killed = warm.pids()[name]
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not is_running(killed), "the template to end")
+    wait_for(lambda: not is_running(killed), "the template to end")
     assert is_running(pid)
     process.terminate()
     output, _errors = process.communicate(timeout=20)
@@ -187,11 +188,11 @@ def test_nothing_is_left_of_ended_program(warm: Warm) -> None:
     files = psutil.Process(warm.pids()["driver"]).num_fds()
     for _run in range(3):
         assert start(warm, "print()").wait(timeout=20) == 0
-    until(
+    wait_for(
         lambda: {process.pid for process in psutil.Process(warm.process.pid).children(recursive=True)} == before,
         "the programs to be reaped",
     )
-    until(lambda: psutil.Process(warm.pids()["driver"]).num_fds() == files, "their files to be closed")
+    wait_for(lambda: psutil.Process(warm.pids()["driver"]).num_fds() == files, "their files to be closed")
 
 
 def start_worker(warm: Warm, job: str, title: str) -> subprocess.Popen[str]:
@@ -223,35 +224,35 @@ def test_template_of_job_ends_with_its_last_process(warm: Warm) -> None:
     workers = [start_worker(warm, "01000000", "python") for _worker in range(3)]
     assert [worker.communicate(timeout=60)[0] for worker in workers] == ["01000000\n"] * 3
     assert warm.reasons() == [None] * 3
-    until(lambda: not template_of(warm, "01000000").exists(), "the job's template to end", 30)
+    wait_for(lambda: not template_of(warm, "01000000").exists(), "the job's template to end", 30)
     # None of its processes has worked for Ray.
     assert not list(warm.folder.glob("job-*"))
 
 
 def test_template_of_next_job_is_prepared(warm: Warm) -> None:
     assert start_worker(warm, "ff000000", "ray::task").communicate(timeout=60)[0] == "ff000000\n"
-    until(template_of(warm, "00010000").exists, "the next job's template", 30)
-    until(lambda: not template_of(warm, "ff000000").exists(), "the first job's template to end", 30)
+    wait_for(template_of(warm, "00010000").exists, "the next job's template", 30)
+    wait_for(lambda: not template_of(warm, "ff000000").exists(), "the first job's template to end", 30)
     assert start_worker(warm, "00010000", "ray::task").communicate(timeout=60)[0] == "00010000\n"
     # It is one of a kind: the one before is used up, and the next one takes its place.
-    until(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "01010000")], "one template", 30)
+    wait_for(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "01010000")], "one template", 30)
     assert warm.reasons() == [None, None]
 
 
 def test_prepared_template_ends_when_another_takes_its_place(warm: Warm) -> None:
     for job, prepared in (("01000000", "02000000"), ("07000000", "08000000")):
         assert start_worker(warm, job, "ray::task").communicate(timeout=60)[0] == f"{job}\n"
-        until(template_of(warm, prepared).exists, "the next job's template", 30)
-    until(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "08000000")], "one template", 30)
+        wait_for(template_of(warm, prepared).exists, "the next job's template", 30)
+    wait_for(lambda: list(warm.folder.glob("job-*.sock")) == [template_of(warm, "08000000")], "one template", 30)
 
 
 @pytest.mark.parametrize("title", ["ray::JobSupervisor", "ray::_job_supervisor"])
 def test_template_of_supervisors_stays(title: str, warm: Warm) -> None:
     assert start_worker(warm, "01000000", title).communicate(timeout=60)[0] == "01000000\n"
-    until((warm.folder / "job-server").exists, "the template to stay", 30)
+    wait_for((warm.folder / "job-server").exists, "the template to stay", 30)
     assert start_worker(warm, "07000000", "python").communicate(timeout=60)[0] == "07000000\n"
     # By then the other one would have ended too.
-    until(lambda: not template_of(warm, "07000000").exists(), "another job's template to end", 30)
+    wait_for(lambda: not template_of(warm, "07000000").exists(), "another job's template to end", 30)
     assert template_of(warm, "01000000").exists()
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from warm import ROOT, Warm, start_template, until
+from waiting import wait_for
+from warm import ROOT, Warm, start_template
 
 from mlplatform.warm import client
 
@@ -114,7 +115,7 @@ def test_changed_package_is_never_served_stale(
         assert own.run(code) == after
         return own.warm.reasons()[-1] is None
 
-    until(starts_warm, "the template to be renewed")
+    wait_for(starts_warm, "the template to be renewed")
 
 
 def test_module_that_changes_while_template_loads_is_not_stale(own: Environment, tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_stopped_template_delays_program_by_two_seconds(names: list[str], own: E
 def test_stopped_base_template_delays_program_by_two_seconds(own: Environment) -> None:
     found = own.warm.pids()
     os.kill(found["driver"], signal.SIGKILL)
-    until(lambda: not connects(own.warm.folder / "driver.sock"), "the drivers' template to end")
+    wait_for(lambda: not connects(own.warm.folder / "driver.sock"), "the drivers' template to end")
     os.kill(found["base"], signal.SIGSTOP)
     try:
         began = time.monotonic()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +88,6 @@ def running_template(folder: Path, environment: Mapping[str, str] | None = None)
     finally:
         warm.process.kill()
         warm.process.wait()
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -13,8 +13,7 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,6 +167,8 @@ class Head:
 @contextmanager
 def served(app: ASGIApp, **options: Any) -> Iterator[str]:
     """Serve an ASGI application on a local port; the options are uvicorn's."""
+    from waiting import wait_for  # not in the process of `Head`, whose path lacks it
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(
             uvicorn.Config(app, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1, **options)
@@ -183,13 +184,6 @@ def served(app: ASGIApp, **options: Any) -> Iterator[str]:
 def gateway_to(head: str) -> ASGIApp:
     proxy = ReverseProxy(head, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
     return TokenAuth(Starlette(routes=[Mount("/", proxy)]), TokenCheck(lambda: TOKEN))
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out after {BOUND_S} s waiting for {what}"
-        time.sleep(0.02)
 
 
 def raw(address: str, request: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served, wait_for
+from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
 from stored import database_in
+from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import CapacityError, JobError, UnreachableError

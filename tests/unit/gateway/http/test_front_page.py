@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from peopled import as_person, populate, submit
-from ray_head import BOUND_S, NO_TLS, TOKEN, wait_for
+from ray_head import BOUND_S, NO_TLS, TOKEN
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 from started_gateway import StartedGateway
+from waiting import wait_for
 
 from mlplatform.gateway.http.auth import COOKIE, FRONT_PAGE, LOGIN_PAGE, LOGOUT
 from mlplatform.gateway.http.front_page import view as front_page_view

@@ -9,7 +9,6 @@ import io
 import lzma
 import os
 import socket
-import ssl
 import stat
 import threading
 import time
@@ -22,8 +21,9 @@ from pathlib import Path
 import anyio.to_thread
 import httpx
 import pytest
-import uvicorn
+from ray_head import BOUND_S, NO_TLS, served
 from starlette.applications import Starlette
+from waiting import wait_for
 
 from mlplatform.errors import SettingsError, UnreachableError
 from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageExistsError
@@ -35,30 +35,7 @@ from mlplatform.storage import s3
 NAME = "_ray_pkg_0123456789abcdef.zip"
 PATH = f"/api/packages/gcs/{NAME}"
 LIMIT = 3 << 20
-BOUND_S = 30
 SILENT_S = 0.5
-NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Unused, and faster to create than httpx's default for each client."""
-
-
-@contextmanager
-def served(packages: Packages) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = Starlette(routes=routes(packages, SILENT_S))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        wait_for(lambda: server.started, "the server")
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(BOUND_S)
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out after {BOUND_S} s waiting for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -79,7 +56,7 @@ def packages(root: Path, spool: Path) -> Packages:
 
 @pytest.fixture
 def address(packages: Packages) -> Iterator[str]:
-    with served(packages) as address:
+    with served(Starlette(routes=routes(packages, SILENT_S))) as address:
         yield address
 
 
@@ -405,7 +382,7 @@ def test_unavailable_package_store_is_named(monkeypatch: pytest.MonkeyPatch, clo
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's delays between attempts add up to 8 s
     away = Packages("s3://jobs", LIMIT)
-    with served(away) as address:
+    with served(Starlette(routes=routes(away, SILENT_S))) as address:
         answer = httpx.get(address + PATH, timeout=BOUND_S)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert f"http://127.0.0.1:{closed_port} does not answer" in answer.text

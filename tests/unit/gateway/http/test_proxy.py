@@ -21,8 +21,8 @@ from ray_head import (
     raw,
     served,
     talking,
-    wait_for,
 )
+from waiting import wait_for
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 BIG = 50

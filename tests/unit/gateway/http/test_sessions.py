@@ -10,12 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, Head, served, wait_for
+from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, Head, served
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from stored import database_in
+from waiting import wait_for
 
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
