@@ -76,7 +76,7 @@ def _jobs() -> None:
         sa.Column("max_restarts_on_failure", sa.Integer, nullable=False),
         sa.Column("limit_s", sa.Double),
         sa.Column("job_class", sa.String, nullable=False),
-        sa.Column("array_id", sa.String),
+        sa.Column("group_name", sa.String),
         sa.Column("at_most", sa.Integer),
         sa.Column("state", sa.String, nullable=False),
         sa.Column("message", sa.String, nullable=False),
@@ -96,7 +96,6 @@ def _jobs() -> None:
         sa.PrimaryKeyConstraint("sequence"),
         sa.UniqueConstraint("id"),
     )
-    op.create_index("jobs_of_arrays", "jobs", ["array_id"], postgresql_where=sa.text("array_id IS NOT NULL"))
     op.create_index("open_jobs", "jobs", ["sequence"], postgresql_where=sa.text("ended IS NULL"))
     op.create_table(
         "messages",
@@ -118,15 +117,6 @@ def _jobs() -> None:
         sa.Column("labels", _JSON, nullable=False),
         sa.Column("seen", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("name"),
-    )
-    op.create_table(
-        "start_logs",
-        sa.Column("sequence", _SEQUENCE, sa.Identity(), nullable=False),
-        sa.Column("node", sa.String, nullable=False),
-        sa.Column("file", sa.String, nullable=False),
-        sa.Column("bytes_read", sa.BigInteger, nullable=False),
-        sa.PrimaryKeyConstraint("sequence"),
-        sa.UniqueConstraint("node", "file", name="one_row_per_start_log"),
     )
 
 
@@ -161,16 +151,6 @@ def _attempts() -> None:
         sa.UniqueConstraint("ray_submission_id"),
     )
     op.create_index("ix_attempts_ray_job_id", "attempts", ["ray_job_id"])
-    op.create_table(
-        "starts",
-        sa.Column("job_id", sa.String, nullable=False),
-        sa.Column("attempt", sa.Integer, nullable=False),
-        sa.Column("role", sa.String, nullable=False),
-        sa.Column("reason", sa.String, nullable=False),
-        sa.Column("count", sa.Integer, nullable=False),
-        sa.ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id", "attempt", "role", "reason"),
-    )
 
 
 def _people() -> None:
@@ -262,19 +242,25 @@ def _records() -> None:
         "usage",
         sa.Column("job", sa.BigInteger, nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
-        sa.Column("n", sa.Integer, nullable=False),
         sa.Column("job_id", sa.String, nullable=False),
         sa.Column("user", sa.String, nullable=False),
         sa.Column("person", sa.String),
         sa.Column("team", sa.String),
-        sa.Column("kind", sa.String, nullable=False),
         sa.Column("gpus", sa.BigInteger, nullable=False),
         sa.Column("cpus", sa.BigInteger, nullable=False),
         sa.Column("began", sa.BigInteger, nullable=False),
         sa.Column("ended", sa.BigInteger),
         sa.Column("recorded", sa.BigInteger),
         sa.Column("outcome", sa.String),
+        sa.Column("measured", sa.BigInteger, nullable=False),
+        sa.Column("excess_gpu", sa.BigInteger, nullable=False),
+        sa.Column("excess_cpu", sa.BigInteger, nullable=False),
+        sa.Column("most_gpus", sa.BigInteger, nullable=False),
+        sa.Column("most_cpus", sa.BigInteger, nullable=False),
+        sa.Column("borrowed", sa.Boolean, nullable=False),
+        sa.Column("borrowed_gpu", sa.BigInteger, nullable=False),
+        sa.Column("borrowed_use", sa.Float, nullable=False),
         sa.Column("used_gpu_s", sa.Float),
-        sa.PrimaryKeyConstraint("job", "attempt", "n"),
+        sa.PrimaryKeyConstraint("job", "attempt"),
     )
     op.create_index("ended_usage", "usage", ["ended"])
