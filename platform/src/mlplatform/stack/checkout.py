@@ -77,11 +77,6 @@ def version(root: Path, name: str) -> str:
     return str(tomllib.loads(text)["project"]["version"]) if text else ""
 
 
-def has(root: Path, name: str, path: str) -> bool:
-    """Return whether a commit has a file."""
-    return bool(_answer(root, "ls-tree", "--name-only", name, "--", path))
-
-
 def obstacles(root: Path, one: str, other: str) -> list[str]:
     """Return the files with changes of the operator's that git would have to overwrite between two commits."""
     changed = _answer(root, "diff", "--name-only", "HEAD").splitlines()
