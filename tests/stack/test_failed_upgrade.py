@@ -44,9 +44,6 @@ rm {mark}
 
 CHANGED = "compose/gateway.yaml"
 
-FORMER = "mlplatform-former:test-*"
-"""Names that keep the former images meanwhile."""
-
 KILLS = 10
 
 SURELY = 40
@@ -145,7 +142,8 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
         assert head == versions.old
         assert containers(stack) == before
     assert not (stack.root / ".stack" / "upgrade").exists()
-    assert not run("docker", "image", "ls", "--quiet", "--filter", f"reference={FORMER}").stdout
+    kept_images = f"reference=mlplatform-former:{stack.settings.prefix}*"
+    assert run("docker", "image", "ls", "--quiet", "--filter", kept_images).stdout == ""
     # The open job was not touched, or continues as its next attempt if the services were stopped.
     attempts = 1 if step == "build" else 2
 
