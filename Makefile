@@ -106,10 +106,10 @@ restore: build  ## Replace the stack's data by a backup (FROM=folder or s3:...; 
 prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
 	@$(CLI) stack prune $(if $(APPLY),--apply)
 
-upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version, or return to the former (TO=tag or commit checks that out first)
+upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again (TO=tag or commit checks that out first)
 	@$(CLI) stack upgrade --to "$(TO)"
 
-rotate: .venv/cli  ## Change secrets and certificates of the running stack (ONLY=minio,mlflow,...; all; former: end what jobs still used)
+rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=minio,mlflow,... for some)
 	@$(CLI) stack rotate --only "$(ONLY)"
 
 destroy:  ## Remove the stack with all of its data, after asking

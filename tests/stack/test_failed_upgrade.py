@@ -1,11 +1,12 @@
-"""`make upgrade` on the real stack: the data is kept, and a step that fails leaves the former stack healthy with it.
+"""`make upgrade` on the real stack: the data is kept, whether it is killed or one of its steps fails.
 
-`tests/unit/stack/test_upgrade.py` also kills the program in each.
+After a failure, the former version runs as before; a killed upgrade is completed by the same command.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from figures import count
 from host import Stack, Trained, run, wait_for
+from killed import Training, killed_and_repeated
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack import checkout
@@ -23,11 +25,9 @@ NO_FAILURE = "nothing"
 
 STEPS = {
     NO_FAILURE: ("never", ""),
-    "save": ("^tag ", ""),
     "build": (" build ", ""),
-    "stop": (" stop ", ""),
+    "stop": ("^stop ", ""),
     "dump": (" pg_dump .* mlflow$", ""),
-    "migrate": (" run .* mlflow-migrate$", "ALTER TABLE jobs RENAME TO jobs_of_the_new_version"),
     "start": (" up .*--wait-timeout", "UPDATE jobs SET message = 'of the new version'"),
     "check": (" up .*--wait-timeout", "TRUNCATE jobs CASCADE"),
 }
@@ -45,6 +45,11 @@ rm {mark}
 
 CHANGED = "compose/gateway.yaml"
 
+KILLS = 10
+
+SURELY = 40
+"""Seconds that every upgrade takes, because Ray's nodes drain."""
+
 
 class Versions:
     """Two commits of the stack's checkout; the second gives the gateway's container a label."""
@@ -53,7 +58,8 @@ class Versions:
         self.stack = stack
         self.git("init", "--quiet")
         self.old = self._commit("old")
-        checkout.record_start(stack.root, "")
+        # Records the commit, which the checkout under test lacked until now.
+        stack.up()
         text = (stack.root / CHANGED).read_text()
         label = "  gateway:\n    labels: {upgraded: 'yes'}\n"
         (stack.root / CHANGED).write_text(text.replace("  gateway:\n", label, 1))
@@ -133,11 +139,14 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     else:
         assert done.returncode
         assert not mark.exists(), "the step was left out"
-        assert f"restored {'the checkout' if step == 'save' else ''}" in done.stderr
+        assert f"the stack runs {stack.settings.version} ({versions.old[:10]}) again" in done.stderr
         assert head == versions.old
         assert containers(stack) == before
+    assert not (stack.root / ".stack" / "upgrade").exists()
+    kept_images = f"reference=mlplatform-former:{stack.settings.prefix}*"
+    assert run("docker", "image", "ls", "--quiet", "--filter", kept_images).stdout == ""
     # The open job was not touched, or continues as its next attempt if the services were stopped.
-    attempts = 1 if step in ("save", "build") else 2
+    attempts = 1 if step == "build" else 2
 
     def continues() -> bool:
         found = stack.ray.get(f"/platform/jobs/{job}").raise_for_status().json()["attempts"]
@@ -146,3 +155,55 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     wait_for(continues, f"attempt {attempts} of the open job", 240)
     jobs.stop(job)
     assert jobs.wait(job, timeout_s=60).status == "STOPPED"
+
+
+def upgraded(stack: Stack, versions: Versions, kept: dict[str, object], trained: Trained, to: str) -> None:
+    """Assert that a version runs with the data of before, and that nothing of the upgrade is left."""
+    assert versions.git("rev-parse", "HEAD") == to
+    (gateway,) = [entry for entry in stack.containers() if entry["Name"] == f"/{stack.container('gateway')}"]
+    assert ("upgraded" in gateway["Config"]["Labels"]) == (to == versions.new)
+    assert data(stack, trained) == kept
+    assert not (stack.root / ".stack" / "upgrade" / "facts.json").exists()
+
+
+@pytest.mark.timeout(1800)
+def test_killed_upgrade_is_completed_under_training(
+    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
+) -> None:
+    kept, training = data(stack, trained), Training(stack, jobs)
+
+    def other_code() -> None:
+        if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
+            versions.git("checkout", "--quiet", versions.old)
+            with pytest.raises(AssertionError, match="`make upgrade` completes it"):
+                stack.up()
+
+    killed, _ = killed_and_repeated(stack, random.Random(42), SURELY, "upgrade", other_code)  # noqa: S311 reproducible
+    assert killed
+    training.continues()
+    upgraded(stack, versions, kept, trained, versions.new)
+    training.ends()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_upgrades_killed_at_random_moments_are_completed(
+    stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
+) -> None:
+    kept, training = data(stack, trained), Training(stack, jobs)
+    rng, longest, kills = random.Random(7), 2.0 * SURELY, 0  # noqa: S311 reproducible
+    to, other = versions.new, versions.old
+    for _ in range(KILLS):
+
+        def either_code(to: str = to, other: str = other) -> None:
+            if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
+                versions.git("checkout", "--quiet", rng.choice((to, other)))
+
+        versions.git("checkout", "--quiet", to)
+        killed, longest = killed_and_repeated(stack, rng, longest, "upgrade", either_code)
+        kills += killed
+        training.continues()
+        upgraded(stack, versions, kept, trained, to)
+        to, other = other, to
+    assert kills > KILLS / 2
+    training.ends()

@@ -1,41 +1,41 @@
-"""`make rotate` on the running stack, while a job trains: the job continues, and former secrets are refused."""
+"""`make rotate` on the running stack, killed while a job trains: the job continues, and former secrets are refused."""
 
 from __future__ import annotations
 
 import json
-import os
+import random
 import re
 import shutil
-import signal
-import subprocess
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from failure_training import nothing_is_lost, reports, starts, submit
+from failure_training import submit
 from figures import count
 from host import Stack, run, wait_for
+from killed import Training, killed_and_repeated
 from minio.credentials import StaticProvider
 from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
-from mlplatform.stack.rotation_files import GROUPS
+from mlplatform.stack.rotation import NOT_ROTATED
 from mlplatform.stack.secrets_folder import FILES
 
-STEPS, PAUSE = 300, 1.0
-"""The training lasts longer than a rotation; it hurries afterwards."""
+KILLS = 10
+
+SURELY = 40
+"""Seconds that every rotation takes, because Ray's nodes drain."""
 
 ROLES = ("mlflow", "gateway", "backup")
 
 REFUSED = ("InvalidAccessKeyId", "SignatureDoesNotMatch")
 
 TOKENS = {"/api/jobs/": "ray_token", "/platform/logs": "log_shipper_token"}
-"""Tokens of the gateway that end with a rotation of Ray, by a path that requires them."""
+"""Tokens of the gateway, by a path that requires them."""
 
 # Prints the roles that Postgres accepts, of those on standard input.
 LOG_IN = """
@@ -169,52 +169,72 @@ def secrets_of_before(stack: Stack, tmp_path: Path) -> Secrets:
     return copied(stack, tmp_path / "before")
 
 
+def all_changed(old: Secrets, now: Secrets) -> None:
+    """Assert that every former secret is refused, and every new one accepted."""
+    assert {name for name in FILES if now.text(name) == old.text(name)} == set(NOT_ROTATED)
+    assert (old.roles(), old.minio_accounts(), old.mlflow_accounts(), old.pages()) == (set(), set(), set(), set())
+    assert now.roles() == {*ROLES, "exporter", "postgres"}
+    assert now.minio_accounts() == {*MINIO, "root"}
+    assert now.mlflow_accounts() == set(MLFLOW)
+    assert now.pages() == {"prometheus", "gateway's metrics", "minio's metrics", "alertmanager", "grafana"}
+    for path, name in TOKENS.items():
+        for secrets, accepted in ((old, False), (now, True)):
+            answer = now.stack.ray.get(path, headers={"Authorization": f"Bearer {secrets.text(name)}"})
+            assert answer.is_success if accepted else answer.status_code in (401, 403), path
+    assert not (now.folder / "next").exists()
+
+
+def test_killed_rotation_is_completed_under_training(stack: Stack, jobs: Jobs, secrets_of_before: Secrets) -> None:
+    training = Training(stack, jobs)
+
+    def blocked() -> None:
+        if (stack.root / "secrets" / "next").exists():
+            with pytest.raises(AssertionError, match="`make rotate` completes it"):
+                stack.up()
+
+    killed, _ = killed_and_repeated(stack, random.Random(42), SURELY, "rotate", blocked)  # noqa: S311 reproducible
+    assert killed
+    training.continues()
+    all_changed(secrets_of_before, Secrets(stack, stack.root / "secrets"))
+    training.ends()
+
+
 @pytest.mark.nightly
-def test_training_continues_while_all_secrets_change(
+@pytest.mark.timeout(7200)
+def test_rotations_killed_at_random_moments_are_completed(
+    stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
+) -> None:
+    training, rng, longest, kills = Training(stack, jobs), random.Random(7), 2.0 * SURELY, 0  # noqa: S311 reproducible
+    old = secrets_of_before
+    for number in range(KILLS):
+        killed, longest = killed_and_repeated(stack, rng, longest, "rotate")
+        kills += killed
+        training.continues()
+        all_changed(old, Secrets(stack, stack.root / "secrets"))
+        old = copied(stack, tmp_path / f"after-{number}")
+    assert kills > KILLS / 2
+    training.ends()
+
+
+@pytest.mark.nightly
+def test_new_secrets_open_what_the_former_ones_did(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:
     old, now = secrets_of_before, Secrets(stack, stack.root / "secrets")
     webhook, key = add_webhook(old), add_key(old)
     assert accepted_by_minio(stack, key)
-    job = submit(jobs, STEPS, PAUSE)
-    wait_for(lambda: len(reports(jobs, job)) > 4, "the training to report", 240)
-
-    started = time.monotonic()
     printed = stack.make("rotate").stdout
-    print(f"\nmake rotate: {time.monotonic() - started:.0f} s\n{printed}")
-
-    rotated = {name for group in GROUPS.values() if not group.interrupts for name in group.secrets}
-    unchanged = {name for name in FILES if now.text(name) == old.text(name)}
-    assert unchanged == set(FILES) - rotated
-    assert old.roles() == set()
-    assert now.roles() == {*ROLES, "exporter", "postgres"}
-    # What a running attempt started with stays valid until it ends.
-    assert old.minio_accounts() == {"job"}
-    assert now.minio_accounts() == {*MINIO, "root"}
+    all_changed(old, now)
     assert not accepted_by_minio(stack, key)
-    assert old.mlflow_accounts() == {"job"}
-    assert now.mlflow_accounts() == set(MLFLOW)
-    assert old.pages() == set()
-    assert now.pages() == {"prometheus", "gateway's metrics", "minio's metrics", "alertmanager", "grafana"}
     admin = read_mlflow_account(now.folder / "mlflow_admin")
     assert now.mlflow(admin, f"/webhooks/{webhook}").is_success, "MLflow cannot read the webhook's secret"
-    for worker in ("ray-worker-0", "notebook"):
-        seen = stack.execute(worker, "cat", "/run/secrets/minio_credentials").stdout.strip()
-        assert seen == now.text("minio_job" if worker != "notebook" else "minio_person")
-
-    nothing_is_lost(stack, jobs, job, STEPS)
-    assert len(jobs.attempts(job)) == 1
-    assert starts(jobs, job) == [0]
-    stack.make("rotate", "ONLY=former")
-    assert old.minio_accounts() == set()
-    assert old.mlflow_accounts() == set()
-    assert not (stack.root / "secrets" / ".rotation").exists()
-    assert now.mlflow(admin, f"/webhooks/{webhook}").is_success
-
+    for worker, name in (("ray-worker-0", "minio_job"), ("notebook", "minio_person")):
+        assert stack.execute(worker, "cat", "/run/secrets/minio_credentials").stdout.strip() == now.text(name)
     wait_for(stack.whole, "the stack to be healthy")
     wait_for(
         lambda: all(target["health"] == "up" for target in stack.prometheus_targets()), "every target to be scraped"
     )
+    rotated = set(FILES) - set(NOT_ROTATED)
     words = [re.findall(r"[\w.$/-]{16,}", each.text(name))[-1] for name in rotated for each in (old, now)]
     logs = stack.report() + run("docker", "logs", stack.container("postgres")).stderr
     assert [word for word in words if word in printed or word in logs] == []
@@ -222,39 +242,12 @@ def test_training_continues_while_all_secrets_change(
     assert jobs.wait(job, timeout_s=240).status == "SUCCEEDED", jobs.logs(job)[-3000:]
 
 
-@pytest.mark.nightly
-def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -> None:
-    former = {path: stack.secret(name) for path, name in TOKENS.items()}
-    job = submit(jobs, STEPS, PAUSE)
-    wait_for(lambda: len(reports(jobs, job)) > 4, "the training to report", 240)
-    stack.make("rotate", "ONLY=ray")
-    for path, name in TOKENS.items():
-        for token, accepted in ((former[path], False), (stack.secret(name), True)):
-            answer = stack.ray.get(path, headers={"Authorization": f"Bearer {token}"})
-            assert answer.is_success if accepted else answer.status_code in (401, 403), path
-    nothing_is_lost(stack, jobs, job, STEPS)
-    assert len(jobs.attempts(job)) == 2
-    wait_for(stack.whole, "the stack to be healthy")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "line", ["stopping for new secrets", "MLflow: accounts have", "wrote", "MinIO: the root account"]
-)
-def test_killed_rotation_is_completed(stack: Stack, secrets_of_before: Secrets, line: str) -> None:
-    old, now = secrets_of_before, Secrets(stack, stack.root / "secrets")
-    command = [str(stack.root / ".venv/bin/mlplatform"), "stack", "rotate"]
-    with subprocess.Popen(
-        command, cwd=stack.root, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout
-        assert any(printed.startswith(line) for printed in process.stdout)
-        os.killpg(process.pid, signal.SIGKILL)
-    with pytest.raises(AssertionError, match="`make rotate` completes it"):
-        stack.up()
-    assert "completing the interrupted rotation" in stack.make("rotate").stdout
-    assert (old.roles(), old.minio_accounts(), old.mlflow_accounts(), old.pages()) == (set(), set(), set(), set())
-    assert now.roles() == {*ROLES, "exporter", "postgres"}
-    assert now.minio_accounts() == {*MINIO, "root"}
-    assert now.mlflow_accounts() == set(MLFLOW)
-    wait_for(stack.whole, "the stack to be healthy")
+def test_only_what_reads_a_changed_secret_is_replaced(stack: Stack, secrets_of_before: Secrets) -> None:
+    before = {entry["Name"]: entry["Id"] for entry in stack.containers()}
+    stack.make("rotate", "ONLY=grafana")
+    after = {entry["Name"]: entry["Id"] for entry in stack.containers()}
+    assert [name for name in before if after[name] != before[name]] == [f"/{stack.container('grafana')}"]
+    now = Secrets(stack, stack.root / "secrets")
+    assert {name for name in FILES if now.text(name) != secrets_of_before.text(name)} == {"grafana_password"}
+    assert "grafana" in now.pages()
+    assert "grafana" not in secrets_of_before.pages()

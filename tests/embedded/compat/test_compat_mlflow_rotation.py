@@ -1,4 +1,4 @@
-"""MLflow's accounts, webhooks and signatures in a rotation of their secrets, in databases that MLflow has created."""
+"""MLflow's webhooks and signatures in a rotation of their keys, in databases that MLflow has created."""
 
 from __future__ import annotations
 
@@ -8,28 +8,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mlflow")
-pytest.importorskip("flask_wtf")
 
 from cryptography.fernet import Fernet
 
-from mlplatform.compat import mlflow_rotation, mlflow_server
+from mlplatform.compat import mlflow_rotation
 from mlplatform.compat.mlflow_stores import signature
 from mlplatform.contract import TAG_DIGEST, TAG_SIGNATURE
 from mlplatform.errors import SettingsError
-
-OLD, NEW = "the former password", "the new password of jobs"
-
-
-@pytest.fixture
-def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """MLflow's store of accounts, which checks passwords as the stack's server does."""
-    from mlflow.server.auth import store
-
-    store.init_db(f"sqlite:///{tmp_path}/auth.db")
-    monkeypatch.setattr(store, "authenticate_user", store.authenticate_user)
-    mlflow_server.check_passwords()
-    store.create_user("job", NEW)
-    return store
 
 
 @pytest.fixture
@@ -42,19 +27,6 @@ def registry(database: str) -> Any:
     from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
     return SqlAlchemyStore(database)
-
-
-def test_former_password_is_accepted_until_removed(accounts: Any) -> None:
-    assert not accounts.authenticate_user("job", OLD)
-    former = mlflow_server.former_account("job")
-    accounts.create_user(former, OLD)
-    assert accounts.authenticate_user("job", OLD)
-    assert accounts.authenticate_user("job", NEW)
-    assert not accounts.authenticate_user("job", "another password")
-    assert not accounts.authenticate_user(former, OLD)
-    accounts.delete_user(former)
-    assert not accounts.authenticate_user("job", OLD)
-    assert accounts.authenticate_user("job", NEW)
 
 
 def webhooks(database: str) -> dict[str, str | None]:

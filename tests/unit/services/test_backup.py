@@ -206,8 +206,8 @@ def test_settings_are_saved_without_passwords_in_addresses() -> None:
     assert without_passwords("PIP_INDEX_URL=https://ada:pw@host/simple\n") == "PIP_INDEX_URL=https://host/simple\n"
 
 
-def test_secrets_are_saved_while_former_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("secrets/.rotation/former/ray_token", "secrets/ray_token", "env", "workspace/notes"):
+def test_present_secrets_are_saved_during_a_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("secrets/next/ray_token", "secrets/ray_token", "env", "workspace/notes"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(saving, "ENV", tmp_path / "env")

@@ -227,10 +227,10 @@ def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:
     assert list(start.interrupted(place)) == []
     unfinished.begin_restore(place.root, "/mnt/backups")
     (place.root / unfinished.UPGRADE).mkdir()
-    (place.root / unfinished.UPGRADE / unfinished.JOURNAL).touch()
+    (place.root / unfinished.UPGRADE / unfinished.FACTS).touch()
     upgrade, restore = start.interrupted(place)
     assert (upgrade.blocks, restore.blocks) == (True, True)
-    assert "run `make upgrade`" in upgrade.fix
+    assert "`make upgrade` completes it" in upgrade.fix
     assert "repeat `make restore FROM=/mnt/backups`" in restore.fix
     unfinished.end_restore(place.root)
     assert [finding.fix for finding in start.interrupted(place)] == [upgrade.fix]

@@ -184,17 +184,19 @@ def upgrade_stack(
     to: Annotated[str, typer.Option(help="Branch, tag or commit to check out first; empty: already done.")] = "",
     root: Root = Path(),
 ) -> None:
-    """Upgrade the running stack to the version checked out; if a step fails, return to the former one."""
+    """Upgrade the running stack to the version checked out, or complete an upgrade that was interrupted."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import joining, upgrade
+    from mlplatform.stack import joining, unfinished, upgrade
 
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    if to:
+    if to and not unfinished.has_upgrade(root.absolute()):
         # Without a terminal nobody can answer.
         confirm = typer.confirm if sys.stdin.isatty() else lambda question: False
         raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to, confirm))
-    upgrade.prepare(root.absolute())
+    if not upgrade.prepare(root.absolute()):
+        print("The stack runs this commit already. To upgrade it, check out another one or set TO=.")
+        return
     upgrade.start_program(root.absolute())
 
 
@@ -208,10 +210,10 @@ def perform_upgrade(root: Root = Path()) -> None:
 
 @app.command()
 def rotate(
-    only: Annotated[str, typer.Option(help="Groups of secrets, comma-separated; all; or former.")] = "",
+    only: Annotated[str, typer.Option(help="First words of names of secrets, comma-separated; empty for all.")] = "",
     root: Root = Path(),
 ) -> None:
-    """Change secrets and certificates while the stack runs; after an interruption, complete that."""
+    """Change secrets and certificates of the running stack, or complete a change that was interrupted."""
     from mlplatform.stack import rotation
 
     for line in rotation.rotate(root.absolute(), only):
@@ -302,7 +304,7 @@ def remove_host(name: Annotated[str, typer.Argument(help="Name of the host.")], 
     from mlplatform.stack import hosts
 
     hosts.remove(root.absolute(), name)
-    print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate ONLY=all`.")
+    print(f"{name} is removed. It had the secrets of a worker: if you no longer trust it, run `make rotate`.")
 
 
 def shell_env(root: Root = Path()) -> None:

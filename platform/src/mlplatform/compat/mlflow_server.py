@@ -34,8 +34,6 @@ _SCRIPT_CACHE_SECONDS = 28 * 24 * 3600
 """As for MLflow's own scripts, whose names change with their contents too."""
 
 
-_FORMER = "~former"
-
 _ROUTES = "/api/2.0/mlflow/mlplatform"
 """Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
 
@@ -86,10 +84,9 @@ def _refuse_password() -> bool:
 
 
 def check_passwords() -> None:
-    """Check an account's former password too, if a rotation keeps one; let a check of an unknown user take as long.
+    """Let the check of an unknown user take as long as that of a wrong password.
 
-    `mlflow.server.auth.store.authenticate_user`, which computes no hash for an unknown user, so that names could be
-    guessed. A former password is that of a second account, which nobody can log in to.
+    `mlflow.server.auth.store.authenticate_user` computes no hash for an unknown user, so that names could be guessed.
     """
     from mlflow.server.auth import store
     from werkzeug.security import check_password_hash, generate_password_hash
@@ -97,20 +94,12 @@ def check_passwords() -> None:
     original, nobody = store.authenticate_user, generate_password_hash(secrets.token_urlsafe())
 
     def authenticate_user(username: str, password: str, **options: Any) -> bool:
-        if username.endswith(_FORMER) or not store.has_user(username):
+        if not store.has_user(username):
             check_password_hash(nobody, password)
             return False
-        if original(username, password, **options):
-            return True
-        former = former_account(username)
-        return bool(store.has_user(former) and original(former, password, **options))
+        return bool(original(username, password, **options))
 
     store.authenticate_user = authenticate_user  # type: ignore[method-assign]
-
-
-def former_account(user: str) -> str:
-    """Return the name of the account that keeps a user's former password."""
-    return f"{user}{_FORMER}"
 
 
 def _add_routes(audit_user: str, retention_user: str, signing: Signing) -> None:
@@ -299,17 +288,3 @@ def set_accounts(accounts: Sequence[tuple[str, str]]) -> None:
             store.update_user(user, password=password)
         else:
             store.create_user(user, password, is_admin=user == auth_config.admin_username)
-
-
-def remove_account(user: str) -> bool:
-    """Remove one of MLflow's accounts; return False if there is none of this name.
-
-    `mlflow.server.auth.auth_config` and `auth.store`, as in `set_accounts`.
-    """
-    from mlflow.server.auth import auth_config, store
-
-    store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
-    if not store.has_user(user):
-        return False
-    store.delete_user(user)
-    return True

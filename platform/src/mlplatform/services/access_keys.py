@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minio.minioadmin import MinioAdmin
-
-_JOBS = re.compile("job(-[0-9a-f]{8})?")
 
 ATTEMPTS = "attempts"
 """Account below which the gateway makes a key for each attempt of a person's job, and removes it after the attempt."""
@@ -67,11 +64,6 @@ class Key:
     def __str__(self) -> str:
         """Return a text for display."""
         return f"user {self.name}" if self.owner is None else f"key {self.name} of {self.owner}"
-
-    @property
-    def is_former(self) -> bool:
-        """Return whether it is an account of jobs, which has another name after each rotation."""
-        return self.owner is None and _JOBS.fullmatch(self.name) is not None
 
     def remove(self, admin: MinioAdmin) -> None:
         """Delete it; requests with it are refused from then on."""

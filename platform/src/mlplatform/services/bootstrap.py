@@ -187,8 +187,7 @@ def list_keys() -> None:
         return
     _, admin, root = connect_to_minio(settings.endpoint)
     for key in found_keys(admin, minio_users(), root):
-        reason = "is for attempts from before a rotation" if key.is_former else "was not made by the platform"
-        print(f"MinIO: the {key} {reason}; `make rotate ONLY=former` removes it.")
+        print(f"MinIO: the {key} was not made by the platform; `make rotate ONLY=minio` removes it.")
 
 
 def connect_to_minio(endpoint: str) -> tuple[Minio, MinioAdmin, str]:

@@ -1,88 +1,66 @@
-"""Steps of `make rotate` inside of the stack's one-shot services (`stack/rotation.py` runs them, in this order).
+"""One-shot of `make rotate`, `python -m mlplatform.services.rotation` in storage-init (`stack/rotation.py` runs it).
 
-    python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and MinIO
-    python -m mlplatform.services.rotation people              in storage-init: secrets of people
-    python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks, signatures
-    python -m mlplatform.services.rotation forget-keys [jobs]  in storage-init: users and keys of others
-    python -m mlplatform.services.rotation forget-password     in mlflow-migrate: the former password of jobs
-
-Each may be repeated. The new and the former secrets are in the folder that `secret_files` names.
+It changes what a start could not do with the new files alone: the roles of Postgres, whose superuser still has the
+present password, and what is encrypted or signed in databases. The start that follows sets all other accounts. Each
+step connects and decrypts with the new secret or the present one, so the program may be repeated.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
-from mlplatform.compat import mlflow_rotation, mlflow_server
-from mlplatform.credentials import read_mlflow_account
+from mlplatform.compat import mlflow_rotation
 from mlplatform.errors import SettingsError
 from mlplatform.services import bootstrap, people_secrets
 from mlplatform.services.access_keys import found_keys
-from mlplatform.services.secret_files import ROTATION, values
+from mlplatform.services.secret_files import NEXT, secret, values
 from mlplatform.settings.storage import StorageSettings
 
-_DATABASE = "postgresql+psycopg2:///mlflow?service=mlflow"
 
-_GATEWAY_DATABASE = "postgresql+psycopg2:///gateway?service=gateway"
-
-
-def storage() -> None:
-    """Set the accounts of Postgres and MinIO; jobs get a user beside the one that running attempts have."""
+def change_databases() -> None:
+    """Set the roles of Postgres, and encrypt and sign with the new keys what tables contain."""
     bootstrap.make_databases()
-    bootstrap.make_buckets()
+    if _changes("gateway_secrets_key") and _has_table("gateway", "secrets"):
+        found = people_secrets.encrypt_again(_address("gateway"), values("gateway_secrets_key"))
+        print(f"Gateway: {found} secrets of people are encrypted with the new key.")
+    if _changes("mlflow_webhook_key") and _has_table("mlflow", "webhooks"):
+        webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_webhook_key"))
+        print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
+        signed = mlflow_rotation.sign_again(_address("mlflow"), values("mlflow_signing_key"))
+        print(f"MLflow: {signed} registered versions are signed with the new key.")
 
 
-def people() -> None:
-    """Encrypt the secrets of people with the new key."""
-    found = people_secrets.encrypt_again(_GATEWAY_DATABASE, values("gateway_secrets_key"))
-    print(f"Gateway: {found} secrets of people are encrypted with the new key.")
-
-
-def tracking() -> None:
-    """Set MLflow's accounts, and protect its webhooks and signatures by the new keys.
-
-    Attempts that are running keep the password of jobs with which they started: it stays valid beside the new one.
-    """
-    accounts = bootstrap.mlflow_accounts()
-    former = ROTATION / "former" / "mlflow_job"
-    if former.exists():
-        user, password = read_mlflow_account(former)
-        accounts.append((mlflow_server.former_account(user), password))
-    mlflow_server.set_accounts(accounts)
-    print("MLflow: accounts have new passwords.")
-    webhooks = mlflow_rotation.encrypt_webhooks_again(_DATABASE, values("mlflow_webhook_key"))
-    print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
-    signed = mlflow_rotation.sign_again(_DATABASE, values("mlflow_signing_key"))
-    print(f"MLflow: {signed} registered versions are signed with the new key.")
-
-
-def forget_keys(jobs: bool) -> None:
-    """Remove users and access keys that the platform did not make and, if `jobs`, its former account of jobs."""
-    _, admin, root = bootstrap.connect_to_minio(StorageSettings.load().endpoint)
+def remove_foreign_keys() -> None:
+    """Remove the users and access keys in MinIO that the platform did not make."""
+    settings = StorageSettings.load()
+    if settings.account or not _changes("minio_root_password"):
+        return
+    _, admin, root = bootstrap.connect_to_minio(settings.endpoint)
     for key in list(found_keys(admin, bootstrap.minio_users(), root)):
-        if jobs or not key.is_former:
-            key.remove(admin)
-            print(f"MinIO: removed the {key}.")
-        else:
-            print(f"MinIO: kept the {key} for attempts that are running.")
+        key.remove(admin)
+        print(f"MinIO: removed the {key}.")
 
 
-def forget_password() -> None:
-    """Refuse the password that jobs had before a rotation."""
-    user, _ = bootstrap.mlflow_accounts()[2]
-    if mlflow_server.remove_account(mlflow_server.former_account(user)):
-        print("MLflow: the former password of jobs is refused.")
+def _changes(name: str) -> bool:
+    return (NEXT / name).exists()
+
+
+def _has_table(database: str, table: str) -> bool:
+    """Return whether a service has made its tables; one that has never been started has none."""
+    with closing(bootstrap.connect_as_superuser(database)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass(%s)", (f"public.{table}",))
+        return cursor.fetchone()[0] is not None
+
+
+def _address(database: str) -> str:
+    """Return the URL of a database for the superuser, whose password has URL-safe characters only."""
+    return f"postgresql+psycopg2://postgres:{secret('postgres_password').read_text()}@postgres/{database}"
 
 
 if __name__ == "__main__":
-    _command, *_more = sys.argv[1:]
     try:
-        {
-            "storage": storage,
-            "people": people,
-            "tracking": tracking,
-            "forget-keys": lambda: forget_keys(bool(_more)),
-            "forget-password": forget_password,
-        }[_command]()
+        change_databases()
+        remove_foreign_keys()
     except SettingsError as error:
         sys.exit(str(error))

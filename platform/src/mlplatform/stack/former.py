@@ -1,12 +1,17 @@
-"""The stack before an upgrade: its images, settings and databases, saved in a folder and restored from it.
+"""The stack before an upgrade: its commit, settings, images and databases, saved in a folder and restored from it.
 
-The databases are read and written in Postgres' own container, with its programs: versions up to 0.3 lack the account
-with which backups read them.
+facts.json     both commits with their versions, and the half of the stack that runs; removed first
+images.json    each image's name, and the tag that keeps it
+settings/      `.env` and generated files
+program/       the package `mlplatform` that performs the upgrade
+dump/          the databases, once nothing writes to them, and numbers of rows; until they are restored
+failure        why a step failed, from then on
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +22,7 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.compose_command import compose
+from mlplatform.stack.unfinished import FACTS
 
 _KEPT = "mlplatform-former"
 """Name under which Docker keeps the images, so that `docker image prune` does not remove them."""
@@ -27,7 +33,7 @@ _GENERATED = ("compose/*.generated.yaml", "docker/alertmanager/*.generated.yaml"
 _COUNTED = (("gateway", "jobs"), ("mlflow", "runs"), ("mlflow", "model_versions"))
 """Database and table of what an upgrade must not lose."""
 
-_SUPERUSER = "--username=postgres"
+_COUNTS = "counts.json"
 
 
 def docker(what: str, *command: str, **options: Any) -> str:
@@ -70,38 +76,45 @@ class Former:
     """The state of a stack in a folder."""
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self._root = root
-        self._saved = folder / "saved"
-        self._images = folder / "images.json"
-        self._settings = folder / "settings"
-        self._dumps = folder / "databases"
-        self._counts = folder / "counts.json"
+        self._root, self._folder = root, folder
+        self.program = folder / "program"
+        self._settings, self._dump, self._failure = folder / "settings", folder / "dump", folder / "failure"
 
-    # --- Settings and images ---
-
-    @property
-    def is_saved(self) -> bool:
-        """True if settings and images are saved completely."""
-        return self._saved.exists()
-
-    def save(self, version: str) -> None:
-        """Save the settings, for a version, and keep the images that the containers use."""
-        shutil.rmtree(self._settings, ignore_errors=True)
+    def save(self, facts: dict[str, str]) -> None:
+        """Save everything but the databases, and keep the images that the containers use."""
+        package = Path(__file__).parents[1]
+        shutil.copytree(package, self.program / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         for path in self._files():
             target = self._settings / path.relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
         # `make env` of the new version may have changed it already.
-        env = self._settings / ".env"
-        env.write_text(re.sub("^MLPLATFORM_VERSION=.*$", f"MLPLATFORM_VERSION={version}", env.read_text(), flags=re.M))
-        used = self._used(version)
+        env, line = self._settings / ".env", f"MLPLATFORM_VERSION={facts['from_version']}"
+        env.write_text(re.sub("^MLPLATFORM_VERSION=.*$", line, env.read_text(), flags=re.M))
+        used = self._used(facts["from_version"])
         kept = {name: f"{_KEPT}:{_prefix(self._root)}{number}" for number, name in enumerate(sorted(used))}
-        _write(self._images, kept)
-        for name, other in kept.items():
-            docker(f"keeping the image {name}", "tag", used[name], other)
-        self._saved.touch()
+        for name, tag in kept.items():
+            docker(f"keeping the image {name}", "tag", used[name], tag)
+        (self._folder / "images.json").write_text(json.dumps(kept))
+        (self._folder / FACTS).write_text(json.dumps(facts))
+        os.sync()
 
-    def restore(self) -> None:
+    @property
+    def facts(self) -> dict[str, str]:
+        """The facts that `save` was given."""
+        found: dict[str, str] = json.loads((self._folder / FACTS).read_text())
+        return found
+
+    @property
+    def failure(self) -> str:
+        """The reason why a step failed; empty while none has."""
+        return self._failure.read_text() if self._failure.exists() else ""
+
+    @failure.setter
+    def failure(self, reason: str) -> None:
+        atomic.write(self._failure, reason)
+
+    def restore_settings(self) -> None:
         """Restore settings and names of images."""
         for path in self._files():
             if not (self._settings / path.relative_to(self._root)).exists():
@@ -110,15 +123,21 @@ class Former:
             if path.is_file():
                 with atomic.new_file(self._root / path.relative_to(self._settings)) as draft:
                     shutil.copy2(path, draft)
-        for name, kept in json.loads(self._images.read_text()).items():
+        for name, kept in self._kept().items():
             if "@" not in name:  # a name with a digest always means the same image, and none can be given it
                 docker(f"restoring the image {name}", "tag", kept, name)
 
     def forget(self) -> None:
-        """Remove the names that kept the images."""
-        if self._images.exists():
-            for kept in json.loads(self._images.read_text()).values():
-                subprocess.run(["docker", "image", "rm", kept], capture_output=True, check=False)
+        """Remove the folder, and the names that kept the images."""
+        kept = self._kept()
+        (self._folder / FACTS).unlink()
+        for name in kept.values():
+            subprocess.run(["docker", "image", "rm", name], capture_output=True, check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _kept(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self._folder / "images.json").read_text())
+        return found
 
     def _files(self) -> list[Path]:
         return [self._root / ".env", *(path for pattern in _GENERATED for path in self._root.glob(pattern))]
@@ -133,22 +152,29 @@ class Former:
 
     # --- Databases ---
 
+    @property
+    def has_dump(self) -> bool:
+        """True if the databases are saved, and so may have been changed."""
+        return self._dump.exists()
+
     def dump(self) -> None:
-        """Save each database, and the number of jobs, runs and models."""
-        shutil.rmtree(self._dumps, ignore_errors=True)
-        self._dumps.mkdir(parents=True)
-        names = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
-        for name in self._query("postgres", names).splitlines():
-            with (self._dumps / name).open("wb") as file:
-                self._in_postgres("pg_dump", "--format=custom", name, stdout=file)
-        _write(self._counts, self._count())
+        """Save each database, and the number of jobs, runs and models; nothing writes meanwhile."""
+        with atomic.new_folder(self._dump) as draft:
+            names = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
+            for name in self._query("postgres", names).splitlines():
+                with (draft / f"{name}.dump").open("wb") as file:
+                    self._in_postgres("pg_dump", "--format=custom", name, stdout=file)
+            (draft / _COUNTS).write_text(json.dumps(self._count()))
+            os.sync()
 
     def restore_databases(self) -> None:
-        """Replace each database by what was saved; Postgres runs, and nothing is connected to it."""
-        for path in sorted(self._dumps.iterdir()):
+        """Replace each database by what was saved, once; Postgres runs, and nothing is connected to it."""
+        for path in sorted(self._dump.glob("*.dump")):
             with path.open("rb") as file:
                 replace = ("--clean", "--create", "--if-exists", "--exit-on-error", "--dbname=postgres")
                 self._in_postgres("pg_restore", *replace, stdin=file)
+        # From here on, the former version writes to them.
+        self._dump.rename(self._dump.with_name("restored"))
 
     def check(self) -> None:
         """Compare the numbers of jobs, runs and models with those that were saved.
@@ -157,7 +183,7 @@ class Former:
             HostError: some are missing.
         """
         found = self._count()
-        for table, before in json.loads(self._counts.read_text()).items():
+        for table, before in json.loads((self._dump / _COUNTS).read_text()).items():
             if found[table] < before:
                 raise HostError(f"{table} has {found[table]} rows after the upgrade, {before} before.")
 
@@ -176,13 +202,8 @@ class Former:
 
     def _in_postgres(self, program: str, *arguments: str, **options: Any) -> str:
         container = f"{_prefix(self._root)}postgres"
-        return docker(program, "exec", "-i", container, program, _SUPERUSER, *arguments, **options)
+        return docker(program, "exec", "-i", container, program, "--username=postgres", *arguments, **options)
 
 
 def _prefix(root: Path) -> str:
     return StackSettings.load(root / ".env").prefix
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with atomic.new_file(path) as draft:
-        draft.write_text(json.dumps(content))

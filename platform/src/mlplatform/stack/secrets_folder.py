@@ -10,7 +10,7 @@ of the host out: the folder's mode, and that nobody has the user id of a service
 from __future__ import annotations
 
 import configparser
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from mlplatform.credentials import (
@@ -129,8 +129,12 @@ def _has_account(path: Path) -> bool:
         return False
 
 
-def write_missing(folder: Path) -> list[str]:
+def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[str]:
     """Generate the secrets that `folder` lacks; existing ones are not changed.
+
+    Args:
+        folder: of the secrets.
+        names: which secrets; a derived one needs its source.
 
     Returns:
         The names of the files that were written.
@@ -138,13 +142,13 @@ def write_missing(folder: Path) -> list[str]:
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     written = []
-    for name, write in FILES.items():
+    for name in (name for name in FILES if name in names):
         path = folder / name
         # An empty file counts as missing: MinIO would read it as "no password" and fall back to its well-known default.
         if path.exists() and path.stat().st_size:
             continue
         with atomic.new_file(path) as draft:
-            write(draft)
+            FILES[name](draft)
             draft.chmod(0o644 if name in TO_FILL_IN else 0o444)
         written.append(name)
     return written

@@ -8,12 +8,15 @@ from pathlib import Path
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.stack import checkout
-from mlplatform.stack.rotation_files import Rotation
 
 UPGRADE = Path(".stack") / "upgrade"
 """Folder of an upgrade."""
 
-JOURNAL = "journal.json"
+FACTS = "facts.json"
+"""File in it that is removed first when the upgrade is complete."""
+
+ROTATION = Path("secrets") / "next"
+"""Folder with the new secrets of a rotation."""
 
 _RESTORE = Path(".stack") / "restore"
 """File with the source of a restore, from its first change to its last one."""
@@ -37,8 +40,8 @@ def check(root: Path, continues: str = "") -> None:
 def interrupted(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the verb of each change that was interrupted, and a sentence with the command that completes it."""
     if has_upgrade(root):
-        yield "upgrade", "An upgrade was interrupted: run `make upgrade`, which continues it."
-    if Rotation(root / "secrets").plan:
+        yield "upgrade", "An upgrade was interrupted: `make upgrade` completes it."
+    if has_rotation(root):
         yield "rotate", "A rotation of secrets was interrupted: `make rotate` completes it."
     if has_restore(root):
         source = (root / _RESTORE).read_text()
@@ -51,7 +54,12 @@ def interrupted(root: Path) -> Iterator[tuple[str, str]]:
 
 def has_upgrade(root: Path) -> bool:
     """Return whether an upgrade was interrupted."""
-    return (root / UPGRADE / JOURNAL).exists()
+    return (root / UPGRADE / FACTS).exists()
+
+
+def has_rotation(root: Path) -> bool:
+    """Return whether a rotation was interrupted."""
+    return (root / ROTATION).exists()
 
 
 def has_restore(root: Path) -> bool:

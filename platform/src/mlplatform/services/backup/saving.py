@@ -59,7 +59,7 @@ def _save_files(writer: Writer) -> None:
     try:
         writer.add_bytes("settings/env", without_passwords(ENV.read_text()).encode())
         for path in sorted(SECRETS.iterdir()) if SECRETS.is_dir() else ():
-            if path.is_file():  # a rotation keeps former values in a folder
+            if path.is_file():  # a rotation has its new secrets in a folder
                 writer.add_bytes(f"secrets/{path.name}", path.read_bytes())
         files.add_grafana(writer, VOLUMES / "grafana")
         files.add_folder(writer, "workspace", VOLUMES / "workspace")

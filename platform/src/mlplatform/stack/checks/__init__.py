@@ -41,7 +41,6 @@ CHECKS: tuple[Check, ...] = (
     gpus.drivers,
     gpus.lost,
     secrets.files,
-    secrets.rotation,
     accounts.rejected,
     accounts.on_nodes,
     certificates.of_entrance,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mlplatform.stack import secrets_folder
 from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.rotation_files import Rotation
 
 
 def files(place: Place) -> Iterator[Finding]:
@@ -32,24 +31,6 @@ def files(place: Place) -> Iterator[Finding]:
             "make env",
             blocks=True,
             repair=complete,
-        )
-
-
-def rotation(place: Place) -> Iterator[Finding]:
-    """Yield a rotation that was interrupted, and former accounts that one has kept."""
-    state = Rotation(place.root / "secrets")
-    if state.plan:
-        yield Finding(
-            f"A rotation of secrets was interrupted: {', '.join(state.plan.groups)}.",
-            "Some services have the new secrets and some the former ones, or are stopped.",
-            "make rotate",
-            blocks=True,
-        )
-    if since := state.waiting_since:
-        yield Finding(
-            f"The former accounts of jobs are valid since the rotation of {since:%Y-%m-%d %H:%M} UTC.",
-            "Attempts that started before need them; nobody else should be able to use them.",
-            "make rotate ONLY=former",
         )
 
 

@@ -21,11 +21,10 @@ def start_problems(place: Place) -> Iterator[Finding]:
 
 
 def interrupted(place: Place) -> Iterator[Finding]:
-    """Yield an upgrade or a restore that was interrupted; `secrets.rotation` yields rotations."""
-    for verb, sentence in unfinished.interrupted(place.root):
-        if verb != "rotate":
-            problem, _, fix = sentence.partition(": ")
-            yield Finding(problem, "Services are stopped, or have a part of their data only.", fix, blocks=True)
+    """Yield an upgrade, a rotation of secrets or a restore that was interrupted."""
+    for _, sentence in unfinished.interrupted(place.root):
+        problem, _, fix = sentence.partition(": ")
+        yield Finding(problem, "Services are stopped, or have a part of their data or secrets only.", fix, blocks=True)
 
 
 def misfits(place: Place) -> Iterator[Finding]:

@@ -1,0 +1,93 @@
+"""Verbs of make that are killed at random moments under a training, and run again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from failure_training import SCRIPTS, nothing_is_lost, reports, starts, step
+from figures import count
+from host import Stack, wait_for
+
+from mlplatform.client.jobs import ENDED, Jobs
+
+STEPS, PAUSE = 300, 4.0
+"""The training lasts longer than ten kills; it hurries afterwards."""
+
+RESTARTS = 60
+"""A killed change and its repetition restart Ray up to three times."""
+
+
+class Training:
+    """A training that each of the kills must let continue, in one run and from a checkpoint."""
+
+    def __init__(self, stack: Stack, jobs: Jobs) -> None:
+        self._stack, self._jobs = stack, jobs
+        command = ["python", "steps.py", f"--steps={STEPS}", f"--pause={PAUSE}"]
+        self.job = jobs.submit(command, SCRIPTS, name="killed", max_restarts_on_loss=RESTARTS)
+        wait_for(lambda: len(reports(jobs, self.job)) > 4, "the training to report", 300)
+        self._last = step(jobs, self.job)
+
+    def continues(self) -> None:
+        """Wait until the stack is whole and the training has made a step that it had not made before."""
+        wait_for(self._stack.whole, "the stack to be healthy", 300)
+        wait_for(lambda: step(self._jobs, self.job) > self._last, "a step beyond the last one", 300)
+        self._last = step(self._jobs, self.job)
+        assert self._jobs.get(self.job).status not in ENDED, "the training ended before the last kill"
+
+    def ends(self) -> None:
+        """Wait for the end, and assert that nothing is lost and that no attempt began at step 0 again."""
+        nothing_is_lost(self._stack, self._jobs, self.job, STEPS)
+        first, *later = starts(self._jobs, self.job)
+        assert first == 0
+        assert later, "no attempt resumed, so no change stopped the training"
+        print(f"{len(self._jobs.attempts(self.job))} attempts, which began at steps {[first, *later]}", flush=True)
+
+
+def killed_and_repeated(
+    stack: Stack, rng: random.Random, longest: float, verb: str, meanwhile: Callable[[], Any] = lambda: None
+) -> tuple[bool, float]:
+    """Kill `make verb` with all of its processes at a random moment, and run the same command again.
+
+    Args:
+        stack: the stack.
+        rng: chooses the moment, which is printed.
+        longest: seconds within which it is.
+        verb: the verb, which completes what was interrupted.
+        meanwhile: called between the two.
+
+    Returns:
+        False if the command had ended before that moment, and the seconds of the command that completed it.
+    """
+    moment, begun = rng.uniform(0, longest), time.monotonic()
+    log = stack.root / "killed.log"
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            ["make", verb], cwd=stack.root, stdout=file, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        ) as process,
+    ):
+        try:
+            status = process.wait(moment)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = None
+    printed = log.read_text()
+    log.unlink()
+    if status is not None:
+        assert status == 0, printed
+        print(f"make {verb} ended before it was to be killed, after {moment:.1f} s", flush=True)
+        return False, time.monotonic() - begun
+    count(f"kills of make {verb}")
+    print(f"make {verb} was killed after {moment:.1f} s; it had printed:\n{printed[-1500:]}", flush=True)
+    meanwhile()
+    begun = time.monotonic()
+    print(stack.make(verb).stdout[-1500:])
+    seconds = time.monotonic() - begun
+    print(f"make {verb} completed it in {seconds:.0f} s", flush=True)
+    return True, seconds
