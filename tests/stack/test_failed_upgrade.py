@@ -18,7 +18,6 @@ from host import Stack, Trained, run, wait_for
 from killed import Training, killed_and_repeated
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.stack import checkout
 
 NO_FAILURE = "nothing"
 """The upgrade that succeeds."""
