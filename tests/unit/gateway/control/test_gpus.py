@@ -173,23 +173,22 @@ def test_unmeasured_gpu_is_never_idle(gateway: Gateway, use: Measured) -> None:
 def test_measured_gpu_seconds_reach_the_ledger(gateway: Gateway, use: Measured) -> None:
     use.percent = 50
 
-    async def used() -> float:
+    def row() -> UsageRow:
         with Session(gateway.store.engine) as session:
-            return session.scalars(select(UsageRow.used_gpu_s)).one() or 0.0
+            return session.scalars(select(UsageRow)).one()
 
-    async def scenario() -> tuple[float, float]:
+    async def scenario() -> None:
         async with gateway.at_work():
             await started(gateway)
-            began = asyncio.get_running_loop().time()
 
             async def enough() -> bool:
-                return await used() > 0.2
+                return (row().used_gpu_s or 0) > 0.2
 
             await gateway.until(enough)
-            return await used(), asyncio.get_running_loop().time() - began
 
-    gpu_s, seconds = asyncio.run(scenario())
-    assert gpu_s <= 0.5 * (seconds + 0.1), "more than the time that has passed"
+    asyncio.run(scenario())
+    found = row()
+    assert found.used_gpu_s == pytest.approx(0.5 * (found.measured - found.began) / 1000), "of the time that has passed"
 
 
 def test_job_beyond_its_part_is_warned_then_ended(gateway: Gateway, use: Measured) -> None:

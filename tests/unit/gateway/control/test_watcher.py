@@ -58,6 +58,11 @@ def row_of(gateway: Gateway, job_id: str) -> UsageRow:
 
 async def until_held(gateway: Gateway, job_id: str, gpus: float, cpus: float, *, borrowed: bool) -> None:
     """Wait until an amount is counted from one measurement to the next, and is borrowed or not."""
+
+    async def started() -> bool:
+        return any(row.job_id == job_id for row in rows(gateway.store))
+
+    await gateway.until(started)
     former = row_of(gateway, job_id)
 
     async def held() -> bool:

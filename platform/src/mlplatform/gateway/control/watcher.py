@@ -10,6 +10,7 @@ from mlplatform.gateway.control.gpus import GpuWatch
 from mlplatform.gateway.control.placements import amount_in
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.logs.store import JobLogs
@@ -81,7 +82,7 @@ class Watcher:
         teams, running = await self._queue.running(waiting, active, snapshot.nodes)
         await self._measure(active, use, running, borrowers(teams, running, snapshot.nodes, now().timestamp()))
         for job, attempt in active:
-            if held := gpu_jobs.held_by(job.id, use.gpus):
+            if State(job.state).runs and (held := gpu_jobs.held_by(job.id, use.gpus)):
                 with self._errors.contained(job.id):
                     await self._gpus.look_at(job, attempt, held, self._queue.idle_s.get(job.team or "", 0))
 
