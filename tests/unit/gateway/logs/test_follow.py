@@ -50,7 +50,7 @@ class Platform:
         """A gateway that crashes at the end: it loses everything that is only in memory, and its connections break."""
         logs = JobLogs(FolderStore(str(self.objects)), resolve)
         unused: Any = None
-        routes = JobRoutes(self.store, unused, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
+        routes = JobRoutes(self.store, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
         config = uvicorn.Config(
             without_log_in(routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
         )
