@@ -250,7 +250,7 @@ _VARYING = [
     (r"\x1b\[\d*m", ""),  # the gateway's logs have no colors
     # Logged where Ray's head runs a driver itself; the gateway starts none there.
     (r"[\d-]+ [\d:,]+(\t|\\t)INFO job_manager.py:\d+ -- Runtime env is setting up\.(\n|\\n)", ""),
-    (r"mlplatform: the program started (warm|cold: [^\\\n]*)(\n|\\n)", ""),
+    (r"mlplatform: the program started (warm|cold: .*?)(\n|\\n)", ""),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "<moment>"),
     (r"\b\d{13}\b", "<time>"),
     (r"\b\d+\.\d+\.\d+\.\d+\b", "<ip>"),
