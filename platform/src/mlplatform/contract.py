@@ -58,8 +58,7 @@ PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
 one."""
 
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
-"""Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
-and secret keys of at most 40."""
+"""Token of a person: its id, which is not a secret, and its secret."""
 
 START_LOG = re.compile(r"starts-[0-9a-f]{16}\.jsonl")
 """Name of a node's log of process starts, in Ray's folder of sessions. Each start of the node uses another one, so that

@@ -225,15 +225,15 @@ def test_files_of_running_containers_are_written_in_place(stack: Stack) -> None:
     inodes = {name: (stack.secrets / name).stat().st_ino for name in secrets_folder.FILES}
     stack.rotate()
     same = {name for name, inode in inodes.items() if (stack.secrets / name).stat().st_ino == inode}
-    assert {"minio_job", "mlflow_job", "minio_person", "mlflow_person"} <= same
-    assert "minio_mlflow" not in same
-    assert (stack.secrets / "minio_job").stat().st_mode & 0o777 == 0o444
+    assert {"s3_jobs", "mlflow_job", "s3_people", "mlflow_person"} <= same
+    assert "s3_mlflow" not in same
+    assert (stack.secrets / "s3_jobs").stat().st_mode & 0o777 == 0o444
 
 
 def test_jobs_get_another_account_in_minio(stack: Stack) -> None:
     stack.rotate("minio")
-    assert re.fullmatch("job-[0-9a-f]{8}", read_s3_account(stack.secrets / "minio_job")[0])
-    assert read_s3_account(stack.secrets / "minio_person")[0] == "person"
+    assert re.fullmatch("job-[0-9a-f]{8}", read_s3_account(stack.secrets / "s3_jobs")[0])
+    assert read_s3_account(stack.secrets / "s3_people")[0] == "person"
 
 
 def test_interruption_at_any_step_is_completed(stack: Stack) -> None:
@@ -251,7 +251,7 @@ def test_interruption_at_any_step_is_completed(stack: Stack) -> None:
             continue
         interrupted += 1
         assert "completing the interrupted rotation" in stack.rotate("monitoring")[0]
-        for name in ("postgres_password", "minio_job"):
+        for name in ("postgres_password", "s3_jobs"):
             assert (stack.secrets / name).read_text() == (stack.accepted / name).read_text(), step
         assert stack.contents()["mlflow_person"] != before["mlflow_person"]
         assert Rotation(stack.secrets).plan is None

@@ -3,7 +3,7 @@
     python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and MinIO
     python -m mlplatform.services.rotation people              in storage-init: secrets of people
     python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks, signatures
-    python -m mlplatform.services.rotation forget-keys [jobs]  in storage-init: users and keys of others
+    python -m mlplatform.services.rotation forget-keys         in storage-init: former accounts of jobs in MinIO
     python -m mlplatform.services.rotation forget-password     in mlflow-migrate: the former password of jobs
 
 Each may be repeated. The new and the former secrets are in the folder that `secret_files` names.
@@ -16,8 +16,7 @@ import sys
 from mlplatform.compat import mlflow_rotation, mlflow_server
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import SettingsError
-from mlplatform.services import bootstrap, people_secrets
-from mlplatform.services.access_keys import found_keys
+from mlplatform.services import bootstrap, minio, people_secrets
 from mlplatform.services.secret_files import ROTATION, values
 from mlplatform.settings.storage import StorageSettings
 
@@ -56,15 +55,11 @@ def tracking() -> None:
     print(f"MLflow: {signed} registered versions are signed with the new key.")
 
 
-def forget_keys(jobs: bool) -> None:
-    """Remove users and access keys that the platform did not make and, if `jobs`, its former account of jobs."""
-    _, admin, root = bootstrap.connect_to_minio(StorageSettings.load().endpoint)
-    for key in list(found_keys(admin, bootstrap.minio_users(), root)):
-        if jobs or not key.is_former:
-            key.remove(admin)
-            print(f"MinIO: removed the {key}.")
-        else:
-            print(f"MinIO: kept the {key} for attempts that are running.")
+def forget_keys() -> None:
+    """Remove the accounts that jobs had at MinIO before a rotation."""
+    admin, _ = minio.connect(StorageSettings.load().endpoint)
+    for user in minio.remove_former_jobs(admin):
+        print(f"MinIO: removed the user {user}.")
 
 
 def forget_password() -> None:
@@ -75,13 +70,13 @@ def forget_password() -> None:
 
 
 if __name__ == "__main__":
-    _command, *_more = sys.argv[1:]
+    _command = sys.argv[1]
     try:
         {
             "storage": storage,
             "people": people,
             "tracking": tracking,
-            "forget-keys": lambda: forget_keys(bool(_more)),
+            "forget-keys": forget_keys,
             "forget-password": forget_password,
         }[_command]()
     except SettingsError as error:

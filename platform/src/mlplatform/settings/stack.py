@@ -125,12 +125,6 @@ class StackSettings(BaseSettings):
     s3_endpoint: str = Field("", validation_alias="S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
     """Address of another S3 server that replaces MinIO; empty for MinIO."""
 
-    s3_separate_accounts: Literal["", "1"] = Field("", validation_alias="S3_SEPARATE_ACCOUNTS")
-    """1 if each service has an account of its own on that server."""
-
-    node_accounts: Literal["", "no_account"] = Field("", validation_alias="NODE_ACCOUNTS")
-    """File in `secrets/` that the nodes of Ray get instead of the shared accounts of jobs; empty for these."""
-
     minio_image: str = Field("", validation_alias="MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
 
@@ -154,6 +148,9 @@ class StackSettings(BaseSettings):
 
     bucket_quotas: str = Field("", validation_alias="BUCKET_QUOTAS")
     """Limits of buckets; empty for none."""
+
+    checkpoint_version_days: int = Field(1, ge=0, validation_alias="CHECKPOINT_VERSION_DAYS")
+    """Days for which replaced and deleted checkpoints are kept; 0 for none."""
 
     version_days: int = Field(7, ge=1, validation_alias="VERSION_DAYS")
     """Days for which replaced and deleted objects of versioned buckets are kept."""
@@ -233,13 +230,6 @@ class StackSettings(BaseSettings):
     def _reachable_from_containers(cls, value: str) -> str:
         if urlsplit(value).hostname in ("localhost", LOOPBACK, "::1"):
             raise ValueError("containers cannot reach a server on this host's loopback; use another address of it")
-        return value
-
-    @field_validator("node_accounts")
-    @classmethod
-    def _keys_of_own_store_only(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("s3_endpoint"):
-            raise ValueError("attempts get keys of their own at MinIO only; leave it empty with S3_ENDPOINT_URL")
         return value
 
     @field_validator("acme_email")

@@ -32,7 +32,7 @@ _OF_THE_HOST = re.compile(
 )
 """Settings of a host's hardware, addresses, mirrors and object store, which a restore keeps."""
 
-_OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password", "external_s3"}
+_OF_THE_VOLUMES = {"postgres_password", "minio_root_password", "backup_password", "s3_owner"}
 """Secrets that a restore keeps: the data was stored with them, or the backups are encrypted with them."""
 
 

@@ -8,8 +8,8 @@ In this order, so that an interruption at any point can be resumed by running it
    second password in MLflow: attempts that are running keep theirs.
 4. The new files replace the present ones.
 5. MinIO is restarted for its root account, then the stopped services are started.
-6. Users and keys that the platform did not make are removed, and the former accounts of jobs, unless an attempt that
-   started before still runs. `make rotate ONLY=former` removes them later.
+6. The former accounts of jobs are removed, unless an attempt that started before still runs. `make rotate ONLY=former`
+   removes them later.
 """
 
 from __future__ import annotations
@@ -156,12 +156,12 @@ def _apply(root: Path, settings: StackSettings, rotation: Rotation, plan: Plan) 
 
 
 def _end_accounts(root: Path, rotation: Rotation, plan: Plan, installed: datetime) -> Iterator[str]:
-    """Remove accounts that are not the platform's, and the former ones of jobs unless an attempt uses them."""
+    """Remove the former accounts of jobs, unless an attempt uses them."""
     if not _OF_JOBS & set(plan.groups):
         return
     waits = "gateway" in plan.services and bool(_attempts_before(root, installed))
-    yield from _forget(root, plan.groups, rotation, jobs=not waits)
     if not waits:
+        yield from _forget(root, plan.groups, rotation)
         rotation.stop_waiting()
         return
     rotation.wait()
@@ -183,10 +183,10 @@ def _change_accounts(root: Path, rotation: Rotation, plan: Plan) -> Iterator[str
         yield from _step(root, rotation, "mlflow-migrate", "tracking", options=account)
 
 
-def _forget(root: Path, groups: Collection[str], rotation: Rotation, *, jobs: bool) -> Iterator[str]:
+def _forget(root: Path, groups: Collection[str], rotation: Rotation) -> Iterator[str]:
     if "minio" in groups:
-        yield from _step(root, rotation, "storage-init", "forget-keys", *(["jobs"] if jobs else []))
-    if "mlflow" in groups and jobs:
+        yield from _step(root, rotation, "storage-init", "forget-keys")
+    if "mlflow" in groups:
         yield from _step(root, rotation, "mlflow-migrate", "forget-password")
 
 
@@ -238,13 +238,14 @@ def _check_former(root: Path, since: datetime) -> None:
 
 
 def _end_former(root: Path, rotation: Rotation) -> Iterator[str]:
-    """Remove what rotations and people left: former accounts of jobs, and keys that the platform did not make."""
+    """Remove the former accounts of jobs that a rotation left."""
     since = rotation.waiting_since
     open_ones = _attempts_before(root, since) if since else []
     if open_ones:
         yield f"{len(open_ones)} attempts use the former accounts, which are kept: {', '.join(open_ones[:5])}"
     groups = {"minio", "mlflow"} & stack_compose.running(root)
-    yield from _forget(root, groups, rotation, jobs=not open_ones)
+    if not open_ones:
+        yield from _forget(root, groups, rotation)
     if since and not open_ones:
         if "mlflow" in groups:
             # It remembers for ten minutes which passwords were right.

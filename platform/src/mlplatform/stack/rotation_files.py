@@ -39,13 +39,13 @@ class Group:
     interrupts: str = ""
 
 
-def _named(prefix: str) -> tuple[str, ...]:
+def _named(prefix: str | tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in FILES if name.startswith(prefix))
 
 
 GROUPS = {
     "postgres": Group(None, _named("postgres_")),
-    "minio": Group("minio", tuple(name for name in _named("minio_") if name != "minio_root_user")),
+    "minio": Group("minio", tuple(name for name in _named(("minio_", "s3_")) if name not in TO_FILL_IN)),
     "mlflow": Group("tracking", _named("mlflow_")),
     "people": Group("ray", ("gateway_secrets_key",)),
     "monitoring": Group(
@@ -63,8 +63,6 @@ GROUPS = {
 
 NOT_ROTATED = {
     **dict.fromkeys(TO_FILL_IN, "issued by an external service; replace its content and run `make up`"),
-    "minio_root_user": "a name, not a secret",
-    "no_account": "a comment, not a secret",
     "backup_password": "backups that exist are encrypted with it; change it in each with `restic key passwd`",
 }
 """Secrets that no group changes, with the reason."""
@@ -153,9 +151,9 @@ class Rotation:
     def _generate(self, name: str) -> None:
         path = self.folder / "new" / name
         with atomic.new_file(path) as draft:
-            if name == "minio_job":
+            if name == "s3_jobs":
                 # Clients read an account once, so that running attempts need theirs beside the new one.
-                credentials.s3_account(f"job-{secrets.token_hex(4)}", draft)
+                credentials.s3_account(f"jobs-{secrets.token_hex(4)}", draft)
             else:
                 FILES[name](draft)
             draft.chmod(0o444)

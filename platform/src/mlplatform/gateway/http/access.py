@@ -68,6 +68,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("POST", "/platform/capacity"): Access.PEOPLE,
     ("GET", "/platform/utilisation"): Verb.SEE,
     ("GET", "/platform/disks"): Access.PEOPLE,
+    ("GET", "/platform/storage-credentials"): Access.PEOPLE,
+    ("POST", "/platform/storage-credentials"): Access.PEOPLE,
     # Everybody sees owner, shape, state and reason of every job.
     ("GET", "/platform/queue"): Access.PEOPLE,
     ("GET", "/platform/usage"): Access.PEOPLE,

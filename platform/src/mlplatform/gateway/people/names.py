@@ -8,7 +8,8 @@ from mlplatform.gateway.errors import PersonError
 RESERVED = frozenset(
     {
         # Accounts of services at Postgres, MinIO and MLflow (`stack/secrets_folder.py`).
-        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "minio", "grafana"),
+        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "people"),
+        *("minio", "grafana"),
         # Principals of the audit log, and what could be mistaken for one.
         *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody", "local"),
         *("admin", "administrator", "root", "service", "system"),

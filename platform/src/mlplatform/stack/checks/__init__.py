@@ -42,7 +42,6 @@ CHECKS: tuple[Check, ...] = (
     secrets.files,
     secrets.rotation,
     accounts.rejected,
-    accounts.on_nodes,
     certificates.of_entrance,
     firewall.metadata_address,
     clocks.skew,
