@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 
 import httpx
+import pytest
 from browser import BOUND_S, Page
 from host import Stack, wait_for
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
+
+pytestmark = pytest.mark.minio
 
 
 def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> None:

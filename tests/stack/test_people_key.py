@@ -17,7 +17,7 @@ from figures import count
 from host import CHECKOUT, Stack, wait_for
 from persons import Person, administer, log_in
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minio]
 
 SCRIPT = CHECKOUT / "tests/scripts/tries_with_profile.py"
 

@@ -11,6 +11,8 @@ from host import Stack
 
 from mlplatform.credentials import read_s3_account
 
+pytestmark = pytest.mark.minio
+
 MIB = 1 << 20
 
 

@@ -111,20 +111,22 @@ def _connect(name: str, *accounts: dict[str, Any]) -> Any:
 
 
 def make_buckets() -> None:
-    """Create the buckets with their versions; make the accounts at MinIO, and check them at another server."""
+    """Create the buckets with their versions; make the accounts of our own, and check those of another server."""
     settings = StorageSettings.load()
     if settings.external:
         client = buckets.client_of(settings, buckets.owner(settings))
         buckets.make_buckets(client, settings)
         buckets.check_roles(settings)
         print(f"{settings.endpoint}: the buckets {', '.join(BUCKETS)} exist, and each role's account is accepted.")
-        print(f"{settings.endpoint}: rights and BUCKET_QUOTAS are left to its operator, as they are set on MinIO only.")
+        print(
+            f"{settings.endpoint}: rights and BUCKET_QUOTAS are left to its operator, as they are set on our own only."
+        )
     else:
         admin, root = minio.connect(settings.endpoint)
         client = buckets.client_of(settings, root)
         buckets.make_buckets(client, settings)
         minio.make_accounts(admin, settings)
-        print("MinIO: buckets, accounts and policies are as declared.")
+        print("Object store: buckets, accounts and policies are as declared.")
     for sentence in buckets.keep_versions(client, settings):
         print(sentence)
 

@@ -25,7 +25,7 @@ SNAPSHOTS = (
     *("*/result.json", "*/progress.csv", "*/events.out.tfevents."),
 )
 """Beginnings of the keys in `ray` that trainings and searches write again every few seconds: histories and snapshots of
-Ray 2.60. A day of versions of one object would be thousands, which MinIO keeps in one file."""
+Ray 2.60. A day of versions of one object would be thousands, which the server keeps in one file."""
 
 _PROBE = ".mlplatform-probe"
 
@@ -39,7 +39,7 @@ class Versions:
 
     Attributes:
         days: how long.
-        excluded: beginnings of keys of which it keeps nothing; `*` stands for any text. An extension of MinIO, which
+        excluded: beginnings of keys of which it keeps nothing; `*` stands for any text. An extension of S3, which
             other servers ignore.
         whole_backup: a backup keeps versions of these keys too while it reads.
     """

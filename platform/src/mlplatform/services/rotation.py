@@ -1,9 +1,9 @@
 """Steps of `make rotate` inside of the stack's one-shot services (`stack/rotation.py` runs them, in this order).
 
-    python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and MinIO
+    python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and buckets
     python -m mlplatform.services.rotation people              in storage-init: secrets of people
     python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks, signatures
-    python -m mlplatform.services.rotation forget-keys         in storage-init: former accounts of jobs in MinIO
+    python -m mlplatform.services.rotation forget-keys         in storage-init: former accounts of jobs
     python -m mlplatform.services.rotation forget-password     in mlflow-migrate: the former password of jobs
 
 Each may be repeated. The new and the former secrets are in the folder that `secret_files` names.
@@ -26,7 +26,7 @@ _GATEWAY_DATABASE = "postgresql+psycopg2:///gateway?service=gateway"
 
 
 def storage() -> None:
-    """Set the accounts of Postgres and MinIO; jobs get a user beside the one that running attempts have."""
+    """Set the accounts of Postgres and the object store; jobs get a user beside the one that running attempts have."""
     bootstrap.make_databases()
     bootstrap.make_buckets()
 
@@ -56,10 +56,10 @@ def tracking() -> None:
 
 
 def forget_keys() -> None:
-    """Remove the accounts that jobs had at MinIO before a rotation."""
+    """Remove the accounts that jobs had before a rotation."""
     admin, _ = minio.connect(StorageSettings.load().endpoint)
     for user in minio.remove_former_jobs(admin):
-        print(f"MinIO: removed the user {user}.")
+        print(f"Object store: removed the user {user}.")
 
 
 def forget_password() -> None:

@@ -32,7 +32,7 @@ _PARALLEL = 8
 _ATTEMPTS = 5
 
 _WITHOUT_VERSIONS = ("NotImplemented", "VersioningNotConfigured", "MethodNotAllowed")
-"""Answers of servers other than MinIO to questions about versions."""
+"""Answers of servers without versions to questions about them."""
 
 _NO_VERSION = "null"
 """Id of the one version of an object that is written while its bucket, or its folder, keeps none."""

@@ -31,7 +31,7 @@ def save(output: IO[bytes]) -> None:
         PlatformError: something cannot be read; what was written has no list of its members, so it is not a backup.
     """
     client, progress = s3_client(bulk=True), Progress("saved")
-    # Another server than MinIO need not have versions, or a rule that removes them afterwards.
+    # A server of others need not have versions, or a rule that removes them afterwards.
     settings = StorageSettings.load()
     external, always = bool(settings.external), versioned(settings)
     with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS, always):
