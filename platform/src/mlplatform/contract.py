@@ -55,8 +55,7 @@ PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
 one."""
 
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
-"""Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
-and secret keys of at most 40."""
+"""Token of a person: its id, which is not a secret, and its secret."""
 
 MAX_COMMAND = 4096
 """Maximum number of characters of the job's command in its metadata."""

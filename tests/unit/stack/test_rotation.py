@@ -37,7 +37,7 @@ def config() -> dict[str, Any]:
             entries = [{"source": each} if isinstance(each, str) else each for each in service.get("secrets") or []]
             services.setdefault(name, {"secrets": []})["secrets"] += entries
         for name, secret in (content.get("secrets") or {}).items():
-            secrets[name] = {"file": secret["file"].replace("${NODE_ACCOUNTS:-", "").rstrip("}")}
+            secrets[name] = {"file": secret["file"]}
     return {"services": services, "secrets": secrets}
 
 
@@ -69,7 +69,7 @@ def test_only_chooses_by_first_word() -> None:
 
 @pytest.mark.parametrize("only", ["minio,x", "wandb", "backup", "all"])
 def test_unknown_name_is_rejected(only: str) -> None:
-    with pytest.raises(SettingsError, match="use some of certificates, postgres, minio, mlflow"):
+    with pytest.raises(SettingsError, match="use some of certificates, postgres, minio, s3, mlflow"):
         chosen(only)
 
 
@@ -89,11 +89,11 @@ def test_services_that_mount_a_changed_secret_are_found(only: str, restarted: st
 
 def test_secret_is_found_under_the_name_of_its_file() -> None:
     external = {
-        "services": {"ray-head": {"secrets": [{"source": "minio_node", "target": "credentials"}]}, "postgres": {}},
-        "secrets": {"minio_node": {"file": "/srv/secrets/minio_job"}},
+        "services": {"ray-head": {"secrets": [{"source": "mounted", "target": "credentials"}]}, "postgres": {}},
+        "secrets": {"mounted": {"file": "/srv/secrets/s3_jobs"}},
     }
-    assert readers(external, {"minio_job", "ray_token"}) == ["ray-head"]
-    assert readers(external, {"minio_node"}) == []
+    assert readers(external, {"s3_jobs", "ray_token"}) == ["ray-head"]
+    assert readers(external, {"mounted"}) == []
 
 
 def test_every_rotated_secret_is_mounted_by_a_service() -> None:

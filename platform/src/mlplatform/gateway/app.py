@@ -21,9 +21,16 @@ from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
 from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.person_keys import PersonKeys
+from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
+from mlplatform.gateway.control.retention import (
+    FormerCheckpoints,
+    Kind,
+    OldCheckpoints,
+    OldRuns,
+    Retention,
+    UnusedPackages,
+)
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
@@ -33,6 +40,7 @@ from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import secrets as http_secrets
 from mlplatform.gateway.http import sessions as http_sessions
+from mlplatform.gateway.http import storage as http_storage
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
@@ -64,7 +72,6 @@ from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
-from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.gateway.upstream.mail import MailSender, MailServer
 from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.ray import RayHead
@@ -95,12 +102,10 @@ def create_app(config: GatewaySettings) -> Starlette:
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
-    keys = _access_keys(config, config.attempts_account)
     reconciler = Reconciler(
         *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation),
         start_seconds=config.start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
-        keys=keys,
     )
     proxy = ReverseProxy(config.head)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
@@ -118,7 +123,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine, tokens.forget)
-    person_keys = PersonKeys(store.engine, _access_keys(config, config.people_account))
+    storage_key = _storage_key(config, store)
     services = _services(config)
     secrets = Secrets(store.engine, _key(config.secrets_key_path))
     check = TokenCheck(token.read, audit, tokens, services)
@@ -138,7 +143,13 @@ def create_app(config: GatewaySettings) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         packages.tidy()
-        works = (reconciler.run(), logs.run(), retention.run(), messenger.run(), person_keys.run())
+        works = (
+            reconciler.run(),
+            logs.run(),
+            retention.run(),
+            messenger.run(),
+            *([storage_key.run()] if storage_key else []),
+        )
         tasks = [asyncio.create_task(work) for work in works]
         for task in tasks:
             task.add_done_callback(_exit_with)
@@ -168,7 +179,8 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, person_keys, config.s3_port).routes(),
+            *PeopleRoutes(people, tokens, check, storage_key).routes(),
+            *http_storage.routes(storage_key, config.s3_external, config.s3_port),
             *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
             *http_utilisation.routes(overview, reconciler, utilisation),
@@ -201,19 +213,23 @@ def _kinds(
 ) -> list[Kind]:
     """Return the kinds of data that are removed: by default those that can be recreated, others if it is set."""
     kinds: list[Kind] = [UnusedPackages(store, packages)]
+    files = open_store(job.settings().storage)
     if config.checkpoints_keep_days:
-        files = open_store(job.settings().storage)
         kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
+    if config.s3_endpoint:
+        kinds.append(FormerCheckpoints(files))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
     return kinds
 
 
-def _access_keys(config: GatewaySettings, account: Path | None) -> AccessKeys | None:
-    """Return the access keys below an account, if the stack has a MinIO of its own."""
-    if account is None or config.s3_endpoint is None or config.s3_external:
+def _storage_key(config: GatewaySettings, store: JobStore) -> FileKey | PeopleKey | None:
+    """Return the S3 key of people, if there is an object store: at another server than ours, the one in the file."""
+    if config.people_key is None or config.s3_endpoint is None:
         return None
-    return AccessKeys(config.s3_endpoint, read_s3_account(account))
+    if config.s3_external or config.s3_credentials is None:
+        return FileKey(config.people_key)
+    return PeopleKey(store.engine, config.s3_endpoint, read_s3_account(config.s3_credentials))
 
 
 def _mail_server(config: GatewaySettings) -> MailServer | None:

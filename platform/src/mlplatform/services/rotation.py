@@ -13,9 +13,7 @@ from contextlib import closing
 from mlplatform.compat import mlflow_rotation
 from mlplatform.errors import SettingsError
 from mlplatform.services import bootstrap, people_secrets
-from mlplatform.services.access_keys import found_keys
 from mlplatform.services.secret_files import NEXT, secret, values
-from mlplatform.settings.storage import StorageSettings
 
 
 def change_databases() -> None:
@@ -29,17 +27,6 @@ def change_databases() -> None:
         print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
         signed = mlflow_rotation.sign_again(_address("mlflow"), values("mlflow_signing_key"))
         print(f"MLflow: {signed} registered versions are signed with the new key.")
-
-
-def remove_foreign_keys() -> None:
-    """Remove the users and access keys in MinIO that the platform did not make."""
-    settings = StorageSettings.load()
-    if settings.account or not _changes("minio_root_password"):
-        return
-    _, admin, root = bootstrap.connect_to_minio(settings.endpoint)
-    for key in list(found_keys(admin, bootstrap.minio_users(), root)):
-        key.remove(admin)
-        print(f"MinIO: removed the {key}.")
 
 
 def _changes(name: str) -> bool:
@@ -61,6 +48,5 @@ def _address(database: str) -> str:
 if __name__ == "__main__":
     try:
         change_databases()
-        remove_foreign_keys()
     except SettingsError as error:
         sys.exit(str(error))

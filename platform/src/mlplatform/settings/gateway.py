@@ -87,18 +87,17 @@ class GatewaySettings(EnvironmentSettings):
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
 
+    s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
+    """File with the gateway's account there."""
+
     s3_external: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_S3_EXTERNAL")
-    """Address of an S3 server that is used instead of MinIO, where no access keys can be made; None for MinIO."""
+    """Address of an S3 server of others, whose accounts are in files; None for the stack's own."""
 
-    attempts_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_ATTEMPTS_ACCOUNT")
-    """File with the account at MinIO below which each attempt of a person's job gets an access key; None: all jobs use
-    the account that is mounted into the nodes."""
-
-    people_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_ACCOUNT")
-    """File with the account at MinIO below which each token of a person gets an access key; None: people have none."""
+    people_key: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_KEY")
+    """File with the account of people at a server of others; None: people get no key."""
 
     s3_port: int = Field(9000, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_S3_PORT")
-    """Port on the host where people reach MinIO."""
+    """Port on the host where people reach the stack's own object store."""
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 

@@ -35,13 +35,7 @@ def use() -> Any:
 
 
 @pytest.fixture
-def keys() -> Any:
-    """Access keys of attempts; None if all jobs use the mounted account."""
-    return None
-
-
-@pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any, keys: Any) -> Gateway:
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
@@ -57,5 +51,5 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: 
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
     use = use or UtilisationSource(made_up)
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, rules=rules, keys=keys)
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, rules=rules)
     return Gateway(head, store, logs, reconciler)

@@ -40,7 +40,7 @@ class StartedGateway:
     secrets_key: str | None = None
     wheels: Path | None = None
     s3: tuple[str, str, str] | None = None
-    """Address of MinIO, and name and secret of the account below which people get keys."""
+    """Address of the object store, and name and secret of the gateway's account."""
 
     s3_external: str | None = None
 
@@ -69,7 +69,8 @@ class StartedGateway:
             s3_endpoint=self.s3[0] if self.s3 else None,
             s3_external=self.s3_external,
             s3_port=S3_PORT,
-            people_account=self._people_account(),
+            s3_credentials=self._s3_file("gateway", *self.s3[1:]) if self.s3 else None,
+            people_key=self._s3_file("people", "people", "of people") if self.s3 else None,
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
         )
@@ -81,11 +82,9 @@ class StartedGateway:
         path.write_text(self.secrets_key)
         return path
 
-    def _people_account(self) -> Path | None:
-        if self.s3 is None:
-            return None
-        path = self.folder / "minio_people"
-        path.write_text("[default]\naws_access_key_id = {1}\naws_secret_access_key = {2}\n".format(*self.s3))
+    def _s3_file(self, role: str, key: str, secret: str) -> Path:
+        path = self.folder / f"s3_{role}"
+        path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
         return path
 
     @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Literal
 
-from mlplatform.errors import AccessError, PlatformError, UnreachableError
+from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
@@ -117,13 +117,12 @@ class Housekeeping:
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
     async def end_accounts(self) -> None:
-        """Delete the tokens and access keys of ended attempts, then wait 30 s."""
+        """Delete the tokens of ended attempts, then wait 30 s."""
         try:
             await self._tokens.tidy()
-        except PlatformError as error:
+        except UnreachableError:
             await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
-            # An account that MinIO rejects is as good as no MinIO, until `make up` sets it again.
-            raise UnreachableError(str(error)) from error
+            raise
         await asyncio.sleep(_CLEAN_SECONDS)
 
     async def clean_ray(self) -> None:

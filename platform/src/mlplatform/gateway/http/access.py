@@ -64,6 +64,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/api/version"): Access.PEOPLE,
     ("POST", "/platform/capacity"): Access.PEOPLE,
     ("GET", "/platform/utilisation"): Verb.SEE,
+    ("GET", "/platform/storage-credentials"): Access.PEOPLE,
+    ("POST", "/platform/storage-credentials"): Access.PEOPLE,
     # Everybody sees owner, shape, state and reason of every job.
     ("GET", "/platform/queue"): Access.PEOPLE,
     ("GET", "/platform/usage"): Access.PEOPLE,
