@@ -197,7 +197,7 @@ def test_default_rotation_restarts_no_node_and_no_notebook(stack: Stack) -> None
 def test_accounts_change_while_their_services_are_stopped(stack: Stack) -> None:
     stack.rotate()
     patterns = ["^stop .*mlflow", "rotation storage", "rotation tracking", "^restart minio", "^up .* gateway$"]
-    patterns += ["rotation forget-keys jobs", "rotation forget-password", "^up .*mlflow"]
+    patterns += ["rotation forget-keys", "rotation forget-password", "^up .*mlflow"]
     positions = [position(stack.calls, pattern) for pattern in patterns]
     assert positions == sorted(positions)
 
