@@ -43,7 +43,7 @@ def write(settings: Settings, token_file: Path, endpoint_url: str, region: str) 
         SettingsError: the file cannot be read or written, or the profile `mlplatform` has another account.
     """
     config = aws_config_file()
-    bundle = settings.ca_bundle and str(settings.ca_bundle.absolute())
+    bundle = str(settings.ca_bundle.absolute()) if settings.ca_bundle else None
     values = {
         "endpoint_url": endpoint_url,
         "region": region,

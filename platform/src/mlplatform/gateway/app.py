@@ -216,10 +216,10 @@ def _kinds(
     files = open_store(job.settings().storage)
     if config.checkpoints_keep_days:
         kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
-    if config.s3_endpoint:
-        kinds.append(FormerCheckpoints(files))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
+    if config.s3_endpoint:
+        kinds.append(FormerCheckpoints(files))
     return kinds
 
 

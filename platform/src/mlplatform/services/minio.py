@@ -101,7 +101,7 @@ def _statements(bucket: str, actions: tuple[str, ...]) -> list[dict[str, object]
         # A backup lets this bucket keep all versions while it reads.
         about_bucket += ["s3:PutBucketVersioning"] if bucket == "ray" else []
     if "s3:DeleteObjectVersion" in actions:
-        about_bucket.append("s3:ListBucketVersions")
+        about_bucket += ["s3:ListBucketVersions", "s3:GetBucketVersioning"]
     return [
         {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
         {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/*"]},

@@ -164,7 +164,7 @@ class S3Store:
         # Marks last: without its mark, the newest version of a deleted file would be the file again.
         for found in self._former(prefix):
             for start in range(0, len(found), _DELETED_AT_ONCE):
-                doomed = [
+                doomed: list[Any] = [
                     {"Key": item["Key"], "VersionId": item["VersionId"]}
                     for item in found[start : start + _DELETED_AT_ONCE]
                 ]

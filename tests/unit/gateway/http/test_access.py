@@ -62,6 +62,8 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/api/version"): Asked("/api/version", PEOPLE),
     ("POST", "/platform/capacity"): Asked("/platform/capacity", PEOPLE, {"json": {}}),
     ("GET", "/platform/utilisation"): Asked("/platform/utilisation", PEOPLE),
+    ("GET", "/platform/storage-credentials"): Asked("/platform/storage-credentials", PEOPLE),
+    ("POST", "/platform/storage-credentials"): Asked("/platform/storage-credentials", PEOPLE),
     ("GET", "/platform/queue"): Asked("/platform/queue", PEOPLE),
     ("GET", "/platform/usage"): Asked("/platform/usage", PEOPLE),
     ("GET", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),

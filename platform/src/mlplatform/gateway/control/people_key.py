@@ -123,8 +123,10 @@ class PeopleKey:
 
     async def follow(self) -> None:
         """Delete the key at once if a person was removed since it was made; what fails now is done by `run`."""
-        with suppress(PlatformError):
-            async with self._alone:
+        async with self._alone:
+            # Nobody gets it before it was compared.
+            self._name = ""
+            with suppress(PlatformError):
                 await self._tidy()
 
     async def run(self) -> None:
