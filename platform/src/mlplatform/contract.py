@@ -58,8 +58,8 @@ PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
 one."""
 
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
-"""Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
-and secret keys of at most 40."""
+"""Token of a person or an attempt: its id, which is not a secret, and its secret. MinIO accepts access keys of at most
+20 characters and secret keys of at most 40. Passwords in this form are sent to the platform's own MLflow only."""
 
 START_LOG = re.compile(r"starts-[0-9a-f]{16}\.jsonl")
 """Name of a node's log of process starts, in Ray's folder of sessions. Each start of the node uses another one, so that
@@ -89,9 +89,6 @@ TAG_END_REASON = "mlplatform.end_reason"
 TAG_DIGEST = "mlplatform.digest"
 """Tag of a model's version: one digest over the names and contents of its files."""
 
-TAG_SIGNATURE = "mlplatform.signature"
-"""Tag of a model's version: the server's signature of the digest; only the server can set it."""
-
 CHECKSUMS = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
 
@@ -100,6 +97,12 @@ BACKUP_SERVERS = ("s3:", "rest:")
 
 BACKUP_SUCCEEDED, BACKUP_TIMER = "succeeded", "timer"
 """Files whose times are those of the last complete backup, and of the first start of the timer of backups."""
+
+MLFLOW_CHANGES = "/platform/mlflow/changes"
+"""Path of the gateway to which the MLflow server reports changes."""
+
+MODEL_DIGESTS = "/platform/models/digests"
+"""Path of the gateway that answers with the digests of the files of a registered model's version."""
 
 AUDIT_ENTRIES = 1000
 """Entries of the audit log in one answer of the gateway at most."""

@@ -1,4 +1,4 @@
-"""MLflow's accounts, webhooks and signatures in a rotation of their secrets, in databases that MLflow has created."""
+"""MLflow's webhooks in a rotation of their key, in a database that MLflow has created."""
 
 from __future__ import annotations
 
@@ -12,24 +12,8 @@ pytest.importorskip("flask_wtf")
 
 from cryptography.fernet import Fernet
 
-from mlplatform.compat import mlflow_rotation, mlflow_server
-from mlplatform.compat.mlflow_stores import signature
-from mlplatform.contract import TAG_DIGEST, TAG_SIGNATURE
+from mlplatform.compat import mlflow_rotation
 from mlplatform.errors import SettingsError
-
-OLD, NEW = "the former password", "the new password of jobs"
-
-
-@pytest.fixture
-def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """MLflow's store of accounts, which checks passwords as the stack's server does."""
-    from mlflow.server.auth import store
-
-    store.init_db(f"sqlite:///{tmp_path}/auth.db")
-    monkeypatch.setattr(store, "authenticate_user", store.authenticate_user)
-    mlflow_server.check_passwords()
-    store.create_user("job", NEW)
-    return store
 
 
 @pytest.fixture
@@ -42,19 +26,6 @@ def registry(database: str) -> Any:
     from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
     return SqlAlchemyStore(database)
-
-
-def test_former_password_is_accepted_until_removed(accounts: Any) -> None:
-    assert not accounts.authenticate_user("job", OLD)
-    former = mlflow_server.former_account("job")
-    accounts.create_user(former, OLD)
-    assert accounts.authenticate_user("job", OLD)
-    assert accounts.authenticate_user("job", NEW)
-    assert not accounts.authenticate_user("job", "another password")
-    assert not accounts.authenticate_user(former, OLD)
-    accounts.delete_user(former)
-    assert not accounts.authenticate_user("job", OLD)
-    assert accounts.authenticate_user("job", NEW)
 
 
 def webhooks(database: str) -> dict[str, str | None]:
@@ -93,22 +64,3 @@ def test_webhook_of_unknown_key_changes_nothing(registry: Any, database: str) ->
     with pytest.raises(SettingsError, match="webhook lost was encrypted with another key"):
         mlflow_rotation.encrypt_webhooks_again(database, [new, old])
     assert webhooks(database) == before
-
-
-def test_only_valid_signatures_are_renewed(registry: Any, database: str) -> None:
-    from mlflow.entities.model_registry import ModelVersionTag
-
-    registry.create_registered_model("digits")
-    for number, key in enumerate((b"former", b"forged"), start=1):
-        made = registry.create_model_version("digits", f"mlflow-artifacts:/0/run/{number}")
-        location = registry.get_model_version_download_uri("digits", made.version)
-        for tag, value in ((TAG_DIGEST, "digest"), (TAG_SIGNATURE, signature(location, "digest", key))):
-            registry.set_model_version_tag("digits", made.version, ModelVersionTag(tag, value))
-    registry.create_model_version("digits", "mlflow-artifacts:/0/run/3")
-    for _ in range(2):
-        assert mlflow_rotation.sign_again(database, ["new\n", "former"]) == 1
-        tags = [registry.get_model_version("digits", version).tags for version in ("1", "2", "3")]
-        places = [registry.get_model_version_download_uri("digits", version) for version in ("1", "2")]
-        assert tags[0][TAG_SIGNATURE] == signature(places[0], "digest", b"new")
-        assert tags[1][TAG_SIGNATURE] == signature(places[1], "digest", b"forged")
-        assert tags[2] == {}

@@ -2,9 +2,8 @@
 
     python -m mlplatform.services.rotation storage             in storage-init: accounts of Postgres and MinIO
     python -m mlplatform.services.rotation people              in storage-init: secrets of people
-    python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks, signatures
+    python -m mlplatform.services.rotation tracking            in mlflow-migrate: accounts, webhooks
     python -m mlplatform.services.rotation forget-keys [jobs]  in storage-init: users and keys of others
-    python -m mlplatform.services.rotation forget-password     in mlflow-migrate: the former password of jobs
 
 Each may be repeated. The new and the former secrets are in the folder that `secret_files` names.
 """
@@ -12,13 +11,13 @@ Each may be repeated. The new and the former secrets are in the folder that `sec
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from mlplatform.compat import mlflow_rotation, mlflow_server
-from mlplatform.credentials import read_mlflow_account
 from mlplatform.errors import SettingsError
 from mlplatform.services import bootstrap, people_secrets
 from mlplatform.services.access_keys import found_keys
-from mlplatform.services.secret_files import ROTATION, values
+from mlplatform.services.secret_files import values
 from mlplatform.settings.storage import StorageSettings
 
 _DATABASE = "postgresql+psycopg2:///mlflow?service=mlflow"
@@ -39,21 +38,11 @@ def people() -> None:
 
 
 def tracking() -> None:
-    """Set MLflow's accounts, and protect its webhooks and signatures by the new keys.
-
-    Attempts that are running keep the password of jobs with which they started: it stays valid beside the new one.
-    """
-    accounts = bootstrap.mlflow_accounts()
-    former = ROTATION / "former" / "mlflow_job"
-    if former.exists():
-        user, password = read_mlflow_account(former)
-        accounts.append((mlflow_server.former_account(user), password))
-    mlflow_server.set_accounts(accounts)
+    """Set MLflow's accounts, and protect its webhooks by the new key."""
+    mlflow_server.set_accounts(bootstrap.mlflow_accounts())
     print("MLflow: accounts have new passwords.")
     webhooks = mlflow_rotation.encrypt_webhooks_again(_DATABASE, values("mlflow_webhook_key"))
     print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
-    signed = mlflow_rotation.sign_again(_DATABASE, values("mlflow_signing_key"))
-    print(f"MLflow: {signed} registered versions are signed with the new key.")
 
 
 def forget_keys(jobs: bool) -> None:
@@ -67,22 +56,15 @@ def forget_keys(jobs: bool) -> None:
             print(f"MinIO: kept the {key} for attempts that are running.")
 
 
-def forget_password() -> None:
-    """Refuse the password that jobs had before a rotation."""
-    user, _ = bootstrap.mlflow_accounts()[2]
-    if mlflow_server.remove_account(mlflow_server.former_account(user)):
-        print("MLflow: the former password of jobs is refused.")
-
-
 if __name__ == "__main__":
     _command, *_more = sys.argv[1:]
+    _commands: dict[str, Callable[[], None]] = {
+        "storage": storage,
+        "people": people,
+        "tracking": tracking,
+        "forget-keys": lambda: forget_keys(bool(_more)),
+    }
     try:
-        {
-            "storage": storage,
-            "people": people,
-            "tracking": tracking,
-            "forget-keys": lambda: forget_keys(bool(_more)),
-            "forget-password": forget_password,
-        }[_command]()
+        _commands[_command]()
     except SettingsError as error:
         sys.exit(str(error))

@@ -84,7 +84,6 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
             )
     reply = json.loads(_hub(settings, "add", name, data=key))
     files = {"minio_job": settings.node_accounts or secrets_folder.s3_file(settings, "job")}
-    files |= {"mlflow_job": settings.node_accounts or "mlflow_job"}
     reply |= {
         "network": settings.cluster_network,
         "hub_port": settings.hub_port,

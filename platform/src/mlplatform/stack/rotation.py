@@ -186,8 +186,6 @@ def _change_accounts(root: Path, rotation: Rotation, plan: Plan) -> Iterator[str
 def _forget(root: Path, groups: Collection[str], rotation: Rotation, *, jobs: bool) -> Iterator[str]:
     if "minio" in groups:
         yield from _step(root, rotation, "storage-init", "forget-keys", *(["jobs"] if jobs else []))
-    if "mlflow" in groups and jobs:
-        yield from _step(root, rotation, "mlflow-migrate", "forget-password")
 
 
 def _step(root: Path, rotation: Rotation, service: str, *command: str, options: Collection[str] = ()) -> Iterator[str]:

@@ -16,7 +16,7 @@ from test_attempt_secrets import started
 from warm import running_template
 
 from mlplatform.gateway.upstream.access_keys import AccessKeys
-from mlplatform.secret_folder import FOLDER
+from mlplatform.secret_folder import FOLDER, TOKEN
 from mlplatform.warm.variables import AFTER_FORK, OF_DRIVERS
 
 
@@ -39,7 +39,7 @@ def test_job_with_own_hosts_without_proxy_reaches_platform(
 
 def test_account_secrets_and_grace_allow_warm_start(gateway: Gateway, tmp_path: Path) -> None:
     given = asyncio.run(started(gateway))["runtime_env"]["env_vars"]
-    parts = {"MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}
+    parts = {TOKEN, "AWS_SECRET_ACCESS_KEY", FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}
     assert parts <= given.keys(), "it is not the request of a person with account, secrets and grace"
     # The nodes' templates import Ray and MLflow, which this environment may lack; nothing but the list speaks for them.
     undecided = given.keys() - AFTER_FORK.keys() - OF_DRIVERS.keys()

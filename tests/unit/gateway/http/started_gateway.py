@@ -14,6 +14,7 @@ import httpx
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
 from stored import database_in
 
+from mlplatform.credentials import write_mlflow_account
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
@@ -23,6 +24,7 @@ from mlplatform.settings.gateway import GatewaySettings
 LOG = "starts-0123456789abcdef.jsonl"
 METRICS_TOKEN = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
+MLFLOW_PASSWORD = "password of the gateway at MLflow"
 S3_PORT = 9900
 """Port at which people reach the object store."""
 
@@ -50,6 +52,8 @@ class StartedGateway:
     """Address of MinIO, and name and secret of the account below which people get keys."""
 
     s3_external: str | None = None
+    mlflow: str | None = None
+    """Address of MLflow, where the gateway is an administrator."""
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -76,6 +80,8 @@ class StartedGateway:
             s3_endpoint=self.s3[0] if self.s3 else None,
             s3_external=self.s3_external,
             s3_port=S3_PORT,
+            tracking_uri=self.mlflow,
+            tracking_account=self._tracking_account(),
             people_account=self._people_account(),
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
@@ -86,6 +92,13 @@ class StartedGateway:
             return None
         path = self.folder / "secrets_key"
         path.write_text(self.secrets_key)
+        return path
+
+    def _tracking_account(self) -> Path | None:
+        if self.mlflow is None:
+            return None
+        path = self.folder / "mlflow_gateway"
+        write_mlflow_account("gateway", MLFLOW_PASSWORD, path)
         return path
 
     def _people_account(self) -> Path | None:

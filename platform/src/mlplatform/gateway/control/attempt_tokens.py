@@ -1,7 +1,7 @@
-"""Accounts of attempts of people's jobs at MLflow and MinIO; each ends with its attempt.
+"""Tokens of attempts of people's jobs, and their accounts at MinIO; each ends with its attempt.
 
-An attempt has one token, whose row in the database records both: MLflow's password is the whole token, and the access
-key at MinIO has the id as its name and the secret part as its secret. The row is stored before the key is made, and
+An attempt has one token, whose row in the database records both: the access key at MinIO has the token's id as its name
+and the secret part as its secret. The row is stored before the key is made, and
 deleted after the key: whenever the gateway is killed, it finds each key again.
 """
 
@@ -19,6 +19,7 @@ from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.tokens import issue, parts
 from mlplatform.gateway.upstream.access_keys import AccessKeys
+from mlplatform.secret_folder import TOKEN
 
 _OWN_ACCOUNT = {
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -42,10 +43,10 @@ class AttemptTokens:
         self._compared = False
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
-        """Return the variables with the accounts of an attempt; none for the shared token's jobs.
+        """Return the variables with token and account of an attempt; none for the shared token's jobs.
 
-        The clients of MLflow and S3 prefer them to the accounts that are mounted into the nodes. A repeated start of
-        the attempt gets the same.
+        Clients of S3 prefer the account to the one that is mounted into the nodes. A repeated start of the attempt gets
+        the same.
 
         Raises:
             AccessError, StorageError: MinIO rejects the account or the key.
@@ -55,7 +56,7 @@ class AttemptTokens:
         if attempt.ray_submission_id not in self._issued:
             self._issued[attempt.ray_submission_id] = await self.issue(job.person, job.id, attempt.number)
         token = self._issued[attempt.ray_submission_id]
-        account = {"MLFLOW_TRACKING_USERNAME": job.person, "MLFLOW_TRACKING_PASSWORD": token}
+        account = {TOKEN: token}
         if self._keys is None or _OWN_ACCOUNT & (job.runtime_env.get("env_vars") or {}).keys():
             return account
         key, secret = parts(token)

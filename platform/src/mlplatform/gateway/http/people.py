@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mlplatform.errors import PlatformError
+from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.person_keys import PersonKeys
 from mlplatform.gateway.errors import LoginCodeError, RequestError
 from mlplatform.gateway.http import request_body
@@ -93,9 +94,19 @@ class PeopleRoutes:
         check: counts wrong log-in codes.
         keys: accounts of people at the object store.
         s3_port: port of the object store on this host.
+        accounts: accounts of people at MLflow.
     """
 
-    def __init__(self, people: People, tokens: Tokens, check: TokenCheck, keys: PersonKeys, s3_port: int) -> None:
+    def __init__(
+        self,
+        people: People,
+        tokens: Tokens,
+        check: TokenCheck,
+        keys: PersonKeys,
+        s3_port: int,
+        accounts: MlflowAccounts,
+    ) -> None:
+        self._accounts = accounts
         self._people = people
         self._tokens = tokens
         self._check = check
@@ -142,6 +153,7 @@ class PeopleRoutes:
         name, team = request.path_params["name"], request.query_params.get("team")
         await self._people.remove(name, actor_of(request.scope), team)
         await self._keys.follow()
+        await self._accounts.follow()
         return JSONResponse({"removed": name})
 
     async def _list_teams(self, _: Request) -> Response:
@@ -165,8 +177,10 @@ class PeopleRoutes:
             issued = await self._tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
         except LoginCodeError as error:
             return await self._check.fail(str(error), request.scope, "code")
-        answer = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
+        answer: dict[str, Any] = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
+        answer["mlflow_password"] = await self._accounts.password(issued.person)
         answer |= await self._storage(issued, request)
+        await self._accounts.follow()
         if sent.instead_of:
             await self._keys.follow()
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
@@ -191,8 +205,9 @@ class PeopleRoutes:
         """Revoke one of the person's own tokens; an administrator may revoke any."""
         principal, token_id = principal_of(request.scope), request.path_params["token_id"]
         person = None if principal.administrator else principal.person
-        await self._tokens.revoke(token_id, actor_of(request.scope), person)
+        await self._tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
         await self._keys.follow()
+        await self._accounts.follow()
         return JSONResponse({"revoked": token_id})
 
 

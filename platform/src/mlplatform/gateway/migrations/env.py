@@ -5,6 +5,7 @@ from alembic import context
 from mlplatform.gateway.audit import schema as audit  # noqa: F401 - registers the table with Base
 from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs import schema as jobs  # noqa: F401 - registers the tables with Base
+from mlplatform.gateway.models import digests as models  # noqa: F401
 from mlplatform.gateway.people import schema as people  # noqa: F401
 from mlplatform.gateway.usage import schema as usage  # noqa: F401
 

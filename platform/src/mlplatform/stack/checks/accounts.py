@@ -86,8 +86,7 @@ def on_nodes(place: Place) -> Iterator[Finding]:
     if added:
         yield Finding(
             f"NODE_ACCOUNTS in .env is empty, although there are people with tokens of their own ({added}).",
-            "Any job can read the MLflow and MinIO accounts that all jobs share, and with them change everybody's runs"
-            " and checkpoints.",
+            "Any job can read the MinIO account that all jobs share, and with it change everybody's checkpoints.",
             "NODE_ACCOUNTS=no_account in .env, then `make up`, once every job is submitted with a person's token",
         )
 
