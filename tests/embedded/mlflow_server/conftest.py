@@ -76,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             yield found
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def test_people_delete_what_jobs_made_and_jobs_do_not(server: Server) -> None:
 
 
 def test_metrics_are_for_prometheus_alone(server: Server) -> None:
-    assert "flask_http_request" in server.send("prometheus", "GET", "/metrics").text
+    assert "mlflow_http_request_total" in server.send("prometheus", "GET", "/metrics").text
     for user in ("job", "person", "alice"):
         assert server.send(user, "GET", "/metrics").status_code == 403, user
     for method, path in (("GET", "users/list"), ("POST", "experiments/search"), ("DELETE", "users/delete")):

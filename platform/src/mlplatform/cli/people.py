@@ -34,7 +34,7 @@ def add(
     print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
     print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own. Set")
     print("NODE_ACCOUNTS=no_account in .env and run `make up` once every job is submitted with a person's token: until")
-    print("then, any job can read the MLflow and MinIO accounts that all jobs share.")
+    print("then, any job can read the MinIO account that all jobs share.")
 
 
 @app.command("list")

@@ -1,7 +1,7 @@
 """Rights of the platform's role accounts at the MLflow server, by account and path, before MLflow's own check.
 
 MLflow's permissions say what an account may do with one experiment or model, and every account has MANAGE by default,
-so that people may delete what their jobs made. What the accounts of roles may not do at all is said here.
+so that people may delete what their jobs made. What the accounts of roles may not do at all is decided here.
 """
 
 from __future__ import annotations

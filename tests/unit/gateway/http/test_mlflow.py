@@ -67,9 +67,7 @@ def test_person_has_one_account_from_first_log_in_to_removal(started: StartedGat
         assert log_in(gateway, "ada")["mlflow_password"] != password, "a later person has the account"
 
 
-def test_password_changes_when_a_token_is_lost_but_not_at_log_out(
-    started: StartedGateway, mlflow: StandInMlflow
-) -> None:
+def test_password_changes_with_a_lost_token_not_at_log_out(started: StartedGateway, mlflow: StandInMlflow) -> None:
     with started.running() as gateway:
         first, second = log_in(gateway, "ada"), log_in(gateway, "ada")
         with as_person(gateway, second["token"]) as own:
