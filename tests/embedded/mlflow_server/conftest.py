@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process = subprocess.Popen(command, env=environment, cwd=folder / "home", stdout=log, stderr=log)
         try:
             found = Server(f"http://127.0.0.1:{port}", folder / "log", changes)
-            wait_for(lambda: answers(found), "the server to answer")
+            wait_for(lambda: answers(found), "the server to answer", 300)
             yield found
         finally:
             process.terminate()

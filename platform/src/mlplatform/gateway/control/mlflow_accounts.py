@@ -1,7 +1,8 @@
 """Accounts of people at MLflow, made through its REST interface: each has one, from the first log-in to the removal.
 
 A password follows from a key of the gateway, so that all machines of a person have the same without its being stored.
-It changes when a token of the person is revoked, and when somebody else gets the name.
+It changes when a token of the person is revoked, and when somebody else gets the name; after a change of the key, as
+after a restore without secrets, with the next log-in.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, and_, exists, select
+from sqlalchemy import Engine, and_, exists, select, update
 from sqlalchemy.orm import Session
 
 from mlplatform.errors import AccessError, PlatformError
@@ -30,9 +31,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Passwords of the people who have logged in, and names of those who were removed."""
+    """What MLflow's accounts should be.
+
+    Attributes:
+        passwords: those of the people who have logged in.
+        changed: revocations of tokens of those whose password MLflow has not got.
+        removed: names of people who were removed.
+    """
 
     passwords: Mapping[str, str]
+    changed: Mapping[str, int]
     removed: frozenset[str]
 
 
@@ -51,13 +59,19 @@ class MlflowAccounts:
         self._address = address or ""
         self._client = client if key else None
         self._key = (key or "").encode()
-        self._applied: dict[str, str] = {}
         self._alone = asyncio.Lock()
         self._warn = ThrottledWarning(_log)
 
-    async def password(self, person: str) -> str | None:
-        """Return the password of a person; None if people have no accounts at MLflow."""
-        return (await self._wanted()).passwords.get(person) if self._client else None
+    async def log_in(self, person: str) -> str | None:
+        """Return the password of a person who has a new token; None if people have no accounts at MLflow.
+
+        MLflow has it at once or, if it is unavailable, after its return.
+        """
+        if self._client is None:
+            return None
+        await self._forget(person)
+        await self.follow()
+        return (await self._wanted()).passwords.get(person)
 
     async def tidy(self) -> None:
         """Let MLflow have the accounts that the database asks for.
@@ -73,10 +87,9 @@ class MlflowAccounts:
             there = {str(user["username"]) for user in (await self._client.call("GET", "users/list"))["users"]}
             for name in sorted(wanted.removed & there):
                 await self._client.call("DELETE", "users/delete", {"username": name})
-                self._applied.pop(name, None)
-            for name, password in wanted.passwords.items():
-                if self._applied.get(name) != password:
-                    await self._apply(self._client, name, password, name in there)
+            for name, revocations in wanted.changed.items():
+                await self._apply(self._client, name, wanted.passwords[name], name in there)
+                await self._remember(name, revocations)
 
     async def follow(self) -> None:
         """Do so at once after a change; what MLflow cannot do now is done by `run`."""
@@ -100,7 +113,6 @@ class MlflowAccounts:
             await client.call("POST", "users/create", values)
         elif not await self._is_accepted(name, password):
             await client.call("PATCH", "users/update-password", values)
-        self._applied[name] = password
 
     async def _is_accepted(self, name: str, password: str) -> bool:
         async with AsyncMlflowRest(self._address, Account((name, password))) as own:
@@ -116,7 +128,16 @@ class MlflowAccounts:
         people = session.scalars(select(PersonRow).where(exists().where(its))).all()
         owners = session.scalars(select(TokenRow.owner).where(TokenRow.kind == "person").distinct()).all()
         names = set(session.scalars(select(PersonRow.name)))
-        return _Wanted({row.name: self._password(row) for row in people}, frozenset(owners) - names)
+        changed = {row.name: row.revocations for row in people if row.mlflow_revocations != row.revocations}
+        return _Wanted({row.name: self._password(row) for row in people}, changed, frozenset(owners) - names)
+
+    @transaction
+    def _forget(self, session: Session, person: str) -> None:
+        session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=None))
+
+    @transaction
+    def _remember(self, session: Session, person: str, revocations: int) -> None:
+        session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=revocations))
 
     def _password(self, person: PersonRow) -> str:
         """Return a password in the form of a token, which clients send to the platform's own MLflow only."""

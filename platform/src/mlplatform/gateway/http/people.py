@@ -178,9 +178,8 @@ class PeopleRoutes:
         except LoginCodeError as error:
             return await self._check.fail(str(error), request.scope, "code")
         answer: dict[str, Any] = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
-        answer["mlflow_password"] = await self._accounts.password(issued.person)
+        answer["mlflow_password"] = await self._accounts.log_in(issued.person)
         answer |= await self._storage(issued, request)
-        await self._accounts.follow()
         if sent.instead_of:
             await self._keys.follow()
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})

@@ -41,6 +41,9 @@ class PersonRow(Base):
     revocations: Mapped[int] = mapped_column(default=0)
     """Number of the person's tokens that somebody has revoked other than by a log-out; changes MLflow's password."""
 
+    mlflow_revocations: Mapped[int | None]
+    """Value of `revocations` with which MLflow has the password; null before it has an account."""
+
     created: Mapped[datetime]
 
 

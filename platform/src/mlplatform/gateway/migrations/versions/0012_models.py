@@ -16,8 +16,10 @@ def upgrade() -> None:
         sa.Column("recorded", sa.DateTime(timezone=True), nullable=False),
     )
     op.add_column("people", sa.Column("revocations", sa.Integer, nullable=False, server_default="0"))
+    op.add_column("people", sa.Column("mlflow_revocations", sa.Integer))
 
 
 def downgrade() -> None:
+    op.drop_column("people", "mlflow_revocations")
     op.drop_column("people", "revocations")
     op.drop_table("model_digests")
