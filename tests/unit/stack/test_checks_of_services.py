@@ -187,7 +187,7 @@ def test_accounts_on_nodes_are_found_once_people_are_added(
     findings = checks.examine(place, [accounts.on_nodes])
     assert [said in finding.problem for finding, said in zip(findings, found, strict=True)] == [True] * len(found)
     for finding in findings:
-        assert finding.why.startswith("Any job can read the MLflow and MinIO accounts that all jobs share")
+        assert finding.why.startswith("Any job can read the MinIO account that all jobs share")
         assert finding.fix.startswith("NODE_ACCOUNTS=no_account in .env, then `make up`")
 
 

@@ -11,7 +11,7 @@ from ray_head import served
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from stand_in_minio import ACCOUNT, SECRET, StandInMinio
-from test_attempt_tokens import PASSWORD, started
+from test_attempt_tokens import started
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import housekeeping
@@ -20,6 +20,7 @@ from mlplatform.gateway.control.key_rights import attempt_policy
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.upstream.access_keys import AccessKeys
+from mlplatform.secret_folder import TOKEN
 
 KEY, KEY_SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 
@@ -59,7 +60,7 @@ def test_attempt_gets_key_with_rights_of_its_job(gateway: Gateway, minio: StandI
     variables = asyncio.run(scenario())
     (made,) = minio.keys.values()
     assert (variables[KEY], variables[KEY_SECRET]) == (made["accessKey"], made["secretKey"])
-    assert variables[PASSWORD] == f"mlp_{made['accessKey']}_{made['secretKey']}"
+    assert variables[TOKEN] == f"mlp_{made['accessKey']}_{made['secretKey']}"
     assert made["policy"] == attempt_policy("mine", "vision")
     assert made["description"] == "job mine, attempt 1"
 
@@ -82,7 +83,7 @@ def test_account_that_a_job_sets_is_not_mixed(gateway: Gateway, minio: StandInMi
     variables = asyncio.run(scenario())
     assert variables[variable] == "own"
     assert KEY_SECRET not in variables
-    assert PASSWORD in variables
+    assert TOKEN in variables
     assert minio.keys == {}
 
 
