@@ -23,28 +23,23 @@ def test_artifacts_elsewhere_are_refused(server: Server) -> None:
         assert answer.status_code in (400, 403), (source, answer.text)
 
 
-def changes_after(server: Server, path: str) -> list[tuple[str, str, str, dict[str, str]]]:
-    """Reported changes whose path ends so, once there is one: account, method, path, and what each names."""
-    found = wait_for(lambda: [one for one in server.changes if one["path"].endswith(path)], f"a report of {path}")
-    return [(one["account"], one["method"], one["path"], one["values"]) for one in found]
+def until_reported(server: Server, account: str, method: str, path: str, **values: str) -> None:
+    """Wait for the report of one change."""
+    wanted = {"account": account, "method": method, "path": f"/api/2.0/mlflow/{path}", "address": "127.0.0.1"}
+    change = {**wanted, "values": values}
+    wait_for(lambda: change in server.changes, f"a report of {change}")
 
 
 def test_changes_that_others_rely_on_are_reported(server: Server) -> None:
-    server.register("alice", "moved")
+    _, answer = server.register("alice", "moved")
     server.call("job", "POST", "registered-models/alias", {"name": "moved", "alias": "champion", "version": "1"})
     server.call("person", "POST", "registered-models/rename", {"name": "moved", "new_name": "moved-on"})
     server.call("alice", "DELETE", "registered-models/delete", {"name": "moved-on"})
-    assert ("alice", "POST", "/api/2.0/mlflow/model-versions/create") in {
-        change[:3] for change in changes_after(server, "model-versions/create")
-    }
-    alias = {"name": "moved", "alias": "champion", "version": "1"}
-    moved = ("job", "POST", "/api/2.0/mlflow/registered-models/alias", alias)
-    assert moved in changes_after(server, "registered-models/alias")
-    renamed = ("person", "POST", "/api/2.0/mlflow/registered-models/rename", {"name": "moved", "new_name": "moved-on"})
-    assert renamed in changes_after(server, "registered-models/rename")
-    deleted = ("alice", "DELETE", "/api/2.0/mlflow/registered-models/delete", {"name": "moved-on"})
-    assert deleted in changes_after(server, "registered-models/delete")
-    assert {change["address"] for change in server.changes} == {"127.0.0.1"}
+    run = answer.json()["model_version"]["run_id"]
+    until_reported(server, "alice", "POST", "model-versions/create", name="moved", run_id=run)
+    until_reported(server, "job", "POST", "registered-models/alias", name="moved", alias="champion", version="1")
+    until_reported(server, "person", "POST", "registered-models/rename", name="moved", new_name="moved-on")
+    until_reported(server, "alice", "DELETE", "registered-models/delete", name="moved-on")
     assert 'change {"account": "job"' in server.log.read_text()
 
 
@@ -52,9 +47,8 @@ def test_passwords_are_never_reported(server: Server) -> None:
     values = {"username": "carol", "password": "a-password-of-carol"}
     server.call("gateway", "POST", "users/create", values)
     server.call("gateway", "DELETE", "users/delete", {"username": "carol"})
-    made = ("gateway", "POST", "/api/2.0/mlflow/users/create", {"username": "carol"})
-    assert made in changes_after(server, "users/create")
-    changes_after(server, "users/delete")
+    until_reported(server, "gateway", "POST", "users/create", username="carol")
+    until_reported(server, "gateway", "DELETE", "users/delete", username="carol")
     assert "a-password-of-carol" not in server.log.read_text()
 
 
@@ -64,7 +58,7 @@ def test_calls_that_log_and_refused_ones_are_not_reported(server: Server) -> Non
     server.call("job", "POST", "runs/delete-tag", {"run_id": run, "key": "mlflow.runName"})
     assert not server.send("job", "DELETE", "registered-models/delete", {"name": "none"}).is_success
     server.call("job", "POST", "runs/delete", {"run_id": run})
-    assert ("job", "POST", "/api/2.0/mlflow/runs/delete", {"run_id": run}) in changes_after(server, "runs/delete")
+    until_reported(server, "job", "POST", "runs/delete", run_id=run)
     server.call("alice", "POST", "runs/restore", {"run_id": run})
     paths = {change["path"].removeprefix("/api/2.0/mlflow/") for change in server.changes if change["account"] == "job"}
     assert not paths & {"runs/create", "runs/log-parameter", "runs/delete-tag"}

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What MLflow's accounts should be.
+    """Accounts that MLflow should have.
 
     Attributes:
         passwords: those of the people who have logged in.

@@ -14,7 +14,8 @@ from urllib.parse import quote
 from mlplatform.contract import CHECKSUMS, TAG_ATTEMPT, TAG_END_REASON, TAG_JOB, TAG_ROLE
 from mlplatform.errors import StorageError, UnreachableError
 from mlplatform.files import checksums
-from mlplatform.mlflow_rest import AsyncMlflowRest, RejectedError, account_in
+from mlplatform.mlflow_rest import Account, AsyncMlflowRest, RejectedError, account_in
+from mlplatform.settings.accounts import TrackingAccount
 
 _OPEN = ("RUNNING", "SCHEDULED")
 
@@ -31,6 +32,8 @@ _SCHEME = "mlflow-artifacts:/"
 _EXPERIMENTS = 500
 """Experiments per search of runs."""
 
+_REMEDY = "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
+
 _UNQUOTED = re.compile(r"[^'\"\\;]+")
 """Text that a string in a filter can hold; MLflow's grammar has no escapes."""
 
@@ -40,12 +43,15 @@ def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflow
 
     Args:
         address: address of MLflow.
-        account_file: file that `credentials.mlflow_account` has written; None for the account of this process.
+        account_file: file that `credentials.mlflow_account` has written; None for the account in the environment.
 
     Raises:
         SettingsError: there is no such file.
     """
-    return AsyncMlflowRest(address, account_in(account_file) if account_file else None)
+    if account_file is not None:
+        return AsyncMlflowRest(address, account_in(account_file))
+    login = TrackingAccount.load().login
+    return AsyncMlflowRest(address, Account(login, remedy=_REMEDY))
 
 
 async def close_runs(
