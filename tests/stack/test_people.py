@@ -7,17 +7,15 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
 from host import CHECKOUT, ENV, Stack, run, wait_for
-from persons import SECRET, Person, administer, submit
+from persons import SECRET, Person, administer, log_in, submit
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.contract import TAG_JOB
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
@@ -84,47 +82,45 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
     left = REVOKED_SECONDS - (time.monotonic() - began)
-    # Each question is a failed log-in then, of which ten a minute are allowed.
-    refused = {401, 429}
 
     def asks() -> set[int]:
         """Ask so often that each of the server's processes has answered."""
         return {bob.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
 
-    wait_for(lambda: asks() <= refused, "MLflow to refuse the token", left)
-    count("seconds until MLflow refused a revoked token", round(time.monotonic() - began))
+    wait_for(lambda: asks() == {401}, "MLflow to refuse the person's former password", left)
+    count("seconds until MLflow refused the password of a revoked token", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
 
 
 @pytest.mark.nightly
-def test_job_logs_to_mlflow_as_its_owner_and_deletes_nothing(
+def test_people_delete_what_their_jobs_made_and_jobs_do_not(
     stack: Stack, people: dict[str, Person], jobs: Jobs
 ) -> None:
-    alice, bob = people["alice"], people["bob"]
-    hers = logged(stack, jobs, alice)
-    assert hers["info"]["user_id"] == alice.name
-    assert hers["info"]["status"] == "FINISHED"
-    his = logged(stack, jobs, bob, hers["info"]["run_id"])
-    assert his["info"]["user_id"] == bob.name
-    tries = json.loads(jobs.logs(job_of(his)).partition("tries: ")[2].splitlines()[0])
-    assert set(tries.values()) == {403}, tries
-    assert len(tries) == 7
-    (kept,) = stack.runs_of(job_of(hers))
-    assert kept["info"]["lifecycle_stage"] == "active"
-    assert all(tag["value"] != "forged" for tag in kept["data"]["tags"])
-
-
-def logged(stack: Stack, jobs: Jobs, person: Person, *others_run: str) -> dict[str, Any]:
-    """Run a job that logs, and tries more with another's run; return its own run."""
-    job = submit(person, "python", "tries_at_mlflow.py", *others_run, folder=SCRIPTS)
+    alice = people["alice"]
+    job = submit(alice, "python", "tries_at_mlflow.py", folder=SCRIPTS)
     assert jobs.wait(job, timeout_s=180).status == "SUCCEEDED", jobs.logs(job)[-3000:]
     (run,) = stack.runs_of(job)
-    return run
+    assert (run["info"]["user_id"], run["info"]["status"]) == (alice.name, "FINISHED")
+    tries = json.loads(jobs.logs(job).partition("tries: ")[2].splitlines()[0])
+    assert set(tries.values()) == {403}, tries
+    assert len(tries) == 6
+    assert alice.deletes_at_mlflow(run["info"]["experiment_id"]) == 200
+    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
+    path = "/api/2.0/mlflow/experiments/delete"
+    assert (alice.name, "POST", path) in {(row["principal"], row["verb"], row["object"]) for row in rows}
+    assert alice.deletes_at_mlflow(run["info"]["experiment_id"], "restore") == 200
 
 
-def job_of(run: dict[str, Any]) -> str:
-    return next(str(tag["value"]) for tag in run["data"]["tags"] if tag["key"] == TAG_JOB)
+def test_removed_person_has_no_account_at_mlflow(stack: Stack, team: str, tmp_path: Path) -> None:
+    eve = log_in(stack, tmp_path, "eve", team)
+    assert eve.asks_mlflow("experiments/search?max_results=1") == 200
+    administer(stack, "people", "remove", eve.name)
+
+    def asks() -> set[int]:
+        return {eve.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+
+    wait_for(lambda: asks() == {401}, "MLflow to refuse the person", REVOKED_SECONDS)
 
 
 @pytest.mark.nightly

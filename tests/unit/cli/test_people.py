@@ -18,9 +18,11 @@ import certifi
 import httpx
 import pytest
 from botocore.session import Session
+from cryptography.fernet import Fernet
 from ray_head import TOKEN, served
 from stand_in_minio import ACCOUNT, SECRET, StandInMinio
-from started_gateway import S3_PORT, StartedGateway
+from stand_in_mlflow import StandInMlflow
+from started_gateway import MLFLOW_PASSWORD, S3_PORT, StartedGateway
 
 from mlplatform.credentials import read_mlflow_account
 
@@ -72,12 +74,22 @@ def minio(request: pytest.FixtureRequest) -> StandInMinio | None:
 
 
 @pytest.fixture
+def mlflow() -> StandInMlflow:
+    return StandInMlflow("gateway", MLFLOW_PASSWORD)
+
+
+@pytest.fixture
 def gateway(
-    tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, minio: StandInMinio | None
+    tmp_path: Path,
+    closed_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    minio: StandInMinio | None,
+    mlflow: StandInMlflow,
 ) -> Iterator[httpx.Client]:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
-    started = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}")
+    started = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", secrets_key=Fernet.generate_key().decode())
     with ExitStack() as stack:
+        started.mlflow = stack.enter_context(served(mlflow.app))
         if minio is not None:
             started.s3 = (stack.enter_context(served(minio.app)), ACCOUNT, SECRET)
         yield stack.enter_context(started.running())
@@ -105,7 +117,7 @@ def code_of(host: Machine, *words: str) -> str:
     return found[1]
 
 
-def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Machine) -> None:
+def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Machine, mlflow: StandInMlflow) -> None:
     host.prints("teams", "add", "vision")
     other = laptop.home / ".aws" / "credentials"
     other.parent.mkdir(parents=True)
@@ -120,7 +132,7 @@ def test_log_in_writes_a_private_file_for_all_commands(host: Machine, laptop: Ma
     assert laptop.prints("jobs").strip()
     written = sorted(path.name for path in laptop.home.iterdir())
     assert (other.read_text(), written) == ("mine", [".aws", ".mlflow", ".ray"])
-    assert read_mlflow_account(laptop.mlflow_file) == ("alice", laptop.token.read_text().strip())
+    assert read_mlflow_account(laptop.mlflow_file) == ("alice", mlflow.passwords["alice"])
     assert stat.S_IMODE(laptop.mlflow_file.stat().st_mode) == 0o600
     assert laptop.refuses("audit").startswith("Only administrators may use GET")
 
@@ -180,7 +192,7 @@ def test_account_of_mlflow_that_is_there_is_left_alone(host: Machine, laptop: Ma
     mine = "[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = mine\n"
     laptop.mlflow_file.write_text(mine)
     printed = laptop.prints("login", code_of(host, "ada", "--admin"))
-    assert "~/.mlflow/credentials has another account" in printed
+    assert "~/.mlflow/credentials has another, or cannot be written" in printed
     laptop.prints("logout")
     assert laptop.mlflow_file.read_text() == mine
 
@@ -225,7 +237,7 @@ def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
         "A team's share at any moment",
         "two minutes unless the administrator has set another time.",
         "ends when another job needs what it holds, also within its team's share.",
-        "all jobs have one account at the object store, and all people another.",
+        "all jobs have one account at MLflow and one at the object store, where all people have another.",
         "Teams that must be protected from each other need a stack each.",
     ):
         assert sentence in " ".join(line.strip() for line in guarantees), sentence

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from mlplatform.client import s3_profile
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.credentials import mlflow_token, read_mlflow_account
+from mlplatform.credentials import read_mlflow_account, write_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, SettingsError, UnreachableError
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings, aws_credentials_file, default_token_file, mlflow_credentials_file
@@ -33,8 +33,8 @@ It does not guarantee:
 - A team's share at any moment: what others have borrowed returns when their jobs have had time to save their state,
   two minutes unless the administrator has set another time. A job that has reached its time limit (a day, unless the
   job or its team sets another) ends when another job needs what it holds, also within its team's share.
-- Separate data: all jobs have one account at the object store, and all people another. What a job or a person deletes
-  there by mistake can be recovered, for as long as the administrator has set.
+- Separate data: all jobs have one account at MLflow and one at the object store, where all people have another. What a
+  job or a person deletes there by mistake can be recovered, for as long as the administrator has set.
 Teams that must be protected from each other need a stack each.
 """
 """Guarantees of one Ray cluster for several people, in plain words."""
@@ -48,7 +48,9 @@ class LoggedIn:
         person: name of the person.
         expires: end of the token.
         file: file with the token.
-        mlflow_file: file with the token as MLflow's clients read it; None if there was one with another account.
+        mlflow_file: file with the person's account as MLflow's clients read it; None without one, or if there was a
+            file with another account.
+        has_mlflow: whether people have accounts at MLflow.
         s3_profile: profile in `~/.aws` for the object store; None if none was written.
         s3_endpoint: address of the object store in the profile.
         s3_problem: sentence why there is none; None also without an object store.
@@ -58,6 +60,7 @@ class LoggedIn:
     expires: datetime
     file: Path
     mlflow_file: Path | None
+    has_mlflow: bool
     s3_profile: str | None = None
     s3_problem: str | None = None
     s3_endpoint: str | None = None
@@ -191,9 +194,9 @@ def check_replaceable(settings: Settings) -> None:
 
 
 def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
-    """Exchange a log-in code for a token, and write it to the files that Ray, MLflow and S3 clients read, mode 0600.
+    """Exchange a log-in code for a token and accounts, in the files that Ray, MLflow and S3 clients read, mode 0600.
 
-    MLflow's file is left alone if it has an account that is not a person's token, and so are other profiles of S3.
+    MLflow's file is left alone if it has an account that no log-in has written, and so are other profiles of S3.
 
     A token of the same person in the file is replaced and revoked.
 
@@ -224,11 +227,13 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         ) from error
     finally:
         link.close()
+    password = answer.get("mlflow_password")
     done = LoggedIn(
         answer["person"],
         datetime.fromisoformat(answer["expires"]),
         file,
-        _write_mlflow_file(answer["person"], answer["token"]),
+        _write_mlflow_file(answer["person"], password),
+        password is not None,
     )
     return _with_s3_profile(settings.model_copy(update={"ray_auth_token_path": file}), done)
 
@@ -251,7 +256,7 @@ def log_out(settings: Settings) -> Path:
     finally:
         link.close()
     file.unlink()
-    if _has_token(mlflow_credentials_file()):
+    if _is_ours(mlflow_credentials_file()):
         mlflow_credentials_file().unlink()
     with suppress(SettingsError):  # what it has is not valid any more
         s3_profile.remove(file)
@@ -274,22 +279,22 @@ def s3_credentials(settings: Settings) -> dict[str, Any]:
     return {"Version": 1, **account, "Expiration": expires}
 
 
-def _has_token(mlflow_file: Path) -> bool:
-    """Return whether a file of MLflow's client has a person's token, and no account that somebody has written."""
+def _is_ours(mlflow_file: Path) -> bool:
+    """Return whether a file of MLflow's client has an account that the gateway made, which has the form of a token."""
     try:
         return PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]) is not None
     except (PlatformError, OSError, KeyError, configparser.Error):
         return False
 
 
-def _write_mlflow_file(person: str, token: str) -> Path | None:
-    """Write MLflow's file; return it, or None if it has another account or cannot be written."""
+def _write_mlflow_file(person: str, password: str | None) -> Path | None:
+    """Write MLflow's file; return it, or None if there is no password, or it has another account."""
     file = mlflow_credentials_file()
-    if file.exists() and not _has_token(file):
+    if password is None or (file.exists() and not _is_ours(file)):
         return None
     try:
         with atomic.private_file(file) as draft:
-            mlflow_token(person, token, draft)
+            write_mlflow_account(person, password, draft)
     except (PlatformError, OSError):
         return None
     return file

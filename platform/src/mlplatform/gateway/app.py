@@ -13,13 +13,15 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from mlplatform.contract import GATEWAY_HEADER
-from mlplatform.credentials import TokenFile, read_s3_account
+from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.backups import Backups
+from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
+from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.control.reconciler import Reconciler
@@ -35,6 +37,7 @@ from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
+from mlplatform.gateway.http import mlflow as http_mlflow
 from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
@@ -45,7 +48,7 @@ from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
-from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
+from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
@@ -66,6 +69,7 @@ from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.models.digests import DigestStore
 from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
@@ -124,8 +128,11 @@ def create_app(config: GatewaySettings) -> Starlette:
     tokens = Tokens(store.engine)
     people = People(store.engine, tokens.forget)
     storage_key = _storage_key(config, store)
-    services = _services(config)
-    secrets = Secrets(store.engine, _key(config.secrets_key_path))
+    services, key = _services(config), _key(config.secrets_key_path)
+    accounts = MlflowAccounts(store.engine, config.tracking_uri, tracking if config.tracking_account else None, key)
+    digest_store = DigestStore(store.engine)
+    digests = ModelDigests(digest_store, mlflow.ModelFiles(tracking) if tracking else None)
+    secrets = Secrets(store.engine, key)
     check = TokenCheck(token.read, audit, tokens, services)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
@@ -143,13 +150,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         packages.tidy()
-        works = (
-            reconciler.run(),
-            logs.run(),
-            retention.run(),
-            messenger.run(),
-            *([storage_key.run()] if storage_key else []),
-        )
+        works = [reconciler.run(), logs.run(), retention.run(), messenger.run(), accounts.run(), digests.run()]
+        works += [storage_key.run()] if storage_key else []
         tasks = [asyncio.create_task(work) for work in works]
         for task in tasks:
             task.add_done_callback(_exit_with)
@@ -179,8 +181,9 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, storage_key).routes(),
+            *PeopleRoutes(people, tokens, check, storage_key, accounts).routes(),
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
+            *http_mlflow.routes(audit, digest_store, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
             *http_utilisation.routes(overview, reconciler, utilisation),
@@ -191,7 +194,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             grafana.route(),
             Mount("/", app=to_head),
         ],
-        shipper_has_token=LOG_SHIPPER in services,
+        services=services,
     )
     return Starlette(
         routes=routes,
@@ -261,12 +264,16 @@ def _key(path: Path | None) -> str | None:
 
 
 def _services(config: GatewaySettings) -> dict[str, Callable[[], str]]:
-    """Return what reads the token of each service that has one."""
-    if config.shipper_token_path is None:
-        return {}
-    token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
-    token.read()
-    return {LOG_SHIPPER: token.read}
+    """Return what reads the token of each service that has one; MLflow's is the password of our account there."""
+    found: dict[str, Callable[[], str]] = {}
+    if config.shipper_token_path is not None:
+        token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
+        token.read()
+        found[LOG_SHIPPER] = token.read
+    if config.tracking_account is not None:
+        _, password = read_mlflow_account(config.tracking_account)
+        found[MLFLOW] = lambda: password
+    return found
 
 
 def _exit_with(task: asyncio.Task[None]) -> None:

@@ -13,7 +13,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_server
+from mlplatform.compat import mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service
 from mlplatform.errors import SettingsError
 from mlplatform.services import buckets, minio
@@ -58,21 +58,10 @@ def make_databases() -> None:
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
             cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO backup").format(sql.Identifier(database)))
-        # For the view of the valid tokens.
-        cursor.execute("GRANT CONNECT ON DATABASE gateway TO mlflow")
         # Nobody but the superuser and the exporter, which reads the statistics of all databases from there.
         cursor.execute("REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC")
         cursor.execute("GRANT CONNECT ON DATABASE postgres TO exporter")
-    share_valid_tokens()
     print("Postgres: roles and databases are as declared.")
-
-
-def share_valid_tokens() -> None:
-    """Let MLflow read the gateway's view of the valid tokens, if there is one: a restore loses the right."""
-    with closing(connect_as_superuser("gateway")) as connection, connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass('public.valid_tokens')")
-        if cursor.fetchone()[0]:
-            cursor.execute("GRANT SELECT ON valid_tokens TO mlflow")
 
 
 def postgres_account(name: str) -> tuple[str, str]:
@@ -135,9 +124,6 @@ def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
-
-    mlflow_audit.create_audit_table("postgresql+psycopg2:///mlflow?service=mlflow")
-
     mlflow_server.set_accounts(mlflow_accounts())
     print("MLflow: databases are up to date and accounts as declared.")
 

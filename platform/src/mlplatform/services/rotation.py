@@ -1,8 +1,8 @@
 """One-shot of `make rotate`, `python -m mlplatform.services.rotation` in storage-init (`stack/rotation.py` runs it).
 
 It changes what a start could not do with the new files alone: the roles of Postgres, whose superuser still has the
-present password, and what is encrypted or signed in databases. The start that follows sets all other accounts. Each
-step connects and decrypts with the new secret or the present one, so the program may be repeated.
+present password, and what is encrypted in databases. The start that follows sets all other accounts. Each step connects
+and decrypts with the new secret or the present one, so the program may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlplatform.services.secret_files import NEXT, secret, values
 
 
 def change_databases() -> None:
-    """Set the roles of Postgres, and encrypt and sign with the new keys what tables contain."""
+    """Set the roles of Postgres, and encrypt with the new keys what tables contain."""
     bootstrap.make_databases()
     if _changes("gateway_secrets_key") and _has_table("gateway", "secrets"):
         found = people_secrets.encrypt_again(_address("gateway"), values("gateway_secrets_key"))
@@ -25,8 +25,6 @@ def change_databases() -> None:
     if _changes("mlflow_webhook_key") and _has_table("mlflow", "webhooks"):
         webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_webhook_key"))
         print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
-        signed = mlflow_rotation.sign_again(_address("mlflow"), values("mlflow_signing_key"))
-        print(f"MLflow: {signed} registered versions are signed with the new key.")
 
 
 def _changes(name: str) -> bool:

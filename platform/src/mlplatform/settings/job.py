@@ -26,8 +26,7 @@ HTTP = ("http://", "https://")
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
-_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
-_OF_ONE_PROCESS |= {"mlflow_tokens_uri", "ca_bundle"}
+_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_gateway_file", "ca_bundle"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -116,15 +115,10 @@ class Settings(EnvironmentSettings):
     )
     """File with the key that encrypts the webhooks' secrets in MLflow's database; read there only."""
 
-    mlflow_signing_key_file: Path = Field(
-        Path("/run/secrets/mlflow_signing_key"), validation_alias="MLPLATFORM_MLFLOW_SIGNING_KEY_FILE"
+    mlflow_gateway_file: Path = Field(
+        Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_MLFLOW_GATEWAY_FILE"
     )
-    """File with the key that signs the digests of registered models; read in the server's container only."""
-
-    mlflow_tokens_uri: str = Field(
-        "postgresql+psycopg2:///gateway?service=mlflow", validation_alias="MLPLATFORM_MLFLOW_TOKENS_URI"
-    )
-    """SQLAlchemy URI of the gateway's database, whose view `valid_tokens` has the tokens that MLflow accepts."""
+    """File with the gateway's account at MLflow, with whose password MLflow reports changes; read there only."""
 
     @field_validator("ray_address")
     @classmethod

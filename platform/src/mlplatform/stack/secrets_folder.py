@@ -67,7 +67,6 @@ FILES: dict[str, _Write] = {
     "mlflow_prometheus_password": _plain,
     "mlflow_flask_key": _plain,
     "mlflow_webhook_key": fernet_key,
-    "mlflow_signing_key": _plain,
     "ray_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,

@@ -76,7 +76,7 @@ class JobsOwnKey:
 
     MLflow prefers the account in its credentials file, which the platform mounts, to the token in a job's environment,
     and sends that account to any server that a job names. Here the job's own key takes precedence, and accounts of the
-    platform, the file's and the attempt's, are sent only to the platform's server.
+    platform are sent only to the platform's server.
     """
 
     def get_name(self) -> str:

@@ -18,7 +18,7 @@ AFTER_FORK = {
     "AWS_SECRET_ACCESS_KEY": "as AWS_ACCESS_KEY_ID",
     "CUDA_VISIBLE_DEVICES": "read when the driver is initialized, which no template has done",
     "HIP_VISIBLE_DEVICES": "as CUDA_VISIBLE_DEVICES",
-    "MLFLOW_TRACKING_PASSWORD": "read for each request to MLflow; each attempt has its own",
+    "MLFLOW_TRACKING_PASSWORD": "read for each request to MLflow",
     "MLFLOW_TRACKING_USERNAME": "as MLFLOW_TRACKING_PASSWORD",
     "NVIDIA_VISIBLE_DEVICES": "read by the container runtime only",
     "OMP_NUM_THREADS": "Ray sets it per worker; the thread pools are resized to it",

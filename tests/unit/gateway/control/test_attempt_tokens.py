@@ -20,8 +20,7 @@ from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-
-USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+from mlplatform.secret_folder import TOKEN
 
 
 async def started(gateway: Gateway, person: str | None = "alice", **variables: str) -> dict[str, str]:
@@ -49,11 +48,11 @@ def test_attempt_gets_token_of_its_owner(gateway: Gateway) -> None:
             return await started(gateway)
 
     variables = asyncio.run(scenario())
-    assert variables[USER] == "alice"
-    assert PERSON_TOKEN.fullmatch(variables[PASSWORD])
+    assert PERSON_TOKEN.fullmatch(variables[TOKEN])
+    assert not [name for name in variables if name.startswith("MLFLOW_TRACKING_")], "jobs use the account of their node"
     (row,) = rows(gateway)
     assert (row.kind, row.owner, row.job_id, row.attempt) == ("job", "alice", "mine", 1)
-    assert variables[PASSWORD].split("_")[2] not in row.digest
+    assert variables[TOKEN].split("_")[2] not in row.digest
 
 
 def test_job_of_shared_token_keeps_mounted_account(gateway: Gateway) -> None:
@@ -61,23 +60,14 @@ def test_job_of_shared_token_keeps_mounted_account(gateway: Gateway) -> None:
         async with gateway.at_work():
             return await started(gateway, person=None)
 
-    assert USER not in asyncio.run(scenario())
+    assert TOKEN not in asyncio.run(scenario())
     assert rows(gateway) == []
-
-
-def test_account_that_a_job_sets_takes_precedence(gateway: Gateway) -> None:
-    async def scenario() -> dict[str, str]:
-        async with gateway.at_work():
-            return await started(gateway, **{USER: "own", PASSWORD: "own password"})
-
-    variables = asyncio.run(scenario())
-    assert (variables[USER], variables[PASSWORD]) == ("own", "own password")
 
 
 def test_gateway_does_not_accept_token_of_attempt(gateway: Gateway) -> None:
     async def scenario() -> None:
         async with gateway.at_work():
-            token = (await started(gateway))[PASSWORD]
+            token = (await started(gateway))[TOKEN]
         with pytest.raises(TokenError):
             await Tokens(gateway.store.engine).check(token)
         assert await Tokens(gateway.store.engine).all() == [], "people see tokens of attempts"

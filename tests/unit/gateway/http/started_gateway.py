@@ -13,6 +13,7 @@ import httpx
 from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
 from stored import database_in
 
+from mlplatform.credentials import write_mlflow_account
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
@@ -21,6 +22,7 @@ from mlplatform.settings.gateway import GatewaySettings
 
 METRICS_TOKEN = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
+MLFLOW_PASSWORD = "password of the gateway at MLflow"
 S3_PORT = 9900
 """Port at which people reach the object store."""
 
@@ -43,6 +45,8 @@ class StartedGateway:
     """Address of the object store, and name and secret of the gateway's account."""
 
     s3_external: str | None = None
+    mlflow: str | None = None
+    """Address of MLflow, where the gateway is an administrator."""
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
@@ -69,6 +73,8 @@ class StartedGateway:
             s3_endpoint=self.s3[0] if self.s3 else None,
             s3_external=self.s3_external,
             s3_port=S3_PORT,
+            tracking_uri=self.mlflow,
+            tracking_account=self._tracking_account(),
             s3_credentials=self._s3_file("gateway", *self.s3[1:]) if self.s3 else None,
             people_key=self._s3_file("people", "people", "of people") if self.s3 else None,
             prometheus=self.head,
@@ -80,6 +86,13 @@ class StartedGateway:
             return None
         path = self.folder / "secrets_key"
         path.write_text(self.secrets_key)
+        return path
+
+    def _tracking_account(self) -> Path | None:
+        if self.mlflow is None:
+            return None
+        path = self.folder / "mlflow_gateway"
+        write_mlflow_account("gateway", MLFLOW_PASSWORD, path)
         return path
 
     def _s3_file(self, role: str, key: str, secret: str) -> Path:

@@ -12,9 +12,10 @@ import pytest
 from peopled import as_person, invite, log_in, populate, submit
 from ray_head import BOUND_S, TOKEN, talking
 from starlette.routing import Route
-from started_gateway import METRICS_TOKEN, SHIPPER_TOKEN, StartedGateway
+from started_gateway import METRICS_TOKEN, MLFLOW_PASSWORD, SHIPPER_TOKEN, StartedGateway
 from websockets.exceptions import InvalidStatus
 
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.http import auth
@@ -22,11 +23,11 @@ from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
 from mlplatform.throttle import LoginThrottle
 
 PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
-OPEN = PEOPLE | {"log shipper", "revoked", "a job", "nobody"}
+OPEN = PEOPLE | {"log shipper", "MLflow", "revoked", "a job", "nobody"}
 TEAM = PEOPLE - {"other"}
 CONTROL = TEAM - {"team-mate"}
 ADMINISTRATORS = {"administrator", "shared token"}
-LOG_SHIPPER = {"log shipper"}
+LOG_SHIPPER, MLFLOW = {"log shipper"}, {"MLflow"}
 JOBS = {"a job"}
 """Attempts of people's jobs, which have a token of their own."""
 
@@ -72,6 +73,8 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/logs"): Asked("/platform/logs", LOG_SHIPPER),
     ("PUT", "/platform/logs/{node}/{file}"): Asked("/platform/logs/node/file", LOG_SHIPPER),
     ("POST", "/platform/logs/{node}"): Asked("/platform/logs/node", LOG_SHIPPER),
+    ("POST", MLFLOW_CHANGES): Asked(MLFLOW_CHANGES, MLFLOW, {"json": {}}),
+    ("GET", MODEL_DIGESTS): Asked(f"{MODEL_DIGESTS}?source=x&created=1", PEOPLE),
     ("GET", "/platform/people"): Asked("/platform/people", PEOPLE),
     ("POST", "/platform/people"): Asked("/platform/people", ADMINISTRATORS, {"json": {"name": "bob"}}),
     ("DELETE", "/platform/people/{name}"): Asked("/platform/people/missing", ADMINISTRATORS),
@@ -111,7 +114,9 @@ TABLE: dict[tuple[str, str], Asked] = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> StartedGateway:
     """The whole gateway without a Ray head."""
     folder = tmp_path_factory.mktemp("gateway")
-    return StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True)
+    return StartedGateway(
+        folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True, mlflow="http://127.0.0.1:9"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +139,7 @@ def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, 
     found |= {
         "shared token": gateway,
         "log shipper": as_person(gateway, SHIPPER_TOKEN),
+        "MLflow": as_person(gateway, MLFLOW_PASSWORD),
         "revoked": as_person(gateway, revoked),
         "a job": as_person(gateway, attempt_token(files, found["owner"])),
         "nobody": as_person(gateway, ""),

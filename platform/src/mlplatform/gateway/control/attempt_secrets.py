@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 
 from sqlalchemy import Engine, exists, select
 from sqlalchemy.orm import Session
@@ -15,7 +14,7 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.schema import PersonRow, SecretRow, TokenRow
 from mlplatform.gateway.people.tokens import digest
-from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
+from mlplatform.secret_folder import FOLDER, folder_of
 
 WRONG = "Forbidden: Invalid token of an attempt; only a job that runs reads the secrets of its owner."
 
@@ -26,18 +25,11 @@ class AttemptSecrets:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    async def variables(self, job: JobRow, attempt: AttemptRow, account: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables by which the processes of an attempt find their folder; none without secrets.
-
-        Args:
-            job: the job.
-            attempt: its attempt.
-            account: variables of the attempt's account, with its token.
-        """
+    async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
+        """Return the variable by which the processes of an attempt find their folder; none without secrets."""
         if not job.person or not await self._has_any(job.person):
             return {}
-        # Under a name of its own, because a job may set MLflow's variables to another account.
-        return {FOLDER: folder_of(attempt.ray_submission_id), TOKEN: account["MLFLOW_TRACKING_PASSWORD"]}
+        return {FOLDER: folder_of(attempt.ray_submission_id)}
 
     @transaction
     def owner(self, session: Session, token: str) -> str:

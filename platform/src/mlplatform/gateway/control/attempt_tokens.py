@@ -1,4 +1,4 @@
-"""Tokens of attempts of people's jobs, MLflow's passwords; each ends with its attempt."""
+"""Tokens of attempts of people's jobs; each ends with its attempt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.tokens import issue, parts
+from mlplatform.secret_folder import TOKEN
 
 
 class AttemptTokens:
@@ -26,17 +27,16 @@ class AttemptTokens:
         self._issued: dict[str, str] = {}
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
-        """Return the variables with the account of an attempt; none for the shared token's jobs.
+        """Return the variable with the token of an attempt; none for the shared token's jobs.
 
-        MLflow's client prefers it to the account that is mounted into the nodes. A repeated start of the attempt gets
-        the same.
+        A repeated start of the attempt gets the same.
         """
         if not job.person:
             return {}
         if attempt.ray_submission_id not in self._issued:
             self._issued[attempt.ray_submission_id] = await self.issue(job.person, job.id, attempt.number)
         token = self._issued[attempt.ray_submission_id]
-        return {"MLFLOW_TRACKING_USERNAME": job.person, "MLFLOW_TRACKING_PASSWORD": token}
+        return {TOKEN: token}
 
     @transaction
     def issue(self, session: Session, person: str, job_id: str, attempt: int) -> str:

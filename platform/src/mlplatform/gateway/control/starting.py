@@ -193,7 +193,7 @@ class Starter:
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
         account = await self._tokens.variables(job, attempt)
-        account |= await self._secrets.variables(job, attempt, account)
+        account |= await self._secrets.variables(job, attempt)
         await self._head.submit(self._request(job, attempt, account))
         await self._store.accepted(job.id, attempt.number)
 

@@ -6,7 +6,7 @@ of one job check the right that the table names themselves, because they have th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,14 +14,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.errors import ForbiddenError
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.rights import Verb, may, refusal
 
-LOG_SHIPPER = "log shipper"
-"""Name of the only service that has a token of its own here."""
+LOG_SHIPPER, MLFLOW = "log shipper", "MLflow server"
+"""Names of the services that have tokens of their own here."""
 
 
 class Access(StrEnum):
@@ -35,6 +36,7 @@ class Access(StrEnum):
 
     ADMINISTRATORS = "administrators"
     LOG_SHIPPER = "log shipper"
+    MLFLOW = "MLflow server"
     HEAD = "head"
     """Requests for Ray's head, which `AllowedRequests` checks."""
 
@@ -76,6 +78,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/logs"): Access.LOG_SHIPPER,
     ("PUT", "/platform/logs/{node}/{file}"): Access.LOG_SHIPPER,
     ("POST", "/platform/logs/{node}"): Access.LOG_SHIPPER,
+    ("POST", MLFLOW_CHANGES): Access.MLFLOW,
+    ("GET", MODEL_DIGESTS): Access.PEOPLE,
     # People.
     ("GET", "/platform/people"): Access.PEOPLE,
     ("POST", "/platform/people"): Access.ADMINISTRATORS,
@@ -112,12 +116,12 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
 }
 
 
-def guarded(routes: Iterable[BaseRoute], shipper_has_token: bool = False) -> list[BaseRoute]:
+def guarded(routes: Iterable[BaseRoute], services: Collection[str] = ()) -> list[BaseRoute]:
     """Return the routes with a check of who uses them.
 
     Args:
         routes: all routes of the gateway.
-        shipper_has_token: accept the log shipper's token only, and not the shared one, for the log shipper's routes.
+        services: those that have a token; for their routes, it alone is accepted, and not the shared one.
 
     Raises:
         LookupError: `ACCESS` lacks one of them.
@@ -126,7 +130,7 @@ def guarded(routes: Iterable[BaseRoute], shipper_has_token: bool = False) -> lis
     for route in found:
         methods = {method: _decision(method, route) for method in methods_of(route)}
         if isinstance(route, Route | WebSocketRoute):
-            route.app = _Guard(route.app, methods, shipper_has_token)
+            route.app = _Guard(route.app, methods, services)
     return found
 
 
@@ -157,10 +161,10 @@ def _decision(method: str, route: Any) -> Access | Verb:
 class _Guard:
     """ASGI application that checks who sends a request for a route."""
 
-    def __init__(self, app: ASGIApp, methods: Mapping[str, Access | Verb], shipper_has_token: bool) -> None:
+    def __init__(self, app: ASGIApp, methods: Mapping[str, Access | Verb], services: Collection[str]) -> None:
         self._app = app
         self._methods = methods
-        self._shipper_has_token = shipper_has_token
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
@@ -171,9 +175,9 @@ class _Guard:
     def _refusal(self, principal: Principal, needed: Access | Verb, shown: str) -> Response | None:
         if needed is Access.OPEN:
             return None
-        if needed is Access.LOG_SHIPPER and self._shipper_has_token:
-            allowed, who = bool(principal.service), "the log shipper, with its own token,"
-        elif needed in (Access.LOG_SHIPPER, Access.ADMINISTRATORS):
+        if needed.value in self._services:
+            allowed, who = principal.service == needed.value, f"the {needed.value}, with its own token,"
+        elif needed in (Access.LOG_SHIPPER, Access.MLFLOW, Access.ADMINISTRATORS):
             allowed, who = principal.administrator, "administrators"
         else:
             allowed, who = principal.administrator or bool(principal.person), "people"

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.errors import LoginCodeError, RequestError
 from mlplatform.gateway.http import request_body
@@ -88,9 +89,18 @@ class PeopleRoutes:
         tokens: tokens of people.
         check: counts wrong log-in codes.
         key: the S3 key of people; None without an object store.
+        accounts: accounts of people at MLflow.
     """
 
-    def __init__(self, people: People, tokens: Tokens, check: TokenCheck, key: FileKey | PeopleKey | None) -> None:
+    def __init__(
+        self,
+        people: People,
+        tokens: Tokens,
+        check: TokenCheck,
+        key: FileKey | PeopleKey | None,
+        accounts: MlflowAccounts,
+    ) -> None:
+        self._accounts = accounts
         self._people = people
         self._tokens = tokens
         self._check = check
@@ -136,6 +146,7 @@ class PeopleRoutes:
         await self._people.remove(name, actor_of(request.scope), team)
         if team is None and self._key is not None:
             await self._key.follow()
+        await self._accounts.follow()
         return JSONResponse({"removed": name, "s3_key_in_file": isinstance(self._key, FileKey)})
 
     async def _list_teams(self, _: Request) -> Response:
@@ -159,7 +170,8 @@ class PeopleRoutes:
             issued = await self._tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
         except LoginCodeError as error:
             return await self._check.fail(str(error), request.scope, "code")
-        answer = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
+        answer: dict[str, Any] = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
+        answer["mlflow_password"] = await self._accounts.log_in(issued.person)
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     async def _list_tokens(self, request: Request) -> Response:
@@ -172,7 +184,8 @@ class PeopleRoutes:
         """Revoke one of the person's own tokens; an administrator may revoke any."""
         principal, token_id = principal_of(request.scope), request.path_params["token_id"]
         person = None if principal.administrator else principal.person
-        await self._tokens.revoke(token_id, actor_of(request.scope), person)
+        await self._tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
+        await self._accounts.follow()
         return JSONResponse({"revoked": token_id})
 
 

@@ -135,18 +135,20 @@ class Tokens:
         self.forget()
         return issued
 
-    async def revoke(self, token_id: str, actor: Actor, person: str | None = None) -> None:
+    async def revoke(self, token_id: str, actor: Actor, person: str | None = None, is_own: bool = False) -> None:
         """Revoke a token; do nothing if it was revoked before.
 
         Args:
             token_id: its id.
             actor: the one who revokes it.
             person: only this person's tokens; None for everybody's.
+            is_own: the token itself was sent, as by a log-out; any other may be lost, and the person's password at
+                MLflow with it, which changes.
 
         Raises:
             NoSuchNameError: the token does not exist.
         """
-        await self._revoke(token_id, actor, person)
+        await self._revoke(token_id, actor, person, is_own)
         self.forget()
 
     @transaction
@@ -218,12 +220,15 @@ class Tokens:
         return issued
 
     @transaction
-    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None) -> None:
+    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None, is_own: bool) -> None:
         token = session.get(TokenRow, token_id)
         if token is None or person not in (None, token.owner):
             raise NoSuchNameError(f"Token {token_id[:100]!r} does not exist; `mlplatform tokens list` lists them.")
         if token.revoked is None:
             token.revoked = datetime.now(UTC)
+            owner = session.get(PersonRow, token.owner, with_for_update=True)
+            if owner is not None and not is_own:
+                owner.revocations += 1
             record(session, actor, "revoke", f"token {token_id}", {"owner": token.owner})
 
 

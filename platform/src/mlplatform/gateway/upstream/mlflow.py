@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON, TAG_JOB, TAG_ROLE
+from mlplatform.contract import CHECKSUMS, TAG_ATTEMPT, TAG_END_REASON, TAG_JOB, TAG_ROLE
 from mlplatform.errors import StorageError, UnreachableError
+from mlplatform.files import checksums
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest, RejectedError, account_in
+from mlplatform.settings.accounts import TrackingAccount
 
 _OPEN = ("RUNNING", "SCHEDULED")
 
@@ -23,21 +27,31 @@ _PAGE = 1000
 _EXPIRED = "mlplatform/expired"
 """Route of our own in the stack's MLflow (`compat.mlflow_retention`)."""
 
+_SCHEME = "mlflow-artifacts:/"
+
 _EXPERIMENTS = 500
 """Experiments per search of runs."""
+
+_REMEDY = "name the file of an account in MLPLATFORM_TRACKING_ACCOUNT"
 
 _UNQUOTED = re.compile(r"[^'\"\\;]+")
 """Text that a string in a filter can hold; MLflow's grammar has no escapes."""
 
 
 def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflowRest:
-    """Return a client for `close_runs`; the file is one that `credentials.mlflow_account` has written.
+    """Return a client for `close_runs`.
+
+    Args:
+        address: address of MLflow.
+        account_file: file that `credentials.mlflow_account` has written; None for the account in the environment.
 
     Raises:
         SettingsError: there is no such file.
     """
-    nobody = Account(remedy="name the file of an account in MLPLATFORM_TRACKING_ACCOUNT")
-    return AsyncMlflowRest(address, account_in(account_file) if account_file else nobody)
+    if account_file is not None:
+        return AsyncMlflowRest(address, account_in(account_file))
+    login = TrackingAccount.load().login
+    return AsyncMlflowRest(address, Account(login, remedy=_REMEDY))
 
 
 async def close_runs(
@@ -119,6 +133,91 @@ class DeletedRuns:
             raise StorageError(
                 f"{error}; RUNS_KEEP_DAYS is for the stack's own MLflow only, leave it empty."
             ) from error
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a registered model.
+
+    Attributes:
+        name: name of the model.
+        number: its number.
+        source: its source, as MLflow has it.
+        created: time of the registration, in milliseconds since 1970.
+    """
+
+    name: str
+    number: str
+    source: str
+    created: int
+
+
+class ModelFiles:
+    """Files of registered models; every method raises UnreachableError or AccessError, as `close_runs` does."""
+
+    def __init__(self, client: AsyncMlflowRest) -> None:
+        self._client = client
+
+    async def versions(self) -> list[Version]:
+        """Return all versions of all models."""
+        found = await self._client.all("GET", "model-versions/search", "model_versions", {"max_results": _PAGE})
+        return [
+            Version(one["name"], str(one["version"]), one.get("source", ""), int(one["creation_timestamp"]))
+            for one in found
+        ]
+
+    async def digests(self, version: Version) -> dict[str, str]:
+        """Return path -> SHA-256 of each file of a version.
+
+        The checksums that `registry.register` has computed are taken where they name the same files.
+
+        Returns:
+            Empty if the version was deleted or has no files on this server.
+        """
+        try:
+            folder = await self._folder(version)
+            if folder is None:
+                return {}
+            paths = [path async for path in self._walk(folder, "")]
+            if CHECKSUMS in paths:
+                paths.remove(CHECKSUMS)
+                sums = _parsed(b"".join([part async for part in self._client.read_file(f"{folder}/{CHECKSUMS}")]))
+                if sums.keys() == set(paths):
+                    return sums
+            return {path: await self._sha256(f"{folder}/{path}") for path in paths}
+        except RejectedError:
+            return {}
+
+    async def _folder(self, version: Version) -> str | None:
+        named = {"name": version.name, "version": version.number}
+        location = (await self._client.call("GET", "model-versions/get-download-uri", named)).get("artifact_uri", "")
+        if match := re.fullmatch(r"models:/(m-[^/]+)", location):
+            model = await self._client.call("GET", f"logged-models/{match[1]}")
+            location = model["model"]["info"].get("artifact_uri", "")
+        return location.removeprefix(_SCHEME).strip("/") if location.startswith(_SCHEME) else None
+
+    async def _walk(self, folder: str, below: str) -> AsyncIterator[str]:
+        for entry in await self._client.list_files(f"{folder}/{below}".rstrip("/")):
+            path = f"{below}{entry['path'].rstrip('/').rpartition('/')[2]}"
+            if entry.get("is_dir"):
+                async for file in self._walk(folder, f"{path}/"):
+                    yield file
+            else:
+                yield path
+
+    async def _sha256(self, path: str) -> str:
+        hasher = hashlib.sha256()
+        async for part in self._client.read_file(path):
+            hasher.update(part)
+        return hasher.hexdigest()
+
+
+def _parsed(content: bytes) -> checksums.Sums:
+    """Return the checksums in a file that anybody may have written; empty if it has none."""
+    try:
+        return {path: digest for path, digest in checksums.parse(content.decode()).items() if len(digest) == 64}
+    except (ValueError, StorageError):
+        return {}
 
 
 class JobPages:
