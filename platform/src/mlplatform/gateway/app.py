@@ -16,7 +16,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
-from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
@@ -24,6 +24,7 @@ from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.person_keys import PersonKeys
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
+from mlplatform.gateway.http import attempts as http_attempts
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import disks as http_disks
@@ -58,6 +59,7 @@ from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.starts import StartStore
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
@@ -91,24 +93,24 @@ def create_app(config: GatewaySettings) -> Starlette:
     Raises:
         SettingsError: a secret's file cannot be read.
     """
-    token = TokenFile(config.token_path)
+    token, cluster = TokenFile(config.token_path), TokenFile(config.cluster_token_path, "MLPLATFORM_CLUSTER_TOKEN_PATH")
     token.read()
+    cluster.read()
     store = JobStore(config.database)
     starts = StartStore(store.engine)
-    head = RayHead(config.head, config.head_agent, token.sign)
+    head = RayHead(config.head, config.head_agent, cluster.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
-    keys = _access_keys(config, config.attempts_account)
+    attempts = AttemptTokens(store.engine, config.gateway, _access_keys(config, config.attempts_account))
     reconciler = Reconciler(
-        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation),
+        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation, attempts),
         start_seconds=config.start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
-        keys=keys,
     )
-    proxy = ReverseProxy(config.head)
+    proxy = ReverseProxy(config.head, cluster.read)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
     webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
@@ -127,11 +129,12 @@ def create_app(config: GatewaySettings) -> Starlette:
     person_keys = PersonKeys(store.engine, _access_keys(config, config.people_account))
     services = _services(config)
     secrets = Secrets(store.engine, _key(config.secrets_key_path))
-    check = TokenCheck(token.read, audit, tokens, services)
+    check = TokenCheck(token.read, audit, tokens, services, attempts, cluster.read)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
     explanations = http_queue.Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
+    runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -139,7 +142,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.tool("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -180,7 +183,8 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, person_keys, config.s3_port).routes(),
             *http_webhooks.routes(Webhooks(store.engine), sender),
-            *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
+            *http_attempts.routes(secrets, runs),
+            *http_secrets.routes(secrets),
             *http_utilisation.routes(overview, reconciler, utilisation),
             *http_wheel.routes(config.wheels),
             *front_page.routes(),

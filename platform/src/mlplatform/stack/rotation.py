@@ -118,7 +118,7 @@ def _must_restart(service: str, changed: set[str]) -> bool:
     if service == "notebook":
         return "notebook_token" in changed  # clients in it read the other files for each connection
     if service.startswith("ray-"):
-        return "ray_token" in changed
+        return "cluster_token" in changed
     return True
 
 

@@ -56,7 +56,9 @@ GROUPS = {
     "certificates": Group("proxy", ()),
     "notebook": Group("notebook", ("notebook_token",), "JupyterLab restarts, which ends kernels and terminals"),
     "ray": Group(
-        "ray", ("ray_token", "log_shipper_token"), "Ray restarts, and open jobs continue as their next attempt"
+        "ray",
+        ("cluster_token", "ray_token", "log_shipper_token"),
+        "Ray restarts, and open jobs continue as their next attempt",
     ),
 }
 """Groups by name, in the order in which they are shown."""

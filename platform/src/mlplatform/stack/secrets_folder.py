@@ -74,6 +74,7 @@ FILES: dict[str, _Write] = {
     "mlflow_signing_key": _plain,
     "no_account": _no_account,
     "ray_token": _plain,
+    "cluster_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
     "gateway_secrets_key": fernet_key,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from gateway_parts import Gateway, is_true, ray
+from gateway_parts import ADDRESS, Gateway, is_true, ray
 from ray_head import served
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -106,7 +106,7 @@ def test_key_of_running_attempt_stays_when_gateway_restarts(
         async with gateway.at_work():
             running = await started(gateway)
         minio.keys["left"] = {}
-        await AttemptTokens(gateway.store.engine, keys).tidy()
+        await AttemptTokens(gateway.store.engine, ADDRESS, keys).tidy()
         assert set(minio.keys) == {running[KEY]}
 
     asyncio.run(scenario())
@@ -120,7 +120,7 @@ def test_keys_are_removed_once_minio_is_available_again(
             await started(gateway)
             minio.status = 503
             await end(gateway)
-        after_restart = AttemptTokens(gateway.store.engine, keys)
+        after_restart = AttemptTokens(gateway.store.engine, ADDRESS, keys)
         with pytest.raises(UnreachableError, match=r"is not ready \(503, SlowDownWrite\)"):
             await after_restart.tidy()
         assert len(tokens(gateway)) == len(minio.keys) == 1

@@ -155,8 +155,31 @@ class AttemptRow(Base):
     """Ray still has a record of the attempt, which must be deleted eventually."""
 
     runs_closed: Mapped[bool] = mapped_column(default=False)
-    # Read when the attempt is deleted, because SQLite does not enforce foreign keys; otherwise `StartStore` reads them.
+    # Read when the attempt is deleted, because SQLite does not enforce foreign keys; otherwise `StartStore` reads them,
+    # and `JobRuns` the runs.
     starts: Mapped[list[StartRow]] = relationship(cascade="all, delete-orphan")
+    runs: Mapped[list[RunRow]] = relationship(cascade="all, delete-orphan")
+
+
+class RunRow(Base):
+    """A run at MLflow that an attempt has opened, or continued."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        ForeignKeyConstraint(("job_id", "attempt"), ("attempts.job_id", "attempts.number"), ondelete="CASCADE"),
+        Index("runs_of_jobs", "job_id"),
+    )
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str]
+    attempt: Mapped[int]
+    """The last attempt that has reported it."""
+
+    own: Mapped[bool]
+    """It is the job's own run, which all attempts share."""
+
+    reported: Mapped[datetime]
+    """Time of the first report."""
 
 
 class StartRow(Base):
