@@ -223,7 +223,8 @@ def test_training_continues_while_all_secrets_change(
 
 
 @pytest.mark.nightly
-def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -> None:
+def test_new_tokens_of_ray_restart_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -> None:
+    of_cluster = stack.secret("cluster_token")
     former = {path: stack.secret(name) for path, name in TOKENS.items()}
     job = submit(jobs, STEPS, PAUSE)
     wait_for(lambda: len(reports(jobs, job)) > 4, "the training to report", 240)
@@ -232,6 +233,7 @@ def test_new_ray_token_restarts_jobs_in_the_same_run(stack: Stack, jobs: Jobs) -
         for token, accepted in ((former[path], False), (stack.secret(name), True)):
             answer = stack.ray.get(path, headers={"Authorization": f"Bearer {token}"})
             assert answer.is_success if accepted else answer.status_code in (401, 403), path
+    assert stack.secret("cluster_token") != of_cluster
     nothing_is_lost(stack, jobs, job, STEPS)
     assert len(jobs.attempts(job)) == 2
     wait_for(stack.whole, "the stack to be healthy")

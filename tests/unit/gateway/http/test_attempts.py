@@ -161,7 +161,7 @@ def test_invalid_id_of_run_is_rejected(hers: httpx.Client, run_id: str) -> None:
     assert hers.put(f"/platform/attempt/runs/{run_id}").status_code == 400
 
 
-def test_client_in_a_job_sends_its_token_to_the_gateway_only(platform: Platform, hers: httpx.Client) -> None:
+def test_client_in_a_job_sends_its_token_to_the_gateway(platform: Platform, hers: httpx.Client) -> None:
     gateway = str(hers.base_url)
     token = hers.headers["authorization"].removeprefix("Bearer ")
     with Jobs(Settings.load(ray_address=gateway, gateway=gateway, attempt_token=token)) as jobs:
