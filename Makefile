@@ -172,7 +172,7 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
-.venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
+.venv/cli: platform/requirements.txt platform/pyproject.toml platform/mlplatform.pth $(if $(BUNDLE),| unbundle)
 	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
@@ -187,7 +187,7 @@ sbom: build  ## Write a CycloneDX file with the contents of each image to sbom/ 
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml
+.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml platform/mlplatform.pth
 	platform/venv.sh .venv/light
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform

@@ -108,7 +108,7 @@ class GatewaySettings(EnvironmentSettings):
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
     tracking_account: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_ACCOUNT")
-    """File with MLflow's user and password; None for a server without accounts."""
+    """File with MLflow's user and password; None for those in the environment, if there are any."""
 
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points."""

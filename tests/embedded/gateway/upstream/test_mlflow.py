@@ -120,7 +120,7 @@ def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "expected"),
     [
-        ((401, "no"), AccessError, r"rejected the account \(401\); name the file"),
+        ((401, "no"), AccessError, r"rejected the account \(401\); "),
         ((503, "{}"), UnreachableError, "with 503"),
         ((200, "<html>"), UnreachableError, "is not MLflow"),
     ],

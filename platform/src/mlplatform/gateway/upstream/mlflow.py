@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from mlplatform.contract import TAG_ATTEMPT, TAG_END_REASON
 from mlplatform.errors import StorageError, UnreachableError
-from mlplatform.mlflow_rest import Account, AsyncMlflowRest, RejectedError, account_in
+from mlplatform.mlflow_rest import AsyncMlflowRest, RejectedError, account_in
 
 _OPEN = ("RUNNING", "SCHEDULED")
 
@@ -27,13 +27,17 @@ _EXPERIMENTS = 500
 
 
 def mlflow_client(address: str, account_file: Path | None = None) -> AsyncMlflowRest:
-    """Return a client for `close_runs`; the file is one that `credentials.mlflow_account` has written.
+    """Return a client for `close_runs`.
+
+    Args:
+        address: of the server.
+        account_file: one that `credentials.mlflow_account` has written; None for the account of this process, as on the
+            embedded platform.
 
     Raises:
         SettingsError: there is no such file.
     """
-    nobody = Account(remedy="name the file of an account in MLPLATFORM_TRACKING_ACCOUNT")
-    return AsyncMlflowRest(address, account_in(account_file) if account_file else nobody)
+    return AsyncMlflowRest(address, account_in(account_file) if account_file else None)
 
 
 async def close_runs(
