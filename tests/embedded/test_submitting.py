@@ -217,6 +217,7 @@ def test_job_submits_and_sees_another_job(reached: Settings, tmp_path: Path) -> 
 SUBMIT_BY_RAY = """
 import subprocess, sys
 from ray.job_submission import JobSubmissionClient
+from ray.exceptions import AuthenticationError
 from ray.util.state import list_nodes
 
 parent = sys.argv[1]
@@ -230,7 +231,7 @@ print("known", sorted(job.submission_id for job in client.list_jobs()))
 print("nodes", len(list_nodes()))
 try:
     client.delete_job(f"{parent}-cli")
-except RuntimeError as error:
+except AuthenticationError as error:
     print("refused", "cannot delete it" in str(error))
 """
 

@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import ray
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 from ray.util.state import list_nodes
 
@@ -59,7 +60,7 @@ def main() -> None:
     try:
         client.stop_job(foreign)
         refused = ""
-    except RuntimeError as error:
+    except AuthenticationError as error:
         refused = str(error)
     paths = ("/api/jobs/", "/platform/health", "/", "/nodes", "/platform/attempt/secrets")
     statuses = [with_clusters_token(path) for path in paths]
