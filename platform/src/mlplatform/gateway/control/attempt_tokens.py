@@ -25,7 +25,7 @@ from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of, par
 from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 
-_ADDRESS, _HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
+ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
 """Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
 _OWN_ACCOUNT = {
@@ -64,8 +64,8 @@ class AttemptTokens:
         token = self._issued[attempt.ray_submission_id]
         own = (job.runtime_env.get("env_vars") or {}).keys()
         account = {TOKEN: token}
-        if not {_ADDRESS, _HEADERS} & own:
-            account |= {_ADDRESS: self._address, _HEADERS: json.dumps({"Authorization": f"Bearer {token}"})}
+        if not {ADDRESS, HEADERS} & own:
+            account |= {ADDRESS: self._address, HEADERS: json.dumps({"Authorization": f"Bearer {token}"})}
         if not job.person:
             return account
         if await self._has_secrets(job.person):
