@@ -19,6 +19,7 @@ from mlplatform.client.jobs import Jobs
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
+METHODS = ("GET", "POST", "PUT", "DELETE")
 REVOKED_SECONDS = 60
 """A revoked token is refused within this time."""
 
@@ -56,6 +57,39 @@ def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict
     rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
     done = {(row["principal"], row["verb"], row["object"]) for row in rows}
     assert {(lea.name, "stop", f"job {second}"), (alice.name, "delete", f"job {first}")} <= done
+
+
+def test_job_submits_for_its_owner_and_stops_nobody_elses(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
+    alice, tom = people["alice"], people["tom"]
+    his = submit(tom, "sleep", "1000")
+    try:
+        parent = submit(alice, "python", "submits_children.py", his, folder=SCRIPTS)
+        assert jobs.wait(parent, timeout_s=240).status == "SUCCEEDED", jobs.logs(parent)[-4000:]
+        found = json.loads(jobs.logs(parent).partition("found: ")[2].splitlines()[0])
+        assert f"belongs to {tom.name}" in found["refused"]
+        assert jobs.get(his).status in ("PENDING", "RUNNING")
+        assert set(found["statuses"]) == {401}, "the cluster's token opens something"
+        assert found["nodes"] == 3
+    finally:
+        jobs.stop(his)
+    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
+    submitted = {row["object"]: (row["principal"], row["kind"]) for row in rows if row["verb"] == "submit"}
+    for way, child in found["children"].items():
+        assert jobs.wait(child, timeout_s=120).status == "SUCCEEDED", way
+        assert jobs.get(child).user == alice.name, way
+        assert submitted[f"job {child}"] == (alice.name, f"job {parent}"), way
+        assert tom.asks("GET", f"/api/jobs/{child}/logs").status_code == 200, "it is not of the team of alice's job"
+    entries = stack.ray.get("/platform/usage", params={"by": "job"}).json()["entries"]
+    (used,) = [entry for entry in entries if entry["job"] == found["children"]["sdk"]]
+    assert used["person"] == alice.name
+
+
+def test_clusters_token_opens_nothing_at_the_gateway(stack: Stack) -> None:
+    given = {"Authorization": f"Bearer {stack.secret('cluster_token')}"}
+    paths = ("/", "/platform/", "/platform/health", "/api/jobs/", "/nodes", "/platform/people", "/platform/login")
+    with httpx.Client(base_url=stack.ray.base_url, headers=given) as client:
+        statuses = {(method, path): client.request(method, path).status_code for method in METHODS for path in paths}
+    assert set(statuses.values()) == {401}, statuses
 
 
 def test_people_read_no_more_of_ray_than_its_nodes(stack: Stack, people: dict[str, Person]) -> None:

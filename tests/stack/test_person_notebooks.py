@@ -154,7 +154,7 @@ def test_start_ends_shared_notebook_and_connects_those_of_people(stack: Stack, l
     assert f"JupyterLab of {alice.person}" in status
     running = {entry["Name"].strip("/") for entry in stack.containers() if entry["State"]["Running"]}
     assert stack.container(alice.service) in running
-    assert stack.container("notebook") not in running, "a notebook with the cluster's token runs"
+    assert stack.container("notebook") not in running, "a notebook with the shared token runs"
 
 
 def test_idle_notebook_ends_and_starts_with_next_visit(stack: Stack, labs: dict[str, Lab]) -> None:

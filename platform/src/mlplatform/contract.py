@@ -35,6 +35,9 @@ TAG_NODE = "mlplatform.node"
 TAG_HOLDER = "mlplatform.held_by"
 """Process that has opened a run, while it is open: a job's driver or one of Ray's workers."""
 
+RUNS = "/platform/attempt/runs"
+"""Path below which an attempt reports its runs to the gateway."""
+
 GATEWAY_HEADER = "X-MLPlatform-Gateway"
 """Header of every response of the gateway, with its version."""
 

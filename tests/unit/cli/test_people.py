@@ -232,7 +232,7 @@ def test_new_team_prints_what_is_not_guaranteed(host: Machine) -> None:
         "changes no job of anybody else through the gateway.",
         "Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token",
         "can read variables and files of other jobs, and can control the whole cluster.",
-        "the code of a job may act there as any person and with the rights of an administrator.",
+        "the code of a job may read the tokens of running jobs",
         "That a job uses only what it has declared",
         "A team's share at any moment",
         "two minutes unless the administrator has set another time.",

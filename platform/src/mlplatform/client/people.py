@@ -27,8 +27,8 @@ Between people on one Ray cluster, the platform guarantees:
 It does not guarantee:
 - Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
-- That whoever acts at the gateway is who they say: with Ray's token, the code of a job may act there as any person and
-  with the rights of an administrator.
+- That whoever acts at the gateway is who they say: the code of a job may read the tokens of running jobs in Ray's
+  records, and act there for their owners until these jobs end.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
 - A team's share at any moment: what others have borrowed returns when their jobs have had time to save their state,
   two minutes unless the administrator has set another time. A job that has reached its time limit (a day, unless the

@@ -16,7 +16,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
-from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
@@ -33,6 +33,7 @@ from mlplatform.gateway.control.retention import (
     Retention,
     UnusedPackages,
 )
+from mlplatform.gateway.http import attempts as http_attempts
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
@@ -66,6 +67,7 @@ from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
@@ -97,21 +99,23 @@ def create_app(config: GatewaySettings) -> Starlette:
     Raises:
         SettingsError: a secret's file cannot be read.
     """
-    token = TokenFile(config.token_path)
+    token, cluster = TokenFile(config.token_path), TokenFile(config.cluster_token_path, "MLPLATFORM_CLUSTER_TOKEN_PATH")
     token.read()
+    cluster.read()
     store = JobStore(config.database)
-    head = RayHead(config.head, config.head_agent, token.sign)
+    head = RayHead(config.head, config.head_agent, cluster.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
+    attempts = AttemptTokens(store.engine, config.gateway)
     reconciler = Reconciler(
-        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation),
+        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation, attempts),
         start_seconds=config.start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
     )
-    proxy = ReverseProxy(config.head)
+    proxy = ReverseProxy(config.head, cluster.read)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
     webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
@@ -133,11 +137,12 @@ def create_app(config: GatewaySettings) -> Starlette:
     digest_store = DigestStore(store.engine)
     digests = ModelDigests(digest_store, mlflow.ModelFiles(tracking) if tracking else None)
     secrets = Secrets(store.engine, key)
-    check = TokenCheck(token.read, audit, tokens, services)
+    check = TokenCheck(token.read, audit, tokens, services, attempts, cluster.read)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
     explanations = http_queue.Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
+    runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -145,7 +150,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.tool("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -185,7 +190,8 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
             *http_mlflow.routes(audit, digest_store, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),
-            *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
+            *http_attempts.routes(secrets, runs),
+            *http_secrets.routes(secrets),
             *http_utilisation.routes(overview, reconciler, utilisation),
             *http_wheel.routes(config.wheels),
             *front_page.routes(),

@@ -18,7 +18,7 @@ from mlplatform.stack.invitation import Invitation, UnreadyError
 
 PROFILE = "hosts"
 
-SECRETS = ("ray_token", "log_shipper_token", "s3_jobs", "mlflow_job", "wandb_netrc", "comet_config")
+SECRETS = ("cluster_token", "log_shipper_token", "s3_jobs", "mlflow_job", "wandb_netrc", "comet_config")
 """Secrets of a worker, which a host that joins receives."""
 
 IMAGES = ("platform", "link", "ray")

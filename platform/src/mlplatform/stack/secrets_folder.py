@@ -68,6 +68,7 @@ FILES: dict[str, _Write] = {
     "mlflow_flask_key": _plain,
     "mlflow_webhook_key": fernet_key,
     "ray_token": _plain,
+    "cluster_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
     "gateway_secrets_key": fernet_key,

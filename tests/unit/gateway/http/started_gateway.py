@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
+from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
 from stored import database_in
 
 from mlplatform.credentials import write_mlflow_account
@@ -51,6 +51,7 @@ class StartedGateway:
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
         (self.folder / "ray_token").write_text(TOKEN)
+        (self.folder / "cluster_token").write_text(CLUSTER_TOKEN)
         (self.folder / "metrics_token").write_text(METRICS_TOKEN)
         (self.folder / "shipper_token").write_text(SHIPPER_TOKEN)
         self.store = JobStore(database_in(self.folder))
@@ -61,6 +62,7 @@ class StartedGateway:
             head=self.head,
             head_agent=self.head,
             token_path=self.folder / "ray_token",
+            cluster_token_path=self.folder / "cluster_token",
             metrics_token_path=self.folder / "metrics_token" if self.metrics_token else None,
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),

@@ -1,18 +1,26 @@
-"""Tokens of attempts of people's jobs; each ends with its attempt."""
+"""Tokens of attempts, which have the rights of the job's owner on the owner's things; each ends with its attempt."""
 
 from __future__ import annotations
 
+import hmac
+import json
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
+from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.people.schema import TokenRow
-from mlplatform.gateway.people.tokens import issue, parts
-from mlplatform.secret_folder import TOKEN
+from mlplatform.gateway.jobs.store import find_job, now
+from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform.gateway.people.schema import SecretRow, TokenRow
+from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of, parts
+from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
+
+ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
+"""Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
 
 class AttemptTokens:
@@ -20,28 +28,64 @@ class AttemptTokens:
 
     Args:
         engine: the gateway's database.
+        address: of the gateway, as jobs reach it.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, address: str) -> None:
         self.engine = engine
+        self._address = address
         self._issued: dict[str, str] = {}
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
-        """Return the variable with the token of an attempt; none for the shared token's jobs.
+        """Return the variables with the token of an attempt, for the clients of Ray and of the platform.
+
+        A job that chooses another Jobs API gets nothing for Ray's.
 
         A repeated start of the attempt gets the same.
         """
-        if not job.person:
-            return {}
         if attempt.ray_submission_id not in self._issued:
-            self._issued[attempt.ray_submission_id] = await self.issue(job.person, job.id, attempt.number)
+            self._issued[attempt.ray_submission_id] = await self.issue(job.person or "", job.id, attempt.number)
         token = self._issued[attempt.ray_submission_id]
-        return {TOKEN: token}
+        own = (job.runtime_env.get("env_vars") or {}).keys()
+        found = {TOKEN: token}
+        if not {ADDRESS, HEADERS} & own:
+            found |= {ADDRESS: self._address, HEADERS: json.dumps({"Authorization": f"Bearer {token}"})}
+        if job.person and await self._has_secrets(job.person):
+            found[FOLDER] = folder_of(attempt.ray_submission_id)
+        return found
 
     @transaction
     def issue(self, session: Session, person: str, job_id: str, attempt: int) -> str:
         """Return a new token for an attempt; earlier ones of the attempt stay valid, as Ray may have one of them."""
         return issue(session, "job", person, now(), job_id=job_id, attempt=attempt).token
+
+    @transaction
+    def check(self, session: Session, token: str) -> Principal:
+        """Return the attempt that has a token.
+
+        Raises:
+            TokenError: it is wrong, its attempt has ended, or its owner was removed.
+        """
+        match = PERSON_TOKEN.fullmatch(token)
+        row = session.get(TokenRow, match[1]) if match else None
+        if match is None or row is None or row.kind != "job" or not hmac.compare_digest(row.digest, digest(match[2])):
+            raise TokenError(WRONG)
+        owner = owner_of(session, row) if row.owner else SHARED
+        if owner is None or row.revoked is not None:
+            removed = f"Forbidden: The token of this attempt has ended, because {row.owner} was removed."
+            raise TokenError(removed, row.owner)
+        attempt = session.get(AttemptRow, (row.job_id, row.attempt))
+        # Created earlier: a new job may have the id of a deleted one.
+        if attempt is None or attempt.ended is not None or attempt.created > row.created:
+            raise TokenError(
+                f"Forbidden: Attempt {row.attempt} of job {row.job_id} has ended, and its token with it.", row.owner
+            )
+        job = find_job(session, attempt.job_id)
+        return Principal(row.owner, attempt=Attempt(job.id, attempt.number, job.team, owner))
+
+    @transaction
+    def _has_secrets(self, session: Session, person: str) -> bool:
+        return bool(session.scalar(select(exists().where(SecretRow.person == person))))
 
     async def tidy(self) -> None:
         """Delete the tokens of attempts that have ended."""
@@ -51,7 +95,6 @@ class AttemptTokens:
 
     @transaction
     def _ended(self, session: Session) -> Sequence[str]:
-        # Created earlier: a new job may have the id of a deleted one.
         its = and_(
             AttemptRow.job_id == TokenRow.job_id,
             AttemptRow.number == TokenRow.attempt,

@@ -72,6 +72,7 @@ class Reconciler:
         driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
         use: source of what the nodes' agents measure.
+        tokens: tokens of attempts.
         start_seconds: time in which Ray must start an attempt.
         rules: durations of the queue.
     """
@@ -87,6 +88,7 @@ class Reconciler:
         outages: Outages,
         tracking: AsyncMlflowRest | None,
         use: UtilisationSource,
+        tokens: AttemptTokens,
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
     ) -> None:
@@ -96,7 +98,7 @@ class Reconciler:
         self._outages = outages
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
-        leftovers, tokens = LeftoverActors(head, driver_labels), AttemptTokens(store.engine)
+        leftovers = LeftoverActors(head, driver_labels)
         self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers, tokens)
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)

@@ -31,8 +31,11 @@ class Access(StrEnum):
     OPEN = "open"
     """Everybody, without a token or with one that the route itself checks."""
 
+    USERS = "people and jobs"
+    """Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
+
     PEOPLE = "people"
-    """Everybody who has logged in, with the shared token or a person's."""
+    ATTEMPTS = "jobs"
 
     ADMINISTRATORS = "administrators"
     LOG_SHIPPER = "log shipper"
@@ -43,7 +46,7 @@ class Access(StrEnum):
 
 ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/health"): Access.OPEN,
-    ("GET", "/platform/openapi.yaml"): Access.PEOPLE,
+    ("GET", "/platform/openapi.yaml"): Access.USERS,
     # Jobs: the verb is the right that somebody needs for the job.
     ("GET", "/platform/jobs/{job_id}"): Verb.SEE,
     ("GET", "/platform/jobs/{job_id}/log"): Verb.LOGS,
@@ -60,17 +63,17 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/api/v0/logs/file"): Verb.LOGS,
     ("GET", "/api/v0/logs/stream"): Verb.LOGS,
     # A package is found by nobody and read by nodes only; its name is a digest of its content.
-    ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.PEOPLE,
-    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.PEOPLE,
+    ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
+    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
     # The cluster, which is everybody's.
-    ("GET", "/api/version"): Access.PEOPLE,
-    ("POST", "/platform/capacity"): Access.PEOPLE,
+    ("GET", "/api/version"): Access.USERS,
+    ("POST", "/platform/capacity"): Access.USERS,
     ("GET", "/platform/utilisation"): Verb.SEE,
     ("GET", "/platform/storage-credentials"): Access.PEOPLE,
     ("POST", "/platform/storage-credentials"): Access.PEOPLE,
     # Everybody sees owner, shape, state and reason of every job.
-    ("GET", "/platform/queue"): Access.PEOPLE,
-    ("GET", "/platform/usage"): Access.PEOPLE,
+    ("GET", "/platform/queue"): Access.USERS,
+    ("GET", "/platform/usage"): Access.USERS,
     # Its operation.
     ("GET", "/platform/prune"): Access.ADMINISTRATORS,
     ("POST", "/platform/prune"): Access.ADMINISTRATORS,
@@ -79,7 +82,7 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("PUT", "/platform/logs/{node}/{file}"): Access.LOG_SHIPPER,
     ("POST", "/platform/logs/{node}"): Access.LOG_SHIPPER,
     ("POST", MLFLOW_CHANGES): Access.MLFLOW,
-    ("GET", MODEL_DIGESTS): Access.PEOPLE,
+    ("GET", MODEL_DIGESTS): Access.USERS,
     # People.
     ("GET", "/platform/people"): Access.PEOPLE,
     ("POST", "/platform/people"): Access.ADMINISTRATORS,
@@ -95,8 +98,9 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/secrets"): Access.PEOPLE,
     ("PUT", "/platform/secrets/{name}"): Access.PEOPLE,
     ("DELETE", "/platform/secrets/{name}"): Access.PEOPLE,
-    # Attempts of jobs only: the route checks their tokens, which are accepted nowhere else.
-    ("GET", "/platform/attempt/secrets"): Access.OPEN,
+    # What only attempts have.
+    ("GET", "/platform/attempt/secrets"): Access.ATTEMPTS,
+    ("PUT", "/platform/attempt/runs/{run_id}"): Access.ATTEMPTS,
     # Browsers.
     ("POST", "/api/authenticate"): Access.OPEN,
     ("POST", "/platform/logout"): Access.OPEN,
@@ -175,10 +179,15 @@ class _Guard:
     def _refusal(self, principal: Principal, needed: Access | Verb, shown: str) -> Response | None:
         if needed is Access.OPEN:
             return None
+        is_person = principal.administrator or bool(principal.person and not principal.attempt)
         if needed.value in self._services:
             allowed, who = principal.service == needed.value, f"the {needed.value}, with its own token,"
         elif needed in (Access.LOG_SHIPPER, Access.MLFLOW, Access.ADMINISTRATORS):
             allowed, who = principal.administrator, "administrators"
+        elif needed is Access.PEOPLE:
+            allowed, who = is_person, "people"
+        elif needed is Access.ATTEMPTS:
+            allowed, who = principal.attempt is not None, "jobs, with the tokens of their attempts,"
         else:
-            allowed, who = principal.administrator or bool(principal.person), "people"
+            allowed, who = is_person or principal.attempt is not None, "people and jobs"
         return None if allowed else PlainTextResponse(f"Only {who} may use {shown} of the gateway.", 403)

@@ -101,10 +101,10 @@ class TokenRow(Base):
     """SHA-256 of the secret part, which is random, so the digest needs no salt."""
 
     kind: Mapped[str]
-    """`person`, `service`, or `job` for that of an attempt, which the gateway accepts for secrets only."""
+    """`person`, or `job` for that of an attempt."""
 
     owner: Mapped[str] = mapped_column(index=True)
-    """Name of the person or of the service."""
+    """Name of the person; empty for an attempt of a job of the shared token."""
 
     created: Mapped[datetime]
     expires: Mapped[datetime]

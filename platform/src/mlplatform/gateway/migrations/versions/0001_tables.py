@@ -133,6 +133,17 @@ def _attempts() -> None:
         sa.UniqueConstraint("ray_submission_id"),
     )
     op.create_index("ix_attempts_ray_job_id", "attempts", ["ray_job_id"])
+    op.create_table(
+        "runs",
+        sa.Column("run_id", sa.String, nullable=False),
+        sa.Column("job_id", sa.String, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("own", sa.Boolean, nullable=False),
+        sa.Column("reported", _TIME, nullable=False),
+        sa.ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+    op.create_index("runs_of_jobs", "runs", ["job_id"])
 
 
 def _people() -> None:
