@@ -14,6 +14,7 @@ import yaml
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.stack import backup, rotation, secrets_folder, unfinished
+from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.rotation import NOT_ROTATED, chosen, generate, install, readers
@@ -79,6 +80,7 @@ def test_unknown_name_is_rejected(only: str) -> None:
         ("grafana", "grafana"),
         ("notebook", "notebook"),
         ("gateway", "gateway prometheus"),
+        ("ray", "gateway notebook"),
         ("metrics", "alertmanager postgres-exporter prometheus"),
         ("log", "gateway log-shipper-of-host"),
     ],
@@ -149,6 +151,34 @@ def test_repeated_command_continues_with_the_same_secrets(folder: Path, monkeypa
     with pytest.raises(FileNotFoundError, match="docker"):
         next(lines)
     assert contents(folder / "next") == new
+
+
+@pytest.mark.parametrize(("external", "begins"), [("", True), ("https://s3.example.org", False)])
+def test_accounts_at_another_s3_server_are_its_operators(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, external: str, begins: bool
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", external)
+    monkeypatch.setattr(stack_compose, "running", lambda _: {"postgres"})
+    lines = rotation.rotate(folder.parent, "s3")
+    if begins:
+        assert next(lines) == "generated 5 new secrets"
+        lines.close()
+        assert set(contents(folder / "next")) == {f"s3_{role}" for role in secrets_folder.S3_ROLES}
+    else:
+        with pytest.raises(HostError, match="the operator of another S3 server changes its accounts"):
+            next(lines)
+        assert not unfinished.has_rotation(folder.parent)
+
+
+def test_restore_keeps_what_databases_and_object_store_accept(folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    (tmp_path / "handover").mkdir()
+    secrets_folder.write_missing(tmp_path / "handover/secrets")
+    list(backup._adopt(folder.parent, tmp_path / "handover"))
+    kept = {name for name, content in contents(folder).items() if content == before[name]}
+    roles = {f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)}
+    assert {"postgres_password", "minio_root_password", "backup_password", *roles} <= kept
+    assert not {"mlflow_job", "mlflow_webhook_key", "cluster_token", "gateway_secrets_key"} & kept
 
 
 def test_second_rotation_waits_for_first(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_attempt_submits_only_for_the_team_of_its_job(platform: Platform, hers: 
     other = submit(hers, "child", metadata={"team": "audio"})
     assert (other.status_code, other.text) == (
         403,
-        "Job hers is of team vision, and so are the jobs that it submits; remove team 'audio'.",
+        "Job hers is of team vision, and so is every job that it submits; remove team 'audio'.",
     )
     platform.shared.delete("/platform/people/alice", params={"team": "vision"})
     assert submit(hers, "child").text.startswith("You may not submit jobs for team 'vision'")
