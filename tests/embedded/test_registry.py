@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from embedded import JOBS, Killed, wait_for
+from embedded import JOBS, Killed
 from typer.testing import CliRunner
+from waiting import wait_for
 
 from mlplatform.cli import app
 from mlplatform.client.audit import read

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import httpx
-from embedded import wait_for
 from guarded_mlflow import FILES, PASSWORD, Server, refused
+from waiting import wait_for
 
 
 def test_artifacts_elsewhere_are_refused(server: Server) -> None:
