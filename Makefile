@@ -164,7 +164,7 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
-.venv/cli: platform/requirements.txt platform/pyproject.toml $(if $(BUNDLE),| unbundle)
+.venv/cli: platform/requirements.txt platform/pyproject.toml platform/mlplatform.pth $(if $(BUNDLE),| unbundle)
 	platform/venv.sh .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	.venv/bin/uv pip install --quiet --python .venv --no-deps --no-build-isolation --editable platform
@@ -179,7 +179,7 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml
+.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml platform/mlplatform.pth
 	platform/venv.sh .venv/light
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform

@@ -45,13 +45,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 45_500, 40_000),
-    Budget("lines of mlplatform.compat", 3_150, 1_700),
-    Budget("lines of tests and their data", 62_000, 53_000),
-    Budget("settings in .env.example", 72, 72),
-    Budget("files in secrets/", 42, 34),
-    Budget("verbs of make", 39, 39),
-    Budget("commands of mlplatform", 72, 66),
+    Budget("lines of Python below platform/src", 45_400, 40_000),
+    Budget("lines of mlplatform.compat", 2_150, 1_700),
+    Budget("lines of tests and their data", 62_200, 53_000),
+    Budget("settings in .env.example", 71, 72),
+    Budget("files in secrets/", 38, 34),
+    Budget("verbs of make", 38, 39),
+    Budget("commands of mlplatform", 73, 66),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 

@@ -151,6 +151,12 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(math.log(value) for value in values) / len(values))
 
 
+def authorized(file: str) -> dict[str, str]:
+    """Return headers with the token in a file beside this one; none without the file, for the notebook's token."""
+    path = Path(__file__).with_name(file)
+    return {"Authorization": f"Bearer {path.read_text().strip()}"} if path.exists() else {}
+
+
 def job_client(address: str, headers: Mapping[str, str] | None = None) -> JobSubmissionClient:
     """Return Ray's client of exactly this server: by itself, it prefers RAY_ADDRESS to the address that it is given."""
     from ray.job_submission import JobSubmissionClient

@@ -159,6 +159,7 @@ class Bench:
 
     def prepare(self) -> None:
         """Copy to the containers what measures there."""
+        self.stack.write("notebook", f"{FOLDER}/cluster_token", self.stack.secret("cluster_token"))
         if self._token:
             self.stack.write("notebook", f"{FOLDER}/token", self._token.read_text())
         for service in ("notebook", WORKERS[0]):

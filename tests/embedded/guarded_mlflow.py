@@ -11,12 +11,6 @@ import httpx
 from mlplatform.files import checksums
 
 PASSWORD = "a-long-password-"
-TOKENS = {
-    "person-alice": "mlp_aaaaaaaaaaaaaaaaaaaa_" + "A" * 40,
-    "job-alice": "mlp_bbbbbbbbbbbbbbbbbbbb_" + "B" * 40,
-    "job-bob": "mlp_cccccccccccccccccccc_" + "C" * 40,
-}
-"""Tokens by kind and owner."""
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
 SUMS = {"data.pkl": hashlib.sha256(b"weights").hexdigest()}
 
@@ -24,14 +18,16 @@ SUMS = {"data.pkl": hashlib.sha256(b"weights").hexdigest()}
 class Server:
     """A running server, and what its clients do."""
 
-    def __init__(self, address: str, log: Path) -> None:
+    def __init__(self, address: str, log: Path, changes: list[dict[str, Any]]) -> None:
         self.address, self.log = address, log
+        self.changes = changes
+        """Changes that the server has reported to its gateway."""
 
     def send(self, user: str, method: str, path: str, values: Any = None, **options: Any) -> httpx.Response:
-        """Send a request with the password of an account, or with one of `TOKENS`."""
+        """Send a request with the password of an account."""
         full = path if path.startswith("/") else f"/api/2.0/mlflow/{path}"
         sent = {} if values is None else {"params" if method == "GET" else "json": values}
-        account = (user.partition("-")[2], TOKENS[user]) if user in TOKENS else (user, PASSWORD + user)
+        account = (user, PASSWORD + user)
         return httpx.request(method, self.address + full, **{"auth": account, "timeout": 60, **sent, **options})
 
     def call(self, user: str, method: str, path: str, values: Any = None) -> Any:

@@ -47,7 +47,8 @@ def head(local: LocalPlatform, reached: Settings) -> Iterator[Connection]:
     """Ray itself, behind the gateway."""
     instance = Home(local.home).load()
     assert instance
-    with closing(Connection(reached.model_copy(update={"ray_address": instance.dashboard_address}))) as connection:
+    of_head = {"ray_address": instance.dashboard_address, "ray_auth_token_path": Home(local.home).cluster_token}
+    with closing(Connection(reached.model_copy(update=of_head))) as connection:
         yield connection
 
 

@@ -14,17 +14,20 @@ from pathlib import Path
 import pytest
 from embedded import JOBS, Killed
 from typer.testing import CliRunner
+from waiting import wait_for
 
 from mlplatform.cli import app
+from mlplatform.client.audit import read
+from mlplatform.client.people import connected as connected_to
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
-from mlplatform.registry import datasets, lineage, lookup, models, webhooks
+from mlplatform.registry import datasets, lineage, lookup, models, records, webhooks
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
-import sys, mlflow, mlplatform
+import sys, time, mlflow, mlplatform
 if sys.argv[1] == "outside":
     from mlplatform.registry import datasets
     datasets.put("iris.csv", "petals")
@@ -43,6 +46,11 @@ with mlplatform.job_run(experiment="petals") as run:
     version = mlplatform.register(f"runs:/{run.info.run_id}/model", "petals")
     assert mlplatform.register(f"runs:/{run.info.run_id}/model", "petals").version == version.version
     print(run.info.run_id, version.version)
+from mlplatform.registry import records
+deadline = time.monotonic() + 120
+while isinstance(why := records.of(version), str):
+    assert time.monotonic() < deadline, why
+    time.sleep(0.2)
 """
 
 
@@ -194,13 +202,17 @@ def test_download_rejects_corrupt_stored_file(petals: tuple[str, str], reached: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_download_detects_tampered_checksums(petals: tuple[str, str], reached: Settings, tmp_path: Path) -> None:
+def test_tampered_checksums_are_noticed_without_a_record_and_else_ignored(
+    petals: tuple[str, str], reached: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{petals[1]}/artifacts/model/{checksums.FILE}")
     whole = stored.read_text()
     stored.write_text(whole.replace(whole[:8], "00000000"))
     try:
+        assert (models.download("petals/2", tmp_path / "model") / checksums.FILE).read_text() == whole
+        monkeypatch.setattr(records, "of", lambda version: "there is no gateway.")
         with pytest.raises(RegistryError, match="checksums of petals version 2 are not the registered ones"):
-            models.download("petals/2", tmp_path / "model")
+            models.download("petals/2", tmp_path / "other")
     finally:
         stored.write_text(whole)
 
@@ -254,17 +266,36 @@ def test_model_with_nan_metric_is_not_promoted(petals: tuple[str, str], value: f
         models.promote("petals", 2, "guarded-by-f1", metric="f1")
 
 
-def test_model_registered_elsewhere_downloads_unchecked(
-    petals: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_model_of_plain_mlflow_is_verified_once_recorded(
+    reached: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
     with mlflow.start_run() as run:
         mlflow.log_text("flavors: {}", "plain/MLmodel")
     version = mlflow.register_model(f"runs:/{run.info.run_id}/plain", "plain")
-    folder = models.download(f"plain/{version.version}", tmp_path / "model")
+    model = f"plain/{version.version}"
+    wait_for(lambda: models.verify(model) == "All 1 files are as the gateway has recorded them.", "the digests")
+    with connected_to(reached) as link:
+        rows = read(link, 100)
+    made = {"verb": "POST", "object": "/api/2.0/mlflow/model-versions/create", "kind": "mlflow", "principal": "local"}
+    assert any(made.items() <= row.items() and row["after"]["name"] == "plain" for row in rows), rows
+    (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{run.info.run_id}/artifacts/plain/MLmodel")
+    stored.write_text("flavors: {evil}")
+    for check in (lambda: models.verify(model), lambda: models.download(model, tmp_path / "changed")):
+        with pytest.raises(RegistryError, match=f"The file MLmodel of plain version {version.version} does not have"):
+            check()
+    stored.unlink()
+    with pytest.raises(RegistryError, match=f"The file MLmodel of plain version {version.version} is missing"):
+        models.download(model, tmp_path / "changed")
+    stored.write_text("flavors: {}")
+    capsys.readouterr()
+    monkeypatch.setattr(records, "of", lambda version: "there is no gateway.")
+    folder = models.download(model, tmp_path / "model")
     assert (folder / "MLmodel").read_text() == "flavors: {}"
-    assert "was registered without checksums" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is not compared with the gateway's record: there is no gateway." in said
+    assert "was registered without checksums" in said
 
 
 def test_cli_shows_promotes_and_downloads_models(petals: tuple[str, str], tmp_path: Path) -> None:
@@ -273,7 +304,9 @@ def test_cli_shows_promotes_and_downloads_models(petals: tuple[str, str], tmp_pa
         return CliRunner().invoke(app, ["models", *words], catch_exceptions=False).output
 
     assert run("promote", "petals/2", "--alias", "spoken") == "petals@spoken is version 2.\n"
-    assert "job      petals-2\n" in run("show", "petals@spoken")
+    shown = run("show", "petals@spoken")
+    assert "job      petals-2\n" in shown
+    assert "files    All 3 files are as the gateway has recorded them.\n" in shown
     assert petals[0] in run("best", "petals", "loss", "--mode", "min")
     assert "petals" in run()
     command = [sys.executable, "-m", "mlplatform", "models", "download", "petals@spoken", str(tmp_path / "model")]

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from waiting import wait_for
 
-from mlplatform.client.jobs import Jobs
+from mlplatform.client.jobs import Jobs, new_id
 from mlplatform.contract import REPORT
 from mlplatform.errors import CapacityError
 from mlplatform.scheduling.resources import Resources, WorkerGroup
@@ -211,3 +212,81 @@ def test_job_submits_and_sees_another_job(reached: Settings, tmp_path: Path) -> 
         assert "address http" not in log, "Ray has set its own address, as on the stack"
         (child,) = [line.split()[1] for line in log.splitlines() if line.startswith("child ")]
         assert jobs.wait(child).status == "SUCCEEDED"
+
+
+SUBMIT_BY_RAY = """
+import subprocess, sys
+from ray.job_submission import JobSubmissionClient
+from ray.exceptions import AuthenticationError
+from ray.util.state import list_nodes
+
+parent = sys.argv[1]
+words = ["ray", "job", "submit", "--submission-id", f"{parent}-cli", "--working-dir", ".", "--", "python", "child.py"]
+done = subprocess.run(words, capture_output=True, text=True)
+print(done.stdout, done.stderr, flush=True)
+done.check_returncode()
+client = JobSubmissionClient()
+client.submit_job(entrypoint="python child.py", submission_id=f"{parent}-sdk", runtime_env={"working_dir": "."})
+print("known", sorted(job.submission_id for job in client.list_jobs()))
+print("nodes", len(list_nodes()))
+try:
+    client.delete_job(f"{parent}-cli")
+except AuthenticationError as error:
+    print("refused", "cannot delete it" in str(error))
+"""
+
+
+def test_unmodified_clients_of_ray_submit_from_within_a_job(reached: Settings, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(SUBMIT_BY_RAY)
+    (tmp_path / "child.py").write_text("print('hello from the child')\n")
+    with Jobs(reached) as jobs:
+        parent = new_id("by-ray")
+        jobs.submit(["python", "parent.py", parent], tmp_path, job_id=parent)
+        log = "\n".join(jobs.follow(parent))
+        assert jobs.wait(parent).status == "SUCCEEDED", log
+        assert "hello from the child" in log, "`ray job submit` follows the child's log"
+        assert "nodes 1" in log
+        assert "refused True" in log
+        for child in (f"{parent}-cli", f"{parent}-sdk"):
+            assert jobs.wait(child, timeout_s=60).status == "SUCCEEDED"
+    assert reached.ray_auth_token_path
+    authorized = {"Authorization": f"Bearer {reached.ray_auth_token_path.read_text()}"}
+    entries = httpx.get(f"{reached.ray_address}/platform/audit?limit=1000", headers=authorized).json()["entries"]
+    submitted = {entry["object"]: (entry["principal"], entry["kind"]) for entry in entries if entry["verb"] == "submit"}
+    assert submitted[f"job {parent}-cli"] == submitted[f"job {parent}-sdk"] == ("shared token", f"job {parent}")
+
+
+CLAIM_RUN = """
+import mlflow, os, signal, sys, time
+mlflow.set_experiment("claims")
+foreign = mlflow.MlflowClient().create_run(
+    mlflow.get_experiment_by_name("claims").experiment_id, tags={"mlplatform.job_id": sys.argv[1]}
+)
+run = mlflow.start_run()
+print("foreign", foreign.info.run_id, "own", run.info.run_id, flush=True)
+time.sleep(3)  # a kill at the same moment would also end the report
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_gateway_ends_runs_that_the_job_itself_has_reported(environment: Settings, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    (tmp_path / "claim.py").write_text(CLAIM_RUN)
+    (tmp_path / "hang.py").write_text("import mlflow, signal\nmlflow.start_run()\nsignal.pause()\n")
+    with Jobs(environment) as jobs:
+        victim = jobs.submit("python hang.py", tmp_path, name="victim")
+        killed = jobs.submit(["python", "claim.py", victim], tmp_path, name="claims")
+        log = "\n".join(jobs.follow(killed))
+        _, foreign, _, own = next(line for line in log.splitlines() if line.startswith("foreign")).split()
+
+        def status(run_id: str) -> str:
+            return str(MlflowClient().get_run(run_id).info.status)
+
+        wait_for(lambda: status(own) == "FAILED", "the gateway to end the killed job's run", 60)
+        jobs.stop(victim)
+        jobs.wait(victim, timeout_s=60)
+        wanted = f"tags.`mlplatform.job_id` = '{victim}' and attributes.status = 'KILLED'"
+        everywhere = [experiment.experiment_id for experiment in MlflowClient().search_experiments()]
+        wait_for(lambda: MlflowClient().search_runs(everywhere, wanted), "the gateway to end the victim's run", 60)
+        assert status(foreign) == "RUNNING", "another job has named the victim in its tag"

@@ -1,39 +1,34 @@
-"""Log a run, then try at MLflow what a job may not do with another's run; print the status of each try as JSON."""
+"""Log a run and register its model, then try at MLflow what no job may do; print the status of each try as JSON."""
 
 import json
-import sys
 
 import httpx
 import mlflow
 
 import mlplatform
-from mlplatform.settings.accounts import TrackingAccount
+from mlplatform.mlflow_rest import own_account
 
-with mlplatform.job_run(experiment="owners") as run:
+with mlplatform.job_run(experiment="tries") as run:
     mlflow.log_metric("loss", 0.5)
-    mlflow.log_text("mine", "note.txt")
+    mlflow.log_text("mine", "model/note.txt")
     run_id = mlflow.active_run().info.run_id
-if len(sys.argv) == 1:
-    sys.exit()
-others_run = sys.argv[1]
+    experiment_id = mlflow.active_run().info.experiment_id
 
-client = httpx.Client(base_url=mlflow.get_tracking_uri(), auth=TrackingAccount.load().login)
-others = mlflow.get_run(others_run).info
-there = others.artifact_uri.removeprefix("mlflow-artifacts:/")
+login = own_account(mlflow.get_tracking_uri()).login
+client = httpx.Client(base_url=f"{mlflow.get_tracking_uri()}/api/2.0/mlflow/", auth=login)
 
 
-def post(path, **values):
-    return client.post(f"/api/2.0/mlflow/{path}", json=values).status_code
+def send(method, path, **values):
+    return client.request(method, path, json=values).status_code
 
 
-files = "/api/2.0/mlflow-artifacts/artifacts"
+own = {"username": login[0], "password": "of-a-job-of-mine", "current_password": login[1]}
 tries = {
-    "delete its run": post("runs/delete", run_id=run_id),
-    "delete another's run": post("runs/delete", run_id=others_run),
-    "change another's run": post("runs/set-tag", run_id=others_run, key="note", value="forged"),
-    "change another's file": client.put(f"{files}/{there}/note.txt", content=b"forged").status_code,
-    "delete its file": client.delete(f"{files}/{others.experiment_id}/{run_id}/artifacts/note.txt").status_code,
-    "delete the experiment": post("experiments/delete", experiment_id=others.experiment_id),
-    "create a user": post("users/create", username="mallory", password="mallory-mallory"),
+    "delete the experiment": send("POST", "experiments/delete", experiment_id=experiment_id),
+    "delete a model": send("DELETE", "registered-models/delete", name="none"),
+    "delete a version": send("DELETE", "model-versions/delete", name="none", version="1"),
+    "create a user": send("POST", "users/create", username="mallory", password="mallory-mallory"),
+    "change its password": send("PATCH", "users/update-password", **own),
+    "list users": send("GET", "users/list"),
 }
 print("tries:", json.dumps(tries))

@@ -10,7 +10,7 @@ import uuid
 import boto3
 from botocore.exceptions import ClientError
 
-others, team, other_team = sys.argv[1:]
+(others,) = sys.argv[1:]
 s3 = boto3.client("s3")
 name = f"tries-{uuid.uuid4().hex}"
 
@@ -55,25 +55,15 @@ tries = {
     "list checkpoints": list_objects("ray"),
     "overwrite checkpoint": put("ray", f"{others}/weights"),
     "delete checkpoint": delete("ray", f"{others}/weights"),
-    "raise a job's fence": put("ray", f"{others}/attempt"),
     "add data set": put("datasets", name),
     "add data set in parts": outcome(put_parts, where="datasets", key=f"{name}-parts"),
     "read data set": get("datasets", name),
     "list data sets": list_objects("datasets"),
     "delete data set": delete("datasets", name),
-    "add for team": put("teams", f"{team}/{name}"),
-    "add for team in parts": outcome(put_parts, where="teams", key=f"{team}/{name}-parts"),
-    "read of team": get("teams", f"{team}/{name}"),
-    "list team": list_objects("teams", Prefix=f"{team}/"),
-    "delete of team": delete("teams", f"{team}/{name}"),
-    "delete parts of team": delete("teams", f"{team}/{name}-parts"),
-    "add for other team": put("teams", f"{other_team}/{name}"),
-    "read of other team": get("teams", f"{other_team}/kept"),
-    "delete of other team": delete("teams", f"{other_team}/kept"),
-    "list other team": list_objects("teams", Prefix=f"{other_team}/"),
-    "list all teams": list_objects("teams"),
     "read artifacts": list_objects("mlflow-artifacts"),
     "read logs": list_objects("jobs"),
+    "write artifacts": put("mlflow-artifacts", name),
+    "write logs": put("jobs", name),
     "create bucket": outcome(s3.create_bucket, Bucket=name),
     "end versions": outcome(s3.put_bucket_versioning, Bucket="ray", VersioningConfiguration={"Status": "Suspended"}),
     "open a session": outcome(boto3.client("sts").assume_role, RoleArn="arn:xxx:xxx:xxx:xxxx", RoleSessionName="tries"),

@@ -6,16 +6,19 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import browser
 import figures
 import pytest
 import stand_in
+import versitygw
 from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
 from persons import People, administer
+from versitygw import ExternalStore
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -32,6 +35,7 @@ _stack: Stack | None = None
 def pytest_addoption(parser: pytest.Parser) -> None:
     stack = parser.getgroup("stack", "the stack of containers")
     stack.addoption("--running", type=Path, metavar="FOLDER", help="test the running stack of this checkout")
+    stack.addoption("--store", choices=("minio", "versitygw"), default="minio", help="S3 server of the stack")
     stack.addoption("--keep", action="store_true", help=f"leave the stack running, with its files in {KEPT.name}/")
 
 
@@ -39,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("running", None)
     if folder and not (folder / ".env").is_file():
         raise pytest.UsageError(f"{folder} has no .env: let --running name the checkout of a running stack")
+    if config.getoption("store", "minio") != "minio" and (folder or config.getoption("keep", False)):
+        raise pytest.UsageError("--store is for a stack that these tests start and remove")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of MinIO itself where the stack has another S3 server."""
+    if config.getoption("store", "minio") != "minio":
+        left_out = [item for item in items if item.get_closest_marker("minio")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +78,26 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     _stack = Stack.checked_out(KEPT if keep else tmp_path_factory.mktemp("checkout"))
     # The stack of a killed run, or a kept one, has volumes with other passwords.
     _stack.remove()
+    store: AbstractContextManager[ExternalStore | None] = nullcontext()
+    if pytestconfig.getoption("store") == "versitygw":
+        store = versitygw.started("store-versitygw", 37071)
+    with store as external:
+        if external:
+            _stack.set_env(S3_ENDPOINT_URL=external.address)
+            external.write_accounts(_stack.root / "secrets")
+        yield from _built(_stack, keep)
+
+
+def _built(stack: Stack, keep: bool) -> Iterator[Stack]:
+    """Build the images; remove the stack at the end unless it is kept."""
     try:
         started = time.monotonic()
-        _stack.make("build")
+        stack.make("build")
         print(f"\nmake build: {time.monotonic() - started:.0f} s")
-        yield _stack
+        yield stack
     finally:
         if not keep:
-            _stack.remove()
+            stack.remove()
 
 
 @pytest.fixture(scope="session")

@@ -211,11 +211,13 @@ class Stack:
 
     @property
     def s3(self) -> Any:
+        """A client of the object store's owner."""
         import boto3
 
         client = client_settings(self.root)
-        assert client.s3_credentials
-        key, secret = read_s3_account(client.s3_credentials)
+        key, secret = "root", self.secret("minio_root_password")
+        if self.settings.s3_endpoint:
+            key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
         return boto3.client(
             "s3",
             endpoint_url=client.s3_endpoint,

@@ -26,7 +26,6 @@ STACKS = [
     if gid or accelerator == "rocm"
 ] + [
     {"S3_ENDPOINT_URL": "https://s3.example.org"},
-    {"S3_ENDPOINT_URL": "https://s3.example.org", "S3_SEPARATE_ACCOUNTS": "1"},
     {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "rocm"},
     {"NOTEBOOK_LAYOUT": "generated", "ACCELERATOR": "cuda", "NOTEBOOK_GPUS": "7"},
     {"STACK_PREFIX": "blue-", "COMPOSE_PROFILES": "tracking,proxy", "DOMAIN": "ml.example.org"},

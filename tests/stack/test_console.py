@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 
 import httpx
+import pytest
 from browser import BOUND_S, Page
 from host import Stack, wait_for
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
+
+pytestmark = pytest.mark.minio
 
 
 def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> None:
@@ -16,7 +19,7 @@ def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> Non
     page.resize(1280, 900)
     page.go(address)
     wait_for(lambda: page.evaluate("!!document.querySelector('#accessKey')"), "the login page", BOUND_S)
-    key, secret = read_s3_account(stack.root / "secrets" / "minio_person")
+    key, secret = read_s3_account(stack.root / "secrets" / "s3_people")
     page.type(key, into="#accessKey")
     page.type(secret, into="#secretKey")
     wait_for(lambda: not page.evaluate("document.querySelector('#do-login').disabled"), "an enabled button", BOUND_S)

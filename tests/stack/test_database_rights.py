@@ -116,25 +116,6 @@ def test_role_of_backups_reads_but_changes_nothing(postgres: dict[str, Any], cha
             cursor.execute(change)
 
 
-def test_role_of_mlflow_reads_only_valid_tokens_of_gateway(postgres: dict[str, Any]) -> None:
-    with connected(postgres, "gateway", "gateway") as connection, closing(connection.cursor()) as cursor:
-        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
-        tables = {name for (name,) in cursor.fetchall()}
-    assert {"jobs", "tokens", "secrets", "valid_tokens"} <= tables
-    performed = set()
-    with connected(postgres, "mlflow", "gateway") as connection, closing(connection.cursor()) as cursor:
-        connection.autocommit = True
-        for table in tables:
-            for statement in ("SELECT 1 FROM {}", "DELETE FROM {}", "INSERT INTO {} DEFAULT VALUES", "TRUNCATE {}"):
-                count("actions tried with accounts")
-                try:
-                    cursor.execute(statement.format(table))
-                    performed.add(statement.format(table))
-                except (errors.InsufficientPrivilege, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType):
-                    pass  # the latter two: a view of several tables has no rows of its own
-    assert performed == {"SELECT 1 FROM valid_tokens"}
-
-
 def test_postgres_logs_connections_and_changed_schemas_without_passwords(
     running: Stack, postgres: dict[str, Any]
 ) -> None:

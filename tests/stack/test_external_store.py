@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import versitygw
 from backup_archive import archive
 from host import CHECKOUT, Stack, run
+from versitygw import ExternalStore
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.credentials import read_s3_account
 from mlplatform.stack.env import client_settings
-
-IMAGE, SERVER = "versity/versitygw:v1.8.0", "external-versitygw"
 
 EXTERNAL = {
     "STACK_PREFIX": "external-",
@@ -32,29 +32,18 @@ EXTERNAL = {
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, str]]:
-    """Address of an empty S3 server that containers and this host reach, and the content of its file of accounts."""
-    run(str(CHECKOUT / "tests/stack/bases.sh"), IMAGE)
-    bridge = run("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
-    address = f"{bridge.stdout.strip()}:37070"
-    key, secret = "operator", secrets.token_hex(16)
-    variables = ("--env", f"ROOT_ACCESS_KEY={key}", "--env", f"ROOT_SECRET_KEY={secret}")
-    place = ("--network", "host", "--volume", "/data", "--name", SERVER)
-    run("docker", "rm", "--force", "--volumes", SERVER, check=False)
-    run("docker", "run", "--detach", *place, *variables, IMAGE, "--port", address, "posix", "/data")
-    try:
-        yield f"http://{address}", f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
-    finally:
-        run("docker", "rm", "--force", "--volumes", SERVER)
+def server() -> Iterator[ExternalStore]:
+    """An empty S3 server that containers and this host reach, with an account per role."""
+    with versitygw.started("external-versitygw", 37070) as store:
+        yield store
 
 
 @pytest.fixture
-def external(checkout: Stack, server: tuple[str, str], tmp_path: Path) -> Iterator[Stack]:
+def external(checkout: Stack, server: ExternalStore, tmp_path: Path) -> Iterator[Stack]:
     """A second checkout with the first one's images, whose object store is the other server."""
-    address, account = server
     second = Stack.checked_out(tmp_path / "external")
-    second.set_env(**EXTERNAL, S3_ENDPOINT_URL=address)
-    (second.root / "secrets" / "external_s3").write_text(account)
+    second.set_env(**EXTERNAL, S3_ENDPOINT_URL=server.address)
+    server.write_accounts(second.root / "secrets")
     try:
         second.make("up")
         yield second
@@ -67,7 +56,9 @@ def external(checkout: Stack, server: tuple[str, str], tmp_path: Path) -> Iterat
 def test_main_job_succeeds_on_another_s3_server(external: Stack, tmp_path: Path) -> None:
     assert "minio" not in {entry["Config"]["Labels"]["com.docker.compose.service"] for entry in external.containers()}
     prepared = run("docker", "logs", external.container("storage-init")).stdout
-    assert "accounts, policies, versions and BUCKET_QUOTAS are left to its operator" in prepared
+    assert "each role's account is accepted" in prepared
+    assert "rights and BUCKET_QUOTAS are left to its operator" in prepared
+    assert "the bucket ray keeps no former versions" in prepared
 
     with Jobs(client_settings(external.root)) as jobs:
         job_id = jobs.submit(["python", "digits.py"], CHECKOUT / "jobs", name="digits")
@@ -83,6 +74,10 @@ def test_main_job_succeeds_on_another_s3_server(external: Stack, tmp_path: Path)
     checkpoints = external.objects("ray", f"{job_id}/")
     assert any(key.endswith("checkpoint.ckpt") for key in checkpoints)
     assert any(job_id in key for key in external.objects("jobs", "logs/")), "the log is not in the bucket"
+
+    with external.ray as client:
+        key = client.post("/platform/storage-credentials").json()
+    assert (key["access_key"], key["secret_key"]) == read_s3_account(external.root / "secrets" / "s3_people")
 
     external.make("backup", f"TO={tmp_path / 'backups'}")
     with tarfile.open(archive(external, tmp_path / "backups", tmp_path / "stack.tar")) as backup:

@@ -217,7 +217,9 @@ def driven(stack: Stack, script: str) -> dict[str, dict[str, Any]]:
         stack.write("notebook", f"{folder}/project/data.txt", tag)
         stack.write("notebook", f"{folder}/shared/__init__.py", f"other = '{tag}'\n")
         stack.write("notebook", f"{folder}/script.py", script)
-        environment = ("--env", f"RAY_ADDRESS={ADDRESSES[server]}", "--workdir", folder)
+        # Only nodes have the cluster's token, which the head requires.
+        token = [f"--env=RAY_AUTH_TOKEN={stack.secret('cluster_token')}"] if server == "head" else []
+        environment = ("--env", f"RAY_ADDRESS={ADDRESSES[server]}", *token, "--workdir", folder)
         command = ("python", "script.py", ADDRESSES[server], tag)
         printed = run("docker", "exec", *environment, stack.container("notebook"), *command).stdout
         return {

@@ -14,6 +14,8 @@ import pytest
 from host import CHECKOUT, Stack, wait_for
 from websockets.sync.client import ClientConnection, connect
 
+from mlplatform.client.jobs import Jobs
+
 WORK = "/home/jovyan/work"
 PRINT_RUN = "import mlflow\nwith mlflow.start_run() as run:\n    print('run', run.info.run_id)\n"
 NOTEBOOKS = CHECKOUT / "jobs" / "notebooks"
@@ -224,8 +226,13 @@ def test_ray_in_notebook_names_the_way_to_the_cluster(stack: Stack, call: str) -
     assert "with `ray job submit " in done.stderr.splitlines()[-1]
 
 
-def test_command_line_reaches_the_queue_from_processes_of_nodes(stack: Stack) -> None:
-    stack.execute("ray-worker-1", "mlplatform", "jobs")
+def test_command_line_reaches_the_queue_from_jobs_only(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.submit("mlplatform jobs", tmp_path, name="lists")
+    assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
+    assert job in jobs.logs(job)
+    outside = stack.execute("ray-worker-1", "mlplatform", "jobs", check=False)
+    assert outside.returncode == 1
+    assert "rejects the token (401" in outside.stderr
 
 
 @pytest.mark.nightly

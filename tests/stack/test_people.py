@@ -7,20 +7,19 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from figures import count
 from gpu_jobs import holding_gpu
 from host import CHECKOUT, ENV, Stack, run, wait_for
-from persons import SECRET, Person, administer, submit
+from persons import SECRET, Person, administer, log_in, submit
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.contract import TAG_JOB
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
+METHODS = ("GET", "POST", "PUT", "DELETE")
 REVOKED_SECONDS = 60
 """A revoked token is refused within this time."""
 
@@ -60,6 +59,39 @@ def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict
     assert {(lea.name, "stop", f"job {second}"), (alice.name, "delete", f"job {first}")} <= done
 
 
+def test_job_submits_for_its_owner_and_stops_nobody_elses(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
+    alice, tom = people["alice"], people["tom"]
+    his = submit(tom, "sleep", "1000")
+    try:
+        parent = submit(alice, "python", "submits_children.py", his, folder=SCRIPTS)
+        assert jobs.wait(parent, timeout_s=240).status == "SUCCEEDED", jobs.logs(parent)[-4000:]
+        found = json.loads(jobs.logs(parent).partition("found: ")[2].splitlines()[0])
+        assert f"belongs to {tom.name}" in found["refused"]
+        assert jobs.get(his).status in ("PENDING", "RUNNING")
+        assert set(found["statuses"]) == {401}, "the cluster's token opens something"
+        assert found["nodes"] == 3
+    finally:
+        jobs.stop(his)
+    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
+    submitted = {row["object"]: (row["principal"], row["kind"]) for row in rows if row["verb"] == "submit"}
+    for way, child in found["children"].items():
+        assert jobs.wait(child, timeout_s=120).status == "SUCCEEDED", way
+        assert jobs.get(child).user == alice.name, way
+        assert submitted[f"job {child}"] == (alice.name, f"job {parent}"), way
+        assert tom.asks("GET", f"/api/jobs/{child}/logs").status_code == 200, "it is not of the team of alice's job"
+    entries = stack.ray.get("/platform/usage", params={"by": "job"}).json()["entries"]
+    (used,) = [entry for entry in entries if entry["job"] == found["children"]["sdk"]]
+    assert used["person"] == alice.name
+
+
+def test_clusters_token_opens_nothing_at_the_gateway(stack: Stack) -> None:
+    given = {"Authorization": f"Bearer {stack.secret('cluster_token')}"}
+    paths = ("/", "/platform/", "/platform/health", "/api/jobs/", "/nodes", "/platform/people", "/platform/login")
+    with httpx.Client(base_url=stack.ray.base_url, headers=given) as client:
+        statuses = {(method, path): client.request(method, path).status_code for method in METHODS for path in paths}
+    assert set(statuses.values()) == {401}, statuses
+
+
 def test_people_read_no_more_of_ray_than_its_nodes(stack: Stack, people: dict[str, Person]) -> None:
     bob = people["bob"]
     nodes = bob.asks("GET", "/nodes?view=summary")
@@ -84,47 +116,45 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
     left = REVOKED_SECONDS - (time.monotonic() - began)
-    # Each question is a failed log-in then, of which ten a minute are allowed.
-    refused = {401, 429}
 
     def asks() -> set[int]:
         """Ask so often that each of the server's processes has answered."""
         return {bob.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
 
-    wait_for(lambda: asks() <= refused, "MLflow to refuse the token", left)
-    count("seconds until MLflow refused a revoked token", round(time.monotonic() - began))
+    wait_for(lambda: asks() == {401}, "MLflow to refuse the person's former password", left)
+    count("seconds until MLflow refused the password of a revoked token", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
 
 
 @pytest.mark.nightly
-def test_job_logs_to_mlflow_as_its_owner_and_deletes_nothing(
+def test_people_delete_what_their_jobs_made_and_jobs_do_not(
     stack: Stack, people: dict[str, Person], jobs: Jobs
 ) -> None:
-    alice, bob = people["alice"], people["bob"]
-    hers = logged(stack, jobs, alice)
-    assert hers["info"]["user_id"] == alice.name
-    assert hers["info"]["status"] == "FINISHED"
-    his = logged(stack, jobs, bob, hers["info"]["run_id"])
-    assert his["info"]["user_id"] == bob.name
-    tries = json.loads(jobs.logs(job_of(his)).partition("tries: ")[2].splitlines()[0])
-    assert set(tries.values()) == {403}, tries
-    assert len(tries) == 7
-    (kept,) = stack.runs_of(job_of(hers))
-    assert kept["info"]["lifecycle_stage"] == "active"
-    assert all(tag["value"] != "forged" for tag in kept["data"]["tags"])
-
-
-def logged(stack: Stack, jobs: Jobs, person: Person, *others_run: str) -> dict[str, Any]:
-    """Run a job that logs, and tries more with another's run; return its own run."""
-    job = submit(person, "python", "tries_at_mlflow.py", *others_run, folder=SCRIPTS)
+    alice = people["alice"]
+    job = submit(alice, "python", "tries_at_mlflow.py", folder=SCRIPTS)
     assert jobs.wait(job, timeout_s=180).status == "SUCCEEDED", jobs.logs(job)[-3000:]
     (run,) = stack.runs_of(job)
-    return run
+    assert (run["info"]["user_id"], run["info"]["status"]) == (alice.name, "FINISHED")
+    tries = json.loads(jobs.logs(job).partition("tries: ")[2].splitlines()[0])
+    assert set(tries.values()) == {403}, tries
+    assert len(tries) == 6
+    assert alice.deletes_at_mlflow(run["info"]["experiment_id"]) == 200
+    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
+    path = "/api/2.0/mlflow/experiments/delete"
+    assert (alice.name, "POST", path) in {(row["principal"], row["verb"], row["object"]) for row in rows}
+    assert alice.deletes_at_mlflow(run["info"]["experiment_id"], "restore") == 200
 
 
-def job_of(run: dict[str, Any]) -> str:
-    return next(str(tag["value"]) for tag in run["data"]["tags"] if tag["key"] == TAG_JOB)
+def test_removed_person_has_no_account_at_mlflow(stack: Stack, team: str, tmp_path: Path) -> None:
+    eve = log_in(stack, tmp_path, "eve", team)
+    assert eve.asks_mlflow("experiments/search?max_results=1") == 200
+    administer(stack, "people", "remove", eve.name)
+
+    def asks() -> set[int]:
+        return {eve.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+
+    wait_for(lambda: asks() == {401}, "MLflow to refuse the person", REVOKED_SECONDS)
 
 
 @pytest.mark.nightly

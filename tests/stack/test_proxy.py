@@ -89,7 +89,7 @@ def environment(stack: Stack) -> dict[str, str]:
 
 
 def s3(stack: Stack) -> Any:
-    key, secret = read_s3_account(stack.root / "secrets" / "minio_person")
+    key, secret = read_s3_account(stack.root / "secrets" / "s3_people")
     account = {"aws_access_key_id": key, "aws_secret_access_key": secret, "region_name": "us-east-1"}
     return boto3.client(
         "s3", endpoint_url=address(stack, "minio"), verify=str(stack.root / entrance.CERTIFICATE), **account

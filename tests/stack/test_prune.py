@@ -56,7 +56,9 @@ def prune(stack: Stack, *arguments: str) -> dict[tuple[str, str], tuple[int, str
     """Count and size by kind and place, as the table has them."""
     output = stack.make("prune", *arguments).stdout
     found = {(row["kind"].strip(), row["place"]): (int(row["count"]), row["size"]) for row in ROW.finditer(output)}
-    assert len(found) >= 2 * 3 + 3 + 1, output
+    assert len(found) >= 2 * 3 + 4 + 1, output
+    # `protect_others` adds to them, each time (`test_versions.py`).
+    del found["checkpoints that can still be recovered", "gateway"]
     return found
 
 

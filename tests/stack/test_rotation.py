@@ -71,8 +71,9 @@ class Secrets:
 
     def minio_accounts(self) -> set[str]:
         """Accounts of MinIO whose keys are accepted."""
-        pairs = {name: read_s3_account(self.folder / f"minio_{name}") for name in MINIO}
-        pairs["root"] = (self.text("minio_root_user"), self.text("minio_root_password"))
+        pairs = {name: read_s3_account(self.folder / f"s3_{name}") for name in MINIO if name != "prometheus"}
+        pairs["prometheus"] = read_s3_account(self.folder / "minio_prometheus")
+        pairs["root"] = ("root", self.text("minio_root_password"))
         count("log-ins with rotated secrets", len(pairs))
         return {name for name, pair in pairs.items() if accepted_by_minio(self.stack, pair)}
 
@@ -81,9 +82,10 @@ class Secrets:
         pairs = {name: read_mlflow_account(self.folder / f"mlflow_{name}") for name in MLFLOW if name != "prometheus"}
         pairs["prometheus"] = ("prometheus", self.text("mlflow_prometheus_password"))
         count("log-ins with rotated secrets", len(pairs))
-        path = "/experiments/get-by-name"
-        # 429 instead of 401 from the tenth failure within a minute.
-        return {name for name, pair in pairs.items() if self.mlflow(pair, path).status_code not in (401, 429)}
+        paths = dict.fromkeys(pairs, "api/2.0/mlflow/experiments/get-by-name") | {"prometheus": "metrics"}
+        base = f"http://127.0.0.1:{self.stack.settings.mlflow_port}"
+        answers = {name: httpx.get(f"{base}/{paths[name]}", auth=pair, timeout=60) for name, pair in pairs.items()}
+        return {name for name, answer in answers.items() if answer.status_code != 401}
 
     def mlflow(self, account: tuple[str, str], path: str, **options: Any) -> httpx.Response:
         address = f"http://127.0.0.1:{self.stack.settings.mlflow_port}/api/2.0/mlflow"
@@ -119,7 +121,7 @@ class Secrets:
         return {name for name, answer in found.items() if answer.is_success}
 
 
-MINIO = ("mlflow", "gateway", "job", "attempts", "people", "person", "backup", "prometheus")
+MINIO = ("mlflow", "gateway", "jobs", "people", "backup", "prometheus")
 MLFLOW = ("admin", "gateway", "job", "person", "prometheus")
 
 
@@ -154,14 +156,11 @@ def add_webhook(secrets: Secrets) -> str:
     return str(answer.json()["webhook"]["webhook_id"])
 
 
-def add_key(secrets: Secrets) -> tuple[str, str]:
-    """Make an access key of the root account, as somebody could in the console."""
-    root = (secrets.text("minio_root_user"), secrets.text("minio_root_password"))
-    admin = MinioAdmin(
-        endpoint=f"127.0.0.1:{secrets.stack.settings.minio_port}", credentials=StaticProvider(*root), secure=False
-    )
-    made = json.loads(admin.add_service_account())["credentials"]
-    return made["accessKey"], made["secretKey"]
+def key_of_people(stack: Stack) -> tuple[str, str]:
+    """The S3 key that the gateway gives to people now."""
+    with stack.ray as client:
+        answer = client.post("/platform/storage-credentials").raise_for_status().json()
+    return answer["access_key"], answer["secret_key"]
 
 
 @pytest.fixture
@@ -221,15 +220,16 @@ def test_new_secrets_open_what_the_former_ones_did(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:
     old, now = secrets_of_before, Secrets(stack, stack.root / "secrets")
-    webhook, key = add_webhook(old), add_key(old)
+    webhook, key = add_webhook(old), key_of_people(stack)
     assert accepted_by_minio(stack, key)
     printed = stack.make("rotate").stdout
     all_changed(old, now)
-    assert not accepted_by_minio(stack, key)
+    assert accepted_by_minio(stack, key_of_people(stack))
+    wait_for(lambda: not accepted_by_minio(stack, key), "the key below the gateway's former account to end", 60)
     admin = read_mlflow_account(now.folder / "mlflow_admin")
     assert now.mlflow(admin, f"/webhooks/{webhook}").is_success, "MLflow cannot read the webhook's secret"
-    for worker, name in (("ray-worker-0", "minio_job"), ("notebook", "minio_person")):
-        assert stack.execute(worker, "cat", "/run/secrets/minio_credentials").stdout.strip() == now.text(name)
+    for worker, name in (("ray-worker-0", "s3_jobs"), ("notebook", "s3_people")):
+        assert stack.execute(worker, "cat", "/run/secrets/s3_credentials").stdout.strip() == now.text(name)
     wait_for(stack.whole, "the stack to be healthy")
     wait_for(
         lambda: all(target["health"] == "up" for target in stack.prometheus_targets()), "every target to be scraped"

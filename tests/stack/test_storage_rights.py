@@ -1,4 +1,4 @@
-"""Rights of each account of MinIO and Postgres: every action is tried with every account, and compared with a table.
+"""Rights of each account of MinIO: every action is tried with every account, and compared with a table.
 
 A row names an action and the accounts that may perform it; all others must be refused.
 """
@@ -22,14 +22,15 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.credentials import read_s3_account
-from mlplatform.services.access_keys import foreign_keys
-from mlplatform.services.buckets import set_quotas
+from mlplatform.services.buckets import SNAPSHOTS, set_versioning
 from mlplatform.settings.storage import bucket_quotas
 
-ACCOUNTS = ("mlflow", "gateway", "job", "attempts", "people", "person", "backup", "prometheus", "stranger")
+pytestmark = pytest.mark.minio
 
-CHANGED = "rights-changed"
-"""Name of a key below the account of attempts, where none counts as foreign."""
+ACCOUNTS = ("mlflow", "gateway", "jobs", "people", "backup", "prometheus", "stranger")
+
+KEY = "key of people"
+"""The access key that the gateway has made below its account and gives to people."""
 
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
@@ -73,41 +74,33 @@ class Account:
 
 
 OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "prometheus": "ray", "stranger": "ray"}
-OWN_BUCKET |= {"job": "ray", "attempts": "ray", "people": "ray", "person": "ray", "backup": "ray"}
+OWN_BUCKET |= {"jobs": "ray", "people": "ray", "backup": "ray"}
 
 # Bucket: the accounts that may list, read, and write in it, and delete in it if they are others. The object `given`
-# exists, `new` does not. While a backup runs, it lets the buckets without versions keep them.
+# exists, `new` does not. While a backup runs, `ray` keeps all versions.
 BUCKETS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlflow-artifacts": {
-        "list": ("mlflow", "person", "backup"),
-        "read": ("mlflow", "person", "backup"),
+        "list": ("mlflow", "gateway", "people", KEY, "backup"),
+        "read": ("mlflow", "gateway", "people", KEY, "backup"),
         "write": ("mlflow",),
     },
     "ray": {
-        "list": ("gateway", "job", "attempts", "people", "person", "backup"),
-        "read": ("job", "attempts", "people", "person", "backup"),
-        "write": ("job", "attempts", "person"),
-        # The gateway removes checkpoints of ended jobs, if that is set.
-        "delete": ("gateway", "job", "attempts", "person"),
-        "versions": ("backup",),
-    },
-    "teams": {
-        "list": ("attempts", "people", "person", "backup"),
-        "read": ("attempts", "people", "person", "backup"),
-        "write": ("attempts", "people", "person"),
-        "delete": ("people", "person"),
-        "versions": ("backup",),
+        "list": ("gateway", "jobs", "people", KEY, "backup"),
+        "read": ("gateway", "jobs", "people", KEY, "backup"),
+        "write": ("gateway", "jobs", "people", KEY),
+        "end versions": ("backup",),
+        # `make prune` removes those of dropped checkpoints.
+        "delete version": ("gateway",),
     },
     "datasets": {
-        "list": ("job", "attempts", "people", "person", "backup"),
-        "read": ("job", "attempts", "people", "person", "backup"),
-        "write": ("people", "person"),
-        "delete": ("person",),
-        "versions": ("backup",),
+        "list": ("gateway", "jobs", "people", KEY, "backup"),
+        "read": ("gateway", "jobs", "people", KEY, "backup"),
+        "write": ("gateway", "jobs", "people", KEY),
+        "delete": ("gateway", "people", KEY),
     },
     "jobs": {
-        "list": ("gateway", "person", "backup"),
-        "read": ("gateway", "person", "backup"),
+        "list": ("gateway", "backup"),
+        "read": ("gateway", "backup"),
         "write": ("gateway",),
     },
 }
@@ -125,44 +118,36 @@ OBJECT: dict[str, tuple[str, Callable[[Any, str], object]]] = {
     "delete bucket": ("", lambda s3, bucket: s3.delete_bucket(Bucket=bucket)),
     "open to strangers": ("", lambda s3, bucket: s3.put_bucket_policy(Bucket=bucket, Policy="{}")),
     "end versioning": (
-        "versions",
+        "end versions",
         lambda s3, bucket: s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"}),
     ),
     "expire objects": ("", lambda s3, bucket: s3.delete_bucket_lifecycle(Bucket=bucket)),
     "list versions": ("list", lambda s3, bucket: s3.list_object_versions(Bucket=bucket)),
     "delete version": (
-        "",
+        "delete version",
         lambda s3, bucket: s3.delete_object(Bucket=bucket, Key="rights/other", VersionId=str(uuid.uuid4())),
     ),
 }
 """Action: the column of `BUCKETS` with the accounts that may, none if empty; and its request."""
 
 ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
-    "write a job's fence": (
-        ("gateway", "job", "attempts", "person"),
-        lambda account: account.client().put_object(Bucket="ray", Key="rights/attempt", Body=b"1"),
-    ),
-    "read a job's fence": (
-        ("gateway", "job", "attempts", "people", "person", "backup"),
-        lambda account: account.client().get_object(Bucket="ray", Key="rights/attempt"),
-    ),
     "create bucket": ((), lambda account: account.client().create_bucket(Bucket=f"rights-{account.name}")),
-    # The gateway holds these two accounts, and neither a job nor a person does.
-    "make a key": (("attempts", "people"), lambda account: account.make_key()),
+    # For the key of people. It cannot be used for the gateway's own bucket.
+    "make a key": (("gateway",), lambda account: account.make_key()),
     "make a key with a chosen name": (
-        ("attempts", "people"),
+        ("gateway",),
         lambda account: account.make_key(access_key="rights-key", secret_key=uuid.uuid4().hex),
     ),
     "change a key": (
-        ("people",),
-        lambda account: account.admin.update_service_account(access_key=CHANGED, description="changed"),
+        (),
+        lambda account: account.admin.update_service_account(access_key=account.key, description="changed"),
     ),
     "list own keys": (ACCOUNTS[:-1], lambda account: account.admin.list_service_account(account.key)),
     "change own password": ((), lambda account: account.admin.user_add(account.key, account.secret)),
     "change another's password": ((), lambda account: account.admin.user_add("rights-other", uuid.uuid4().hex)),
     "disable another": ((), lambda account: account.admin.user_disable("rights-other")),
     "list users": ((), lambda account: account.admin.user_list()),
-    "take another's policy": ((), lambda account: account.admin.policy_set("person", user=account.key)),
+    "take another's policy": ((), lambda account: account.admin.policy_set("people", user=account.key)),
     "write a policy": (
         (),
         lambda account: account.admin.policy_add(
@@ -173,31 +158,41 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
     "set a quota": ((), lambda account: account.admin.bucket_quota_set("ray", 1)),
     "read the server's state": ((), lambda account: account.admin.info()),
     "stop the server": ((), lambda account: account.admin.service_stop()),
-    "read with a session": (("attempts", "people", "person"), Account.read_with_session),
+    # For the console.
+    "read with a session": (("people",), Account.read_with_session),
 }
 """Action: the accounts that may, and its request."""
 
 
 def root_account(stack: Stack) -> Account:
     server = f"127.0.0.1:{stack.settings.minio_port}"
-    return Account("root", server, stack.secret("minio_root_user"), stack.secret("minio_root_password"))
+    return Account("root", server, "root", stack.secret("minio_root_password"))
+
+
+def key_of_people(stack: Stack) -> tuple[str, str]:
+    """Name and secret of the key that the gateway gives to people."""
+    with stack.ray as client:
+        answer = client.post("/platform/storage-credentials").raise_for_status().json()
+    return answer["access_key"], answer["secret_key"]
 
 
 @pytest.fixture(scope="module")
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
     server = f"127.0.0.1:{running.settings.minio_port}"
-    pairs = {name: read_s3_account(running.root / "secrets" / f"minio_{name}") for name in ACCOUNTS[:-1]}
+    files = {name: f"{'minio' if name == 'prometheus' else 's3'}_{name}" for name in ACCOUNTS[:-1]}
+    pairs = {name: read_s3_account(running.root / "secrets" / file) for name, file in files.items()}
+    pairs[KEY] = key_of_people(running)
     found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
     found["stranger"] = Account("stranger", server, "stranger", "0" * 32)
     root = root_account(running)
-    keys = ("given", "other", "attempt")
+    keys = ("given", "other")
     for bucket in BUCKETS:
         for key in keys:
             root.client().put_object(Bucket=bucket, Key=f"rights/{key}", Body=b"weights")
-    found["attempts"].admin.add_service_account(access_key=CHANGED, secret_key=uuid.uuid4().hex)
     yield found
-    found["attempts"].admin.delete_service_account(CHANGED)
+    # The account of backups has ended them.
+    set_versioning(root.client(), "ray", "Enabled", SNAPSHOTS)
     for bucket in BUCKETS:
         for key in (*keys, "new", "copy"):
             root.client().delete_object(Bucket=bucket, Key=f"rights/{key}")
@@ -231,58 +226,34 @@ def test_minio_accounts_use_buckets_as_table_says(accounts: dict[str, Account], 
 @pytest.mark.parametrize("action", ADMIN)
 def test_minio_accounts_administer_as_table_says(accounts: dict[str, Account], action: str) -> None:
     allowed, request = ADMIN[action]
-    assert {name for name, account in accounts.items() if performed(lambda a=account: request(a))} == set(allowed)
+    tried = {name: account for name, account in accounts.items() if name != KEY}
+    assert {name for name, account in tried.items() if performed(lambda a=account: request(a))} == set(allowed)
 
 
-def test_keys_not_made_by_platform_are_listed(running: Stack, accounts: dict[str, Account]) -> None:
-    root = root_account(running)
-    own = [account.key for account in accounts.values()]
-    root.admin.user_add("rights-other", uuid.uuid4().hex)
-    key = json.loads(root.admin.add_service_account())["credentials"]["accessKey"]
-    try:
-        found = list(foreign_keys(root.admin, own, root.key))
-        assert found == ["user rights-other", f"key {key} of {root.key}"]
-    finally:
-        root.admin.delete_service_account(key)
-        root.admin.user_remove("rights-other")
-    assert list(foreign_keys(root.admin, own, root.key)) == []
-
-
-def test_replaced_and_deleted_artifacts_are_kept_for_days(running: Stack, accounts: dict[str, Account]) -> None:
-    mlflow, root = accounts["mlflow"].client(), root_account(running).client()
-    place = {"Bucket": "mlflow-artifacts", "Key": f"rights/{uuid.uuid4().hex}"}
-    mlflow.put_object(**place, Body=b"weights")
-    mlflow.put_object(**place, Body=b"POISON")
-    mlflow.delete_object(**place)
-    found = root.list_object_versions(Bucket=place["Bucket"], Prefix=place["Key"])
-    assert found["DeleteMarkers"]
-    texts = [root.get_object(**place, VersionId=version["VersionId"])["Body"].read() for version in found["Versions"]]
-    assert texts == [b"POISON", b"weights"]
-
-    (rule,) = root.get_bucket_lifecycle_configuration(Bucket=place["Bucket"])["Rules"]
-    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": running.settings.version_days}
-    assert rule["Status"] == "Enabled"
-
-
-def test_rewritten_logs_of_jobs_have_no_versions(running: Stack, accounts: dict[str, Account]) -> None:
-    gateway, root = accounts["gateway"].client(), root_account(running).client()
-    for folder, versions in (("logs", 1), ("packages", 2)):
-        place = {"Bucket": "jobs", "Key": f"{folder}/rights-{uuid.uuid4().hex}/00000001.log"}
-        for text in (b"first", b"second"):
-            gateway.put_object(**place, Body=text)
-        found = root.list_object_versions(Bucket="jobs", Prefix=place["Key"])
-        assert len(found["Versions"]) == versions
-        gateway.delete_object(**place)
+def test_key_of_people_administers_nothing(accounts: dict[str, Account]) -> None:
+    key, parent = accounts[KEY], accounts["gateway"].key
+    for request in (
+        lambda: key.make_key(),
+        lambda: key.make_key(access_key="tries-key", secret_key=uuid.uuid4().hex),
+        lambda: key.admin.update_service_account(access_key=key.key, secret_key=uuid.uuid4().hex),
+        lambda: key.admin.user_add(parent, uuid.uuid4().hex),
+        lambda: key.admin.policy_set("people", user=parent),
+        lambda: key.admin.user_list(),
+    ):
+        with pytest.raises(MinioAdminException, match="Status: 403"):
+            request()
+    with pytest.raises(ClientError):
+        key.client("sts").assume_role(RoleArn="arn:xxx:xxx:xxx:xxxx", RoleSessionName="rights")
 
 
 def test_upload_beyond_quota_of_bucket_is_refused(running: Stack, accounts: dict[str, Account]) -> None:
-    person, root = accounts["person"].client(), root_account(running)
+    people, root = accounts["people"].client(), root_account(running)
     place = {"Bucket": "datasets", "Key": f"rights/{uuid.uuid4().hex}"}
-    set_quotas(root.admin, {"datasets": 1000})
+    root.admin.bucket_quota_set("datasets", 1000)
     try:
         with pytest.raises(ClientError, match="quota"):
-            person.put_object(**place, Body=bytes(2000))
+            people.put_object(**place, Body=bytes(2000))
     finally:
-        set_quotas(root.admin, bucket_quotas(running.settings.bucket_quotas))
-    person.put_object(**place, Body=bytes(2000))
-    person.delete_object(**place)
+        root.admin.bucket_quota_set("datasets", bucket_quotas(running.settings.bucket_quotas).get("datasets", 0))
+    people.put_object(**place, Body=bytes(2000))
+    people.delete_object(**place)

@@ -35,6 +35,9 @@ TAG_NODE = "mlplatform.node"
 TAG_HOLDER = "mlplatform.held_by"
 """Process that has opened a run, while it is open: a job's driver or one of Ray's workers."""
 
+RUNS = "/platform/attempt/runs"
+"""Path below which an attempt reports its runs to the gateway."""
+
 GATEWAY_HEADER = "X-MLPlatform-Gateway"
 """Header of every response of the gateway, with its version."""
 
@@ -55,8 +58,8 @@ PERSON_NAME = re.compile(r"[a-z](?:-?[a-z0-9]){1,29}", re.ASCII)
 one."""
 
 PERSON_TOKEN = re.compile(r"mlp_([a-z0-9]{20})_([A-Za-z0-9]{40})", re.ASCII)
-"""Token of a person: its id, which is not a secret, and its secret. MinIO accepts access keys of at most 20 characters
-and secret keys of at most 40."""
+"""Token of a person or an attempt: its id, which is not a secret, and its secret. Passwords in this form are sent to
+the platform's own MLflow only."""
 
 MAX_COMMAND = 4096
 """Maximum number of characters of the job's command in its metadata."""
@@ -82,9 +85,6 @@ TAG_END_REASON = "mlplatform.end_reason"
 TAG_DIGEST = "mlplatform.digest"
 """Tag of a model's version: one digest over the names and contents of its files."""
 
-TAG_SIGNATURE = "mlplatform.signature"
-"""Tag of a model's version: the server's signature of the digest; only the server can set it."""
-
 CHECKSUMS = "SHA256SUMS"
 """Name of the file with a model's checksums, beside the files that it lists."""
 
@@ -93,6 +93,12 @@ BACKUP_SERVERS = ("s3:", "rest:")
 
 BACKUP_SUCCEEDED, BACKUP_TIMER = "succeeded", "timer"
 """Files whose times are those of the last complete backup, and of the first start of the timer of backups."""
+
+MLFLOW_CHANGES = "/platform/mlflow/changes"
+"""Path of the gateway to which the MLflow server reports changes."""
+
+MODEL_DIGESTS = "/platform/models/digests"
+"""Path of the gateway that answers with the digests of the files of a registered model's version."""
 
 AUDIT_ENTRIES = 1000
 """Entries of the audit log in one answer of the gateway at most."""

@@ -38,12 +38,12 @@ def password() -> str:
 
 def mlflow_account(user: str, path: Path) -> None:
     """Write the file that MLflow's client reads its account from (`~/.mlflow/credentials`)."""
-    mlflow_token(user, password(), path)
+    write_mlflow_account(user, password(), path)
 
 
-def mlflow_token(user: str, token: str, path: Path) -> None:
-    """Write such a file with a password that exists, a person's token for instance."""
-    path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {token}\n")
+def write_mlflow_account(user: str, known: str, path: Path) -> None:
+    """Write such a file with a password that exists."""
+    path.write_text(f"[mlflow]\nmlflow_tracking_username = {user}\nmlflow_tracking_password = {known}\n")
 
 
 def read_mlflow_account(path: Path) -> tuple[str, str]:

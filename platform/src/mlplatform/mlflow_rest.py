@@ -6,10 +6,11 @@ Both map failures to the same errors with the same messages, and follow MLflow's
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypedDict
+from urllib.parse import quote
 
 import httpx
 
@@ -21,6 +22,8 @@ from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
 
 _API = "/api/2.0/mlflow/"
+
+_ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 
 _SECONDS = 30.0
 
@@ -150,6 +153,7 @@ class AsyncMlflowRest:
         """Connect with the first request; the arguments are those of `MlflowRest`."""
         self._server = _Server(tracking_uri, own_account(tracking_uri) if account is None else account)
         self._http = httpx.AsyncClient(**self._server.options(timeout_s))
+        self._artifacts = f"{tracking_uri.rstrip('/')}{_ARTIFACTS}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,6 +172,23 @@ class AsyncMlflowRest:
         except httpx.TransportError as error:
             raise self._server.unavailable(error) from error
         return self._server.read(path, answer)
+
+    async def list_files(self, folder: str) -> list[dict[str, Any]]:
+        """Return what a folder of the server's artifacts has: `path`, its last part; `is_dir`; and `file_size`."""
+        found: list[dict[str, Any]] = (await self.call("GET", self._artifacts, {"path": folder})).get("files", [])
+        return found
+
+    async def read_file(self, path: str) -> AsyncIterator[bytes]:
+        """Yield the parts of a file of the server's artifacts."""
+        try:
+            async with self._http.stream("GET", f"{self._artifacts}/{quote(path)}") as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    self._server.read(path, answer)
+                async for part in answer.aiter_bytes():
+                    yield part
+        except httpx.TransportError as error:
+            raise self._server.unavailable(error) from error
 
     async def all(self, method: str, path: str, field: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Do the same as `MlflowRest.all`."""

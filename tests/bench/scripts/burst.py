@@ -5,17 +5,13 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from harness import RESULT, interleaved, job_client
+from harness import RESULT, authorized, interleaved, job_client
 from ray.job_submission import JobSubmissionClient
 
 GATEWAY, HEAD = "http://gateway:8265", "http://ray-head:8265"
 CLIENTS = 16
 """Requests at the same time."""
-
-TOKEN = Path(__file__).with_name("token")
-"""Token of a person; without it, the gateway gets the notebook's."""
 
 POLL_SECONDS = 0.5
 END_SECONDS = 1200.0
@@ -55,8 +51,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=160)
     args = parser.parse_args()
-    headers = {"Authorization": f"Bearer {TOKEN.read_text().strip()}"} if TOKEN.exists() else None
-    gateway, head = job_client(GATEWAY, headers), job_client(HEAD)
+    gateway, head = job_client(GATEWAY, authorized("token")), job_client(HEAD, authorized("cluster_token"))
     # Plain Ray has no warm start.
     cold = {"MLPLATFORM_WARM_START": "0"}
     burst(gateway, 1, {}), burst(head, 1, cold)  # warm-up: connections

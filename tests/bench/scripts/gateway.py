@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from harness import RESULT, interleaved, job_client
+from harness import RESULT, authorized, interleaved, job_client
 from ray.job_submission import JobSubmissionClient
 
 GATEWAY, HEAD = "http://gateway:8265", "http://ray-head:8265"
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    gateway, head = job_client(GATEWAY), job_client(HEAD)
+    gateway, head = job_client(GATEWAY), job_client(HEAD, authorized("cluster_token"))
     measured: dict[str, Callable[[JobSubmissionClient], float]] = {
         "submit": submit,
         "follow": lambda client: asyncio.run(follow(client, lines=4 if args.quick else 12)),

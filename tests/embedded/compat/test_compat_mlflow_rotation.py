@@ -1,4 +1,4 @@
-"""MLflow's webhooks and signatures in a rotation of their keys, in databases that MLflow has created."""
+"""MLflow's webhooks in a rotation of their key, in a database that MLflow has created."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ pytest.importorskip("mlflow")
 from cryptography.fernet import Fernet
 
 from mlplatform.compat import mlflow_rotation
-from mlplatform.compat.mlflow_stores import signature
-from mlplatform.contract import TAG_DIGEST, TAG_SIGNATURE
 from mlplatform.errors import SettingsError
 
 
@@ -65,22 +63,3 @@ def test_webhook_of_unknown_key_changes_nothing(registry: Any, database: str) ->
     with pytest.raises(SettingsError, match="webhook lost was encrypted with another key"):
         mlflow_rotation.encrypt_webhooks_again(database, [new, old])
     assert webhooks(database) == before
-
-
-def test_only_valid_signatures_are_renewed(registry: Any, database: str) -> None:
-    from mlflow.entities.model_registry import ModelVersionTag
-
-    registry.create_registered_model("digits")
-    for number, key in enumerate((b"former", b"forged"), start=1):
-        made = registry.create_model_version("digits", f"mlflow-artifacts:/0/run/{number}")
-        location = registry.get_model_version_download_uri("digits", made.version)
-        for tag, value in ((TAG_DIGEST, "digest"), (TAG_SIGNATURE, signature(location, "digest", key))):
-            registry.set_model_version_tag("digits", made.version, ModelVersionTag(tag, value))
-    registry.create_model_version("digits", "mlflow-artifacts:/0/run/3")
-    for _ in range(2):
-        assert mlflow_rotation.sign_again(database, ["new\n", "former"]) == 1
-        tags = [registry.get_model_version("digits", version).tags for version in ("1", "2", "3")]
-        places = [registry.get_model_version_download_uri("digits", version) for version in ("1", "2")]
-        assert tags[0][TAG_SIGNATURE] == signature(places[0], "digest", b"new")
-        assert tags[1][TAG_SIGNATURE] == signature(places[1], "digest", b"forged")
-        assert tags[2] == {}

@@ -13,7 +13,6 @@ pytest.importorskip("mlflow")
 pytest.importorskip("flask_wtf")
 
 from mlplatform.compat import mlflow_server
-from mlplatform.errors import HostError
 
 
 def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,22 +40,6 @@ def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.Monkey
         assert refused.value.get_http_status_code() == 501, "clients fall back at 501 only"
 
 
-def test_script_comes_before_that_of_index_page() -> None:
-    from mlflow.server import app
-
-    assert "serve" in app.view_functions
-    page = Path(str(app.static_folder), "index.html").read_text()
-    changed = mlflow_server.with_script(page, "static-files/ours.js")
-    ours = '<script defer="defer" src="static-files/ours.js"></script>'
-    assert changed.replace(ours, "") == page
-    assert 0 < changed.index(ours) < changed.index('src="static-files/static/js/main.')
-
-
-def test_unknown_index_page_prevents_start() -> None:
-    with pytest.raises(HostError, match="install mlflow 3"):
-        mlflow_server.with_script("<html></html>", "static-files/ours.js")
-
-
 def test_preferences_have_names_that_page_reads() -> None:
     from mlflow.server import app
 
@@ -67,17 +50,23 @@ def test_preferences_have_names_that_page_reads() -> None:
     assert [name for name in preferences if f'"{name}"' not in code] == []
 
 
-def test_validators_are_chosen_by_path_and_method() -> None:
+def test_routes_that_mlflow_does_not_know_are_for_administrators() -> None:
+    from mlflow.environment_variables import MLFLOW_BASIC_AUTH_FAIL_CLOSED
     from mlflow.server import auth
 
-    assert all(
-        isinstance(path, str) and method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        for path, method in auth.BEFORE_REQUEST_VALIDATORS
-    )
-    assert "BEFORE_REQUEST_VALIDATORS" in inspect.getsource(auth._find_validator)
+    assert MLFLOW_BASIC_AUTH_FAIL_CLOSED.get() is True
+    assert not auth._is_known_ungated_route("/metrics")
+    assert not auth._is_known_ungated_route("/api/2.0/mlflow/mlplatform/expired")
     assert list(inspect.signature(auth.create_app).parameters) == ["app"]
-    for function in (auth.authenticate_request, auth.make_basic_auth_response):
-        assert not inspect.signature(function).parameters
+
+
+def test_rows_that_name_places_exist() -> None:
+    from mlflow.store.model_registry.dbmodels.models import SqlModelVersion
+    from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlTraceTag
+
+    assert {"source", "storage_location"} <= set(SqlModelVersion.__table__.columns.keys())
+    assert "artifact_location" in SqlExperiment.__table__.columns
+    assert {"key", "value"} <= set(SqlTraceTag.__table__.columns.keys())
 
 
 def test_account_store_and_configuration_exist() -> None:

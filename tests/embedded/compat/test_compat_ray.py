@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from harness import job_client
 
-from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_setup_worker
+from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_jobs, ray_setup_worker
 from mlplatform.compat import ray_checkpoints as layout
+from mlplatform.gateway.control import attempt_tokens
 
 
 def parameters(function: Any) -> list[str]:
@@ -28,6 +29,8 @@ def parameters(function: Any) -> list[str]:
     [
         ("ray._private.runtime_env.constants.RAY_JOB_CONFIG_JSON_ENV_VAR", ray_core.JOB_CONFIG),
         ("ray._private.ray_constants.RAY_START_HOOK", ray_commands.START_HOOK),
+        ("ray._private.ray_constants.RAY_JOB_HEADERS", ray_jobs.HEADERS),
+        ("ray._private.ray_constants.RAY_API_SERVER_ADDRESS_ENVIRONMENT_VARIABLE", attempt_tokens.ADDRESS),
         ("ray._private.ray_constants.RAY_JOB_SUBMIT_HOOK", "RAY_JOB_SUBMIT_HOOK"),
         ("ray._private.ray_constants.RAY_RUNTIME_ENV_DEFAULT_EXCLUDES", ".git,.venv,venv,__pycache__"),
         ("ray.train.v2._internal.constants.CHECKPOINT_MANAGER_SNAPSHOT_FILENAME", layout.SNAPSHOT),
@@ -53,6 +56,35 @@ def test_cli_hooks_receive_arguments_they_read() -> None:
     metadata = inspect.signature(JobSubmissionClient.submit_job).parameters["metadata"]
     assert (metadata.kind, metadata.default) == (metadata.KEYWORD_ONLY, None)
     assert {"entrypoint", "working_dir", "runtime_env", "runtime_env_json"} <= set(parameters(cli.submit.callback))
+
+
+def test_client_of_job_sends_the_attempts_headers_or_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.job_submission import JobSubmissionClient
+
+    assert parameters(JobSubmissionClient.__init__)[5] == "headers", "ray_jobs counts its arguments"
+    monkeypatch.setattr(JobSubmissionClient, "_check_connection_and_version", lambda *_, **__: None)
+    monkeypatch.setenv(ray_jobs.HEADERS, '{"Authorization": "Bearer attempt"}')
+    address = "http://gateway:8265"
+    assert "Bearer attempt" not in str(JobSubmissionClient(address)._headers), "outside of jobs, Ray ignores it"
+    monkeypatch.setenv(ray_jobs.OF_ATTEMPT, "attempt")
+    assert JobSubmissionClient(address)._headers["Authorization"] == "Bearer attempt"
+    own = {"Authorization": "Bearer own"}
+    for client in (JobSubmissionClient(address, headers=own), JobSubmissionClient(address, False, None, None, own)):
+        assert client._headers["Authorization"] == "Bearer own"
+
+
+def test_state_api_of_job_asks_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.dashboard import utils
+    from ray.util.state import api
+
+    monkeypatch.setenv(attempt_tokens.ADDRESS, "http://gateway:8265")
+    assert api.StateApiClient("10.0.0.9:6379")._address == "http://gateway:8265"
+    monkeypatch.setenv(ray_jobs.OF_ATTEMPT, "attempt")
+    monkeypatch.setattr(utils, "ray_address_to_api_server_url", lambda address: f"http://head-of-{address}")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert api.StateApiClient()._address == "http://head-of-10.0.0.1:6379"
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert api.StateApiClient("http://ray-head:8265")._address == "http://ray-head:8265"
 
 
 WORKER = """

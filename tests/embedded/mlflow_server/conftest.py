@@ -1,31 +1,37 @@
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from guarded_mlflow import PASSWORD, TOKENS, Server
+from guarded_mlflow import PASSWORD, Server
 from waiting import wait_for
 
+from mlplatform.contract import MLFLOW_CHANGES
+from mlplatform.credentials import write_mlflow_account
 from mlplatform.local.processes import free_ports
 from mlplatform.settings.job import settings
 
 CHECKOUT = Path(__file__).parents[3]
 
-ACCOUNTS = ("admin", "gateway", "job", "person")
+SHIPPED = CHECKOUT / "docker/mlflow/basic_auth.ini"
+
+ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "alice", "bob")
 
 SETUP = """
 import sys
-from mlplatform.compat import mlflow_audit, mlflow_server
-mlflow_audit.create_audit_table(sys.argv[1])
-mlflow_server.set_accounts([(user, sys.argv[2] + user) for user in sys.argv[3:]])
+from mlplatform.compat import mlflow_server
+mlflow_server.set_accounts([(user, sys.argv[1] + user) for user in sys.argv[2:]])
 """
 
 
@@ -36,41 +42,61 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("mlflow")
     database = f"sqlite:///{folder}/mlflow.db"
     (folder / "auth.ini").write_text(
-        f"[mlflow]\ndatabase_uri = sqlite:///{folder}/auth.db\ndefault_permission = EDIT\nadmin_username = admin\n"
-        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\nauth_cache_ttl_seconds = 600\n"
+        re.sub("database_uri = .*", f"database_uri = sqlite:///{folder}/auth.db", SHIPPED.read_text())
     )
     (folder / "key").write_text("a key of the server")
     (folder / "fernet").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
-    write_tokens(folder / "gateway.db")
+    write_mlflow_account("gateway", f"{PASSWORD}gateway", folder / "gateway")
     environment = {
         **os.environ,
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
         "MLPLATFORM_MLFLOW_KEY_FILE": str(folder / "key"),
-        "MLPLATFORM_MLFLOW_SIGNING_KEY_FILE": str(folder / "key"),
-        "MLPLATFORM_MLFLOW_TOKENS_URI": f"sqlite:///{folder}/gateway.db",
+        "MLPLATFORM_MLFLOW_GATEWAY_FILE": str(folder / "gateway"),
         "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE": str(folder / "fernet"),
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", database], env=environment, check=True)
-    subprocess.run([sys.executable, "-c", SETUP, database, PASSWORD, *ACCOUNTS], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", SETUP, PASSWORD, *ACCOUNTS], env=environment, check=True)
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform", "--workers=1", f"--port={port}"]
     hosts = re.findall(r"--allowed-hosts=\S+", (CHECKOUT / "compose/tracking.yaml").read_text())
     command += [f"--backend-store-uri={database}", f"--artifacts-destination={folder}/artifacts", *hosts]
-    with (folder / "log").open("w") as log:
+    command.append(f"--expose-prometheus={folder}/metrics")
+    with (folder / "log").open("w") as log, listening_gateway() as (gateway, changes):
+        environment["RAY_ADDRESS"] = gateway
         # What it writes there would fail in a container with a read-only root.
         (folder / "home").mkdir()
         environment["HOME"] = str(folder / "home")
         process = subprocess.Popen(command, env=environment, cwd=folder / "home", stdout=log, stderr=log)
-    try:
-        found = Server(f"http://127.0.0.1:{port}", folder / "log")
-        wait_for(lambda: answers(found), "the server to answer")
-        yield found
-    finally:
-        process.terminate()
-        process.wait(30)
+        try:
+            found = Server(f"http://127.0.0.1:{port}", folder / "log", changes)
+            wait_for(lambda: answers(found), "the server to answer", 300)
+            yield found
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextmanager
+def listening_gateway() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A server that takes reports as the gateway does; its address, and what it has got."""
+    changes: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            right = self.headers["Authorization"] == f"Bearer {PASSWORD}gateway" and self.path == MLFLOW_CHANGES
+            if right:
+                changes.append(json.loads(body))
+            self.send_response(200 if right else 403)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", changes
+        server.shutdown()
 
 
 @pytest.fixture
@@ -86,17 +112,6 @@ def as_person(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     mlflow.set_tracking_uri(None)
     settings.cache_clear()
-
-
-def write_tokens(file: Path) -> None:
-    """Write what the server reads of the gateway's database: its view of valid tokens."""
-    with sqlite3.connect(file) as database:
-        database.execute("CREATE TABLE valid_tokens (id, digest, kind, owner)")
-        for name, token in TOKENS.items():
-            kind, _, owner = name.partition("-")
-            _, token_id, secret = token.split("_")
-            row = (token_id, hashlib.sha256(secret.encode()).hexdigest(), kind, owner)
-            database.execute("INSERT INTO valid_tokens VALUES (?, ?, ?, ?)", row)
 
 
 def answers(server: Server) -> bool:

@@ -78,6 +78,6 @@ def test_second_origin_does_not_hide_first(server: Server) -> None:
     ],
 )
 def test_assistant_is_off_for_everybody(server: Server, method: str, path: str) -> None:
-    for user in ("admin", "person-alice"):
+    for user in ("admin", "alice"):
         answer = server.send(user, method, f"/ajax-api/3.0/mlflow/assistant/{path}", {"message": "hi"})
         assert refused(answer, "assistant is off"), answer.text

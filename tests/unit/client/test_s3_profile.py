@@ -1,8 +1,9 @@
-"""Profile of a person in the files of AWS clients: what is written, and what stays as it is."""
+"""Profile of a log-in in the file of AWS clients: what is written, and what stays as it is."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from botocore.session import Session
 
 from mlplatform.client import s3_profile
-from mlplatform.client.s3_profile import Account, edited
+from mlplatform.client.s3_profile import COMMAND, edited
 from mlplatform.errors import SettingsError
+from mlplatform.settings.job import Settings
 
-FIRST = Account("a" * 20, "S" * 40, "http://127.0.0.1:9000", "us-east-1")
-SECOND = Account("b" * 20, "T" * 40, "https://ml.example.org:9000", "us-east-1", Path("/etc/ssl/ours.pem"))
+ENDPOINT, REGION = "http://127.0.0.1:9000", "us-east-1"
+FILE = "auth_token"
+BUNDLE = Path("/etc/ssl/ours.pem")
 
 AMAZON = """\
 # my own account
@@ -24,6 +27,11 @@ aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
 
 [work]
 role_arn = arn:aws:iam::1:role/x
+"""
+
+PROGRAM = """\
+#!/bin/sh
+echo '{"Version": 1, "AccessKeyId": "from the process", "SecretAccessKey": "s", "Expiration": "2100-01-01T00:00:00Z"}'
 """
 
 
@@ -46,110 +54,128 @@ def place(home: Path, name: str, text: str) -> Path:
     return file
 
 
-def client_of(account: Account, profile: str | None = None) -> None:
-    """Check that botocore's client of a profile has an account, without any argument."""
+def write(home: Path, file: str = FILE, endpoint: str = ENDPOINT, ca_bundle: Path | None = None) -> str:
+    """Write the profile of a log-in whose token is in a file of the home; return its name."""
+    settings = Settings.load(ray_address="http://127.0.0.1:8265", ca_bundle=ca_bundle)
+    return s3_profile.write(settings, home / file, endpoint, REGION)
+
+
+def remove(home: Path, file: str = FILE) -> None:
+    s3_profile.remove(home / file)
+
+
+def uses_ours(home: Path, profile: str | None = None, file: str = FILE) -> None:
+    """Check that botocore's client of a profile runs our command for a key, without any argument."""
     session = Session(profile=profile)
-    credentials = session.get_credentials()
-    assert (credentials.access_key, credentials.secret_key) == (account.key, account.secret)
-    assert session.get_scoped_config().get("ca_bundle") == (account.ca_bundle and str(account.ca_bundle))
-    client = session.create_client("s3")
-    assert (client.meta.endpoint_url, client.meta.region_name) == (account.endpoint_url, account.region)
+    config = session.get_scoped_config()
+    words = shlex.split(config["credential_process"])
+    assert words[:3] == ["env", "RAY_ADDRESS=http://127.0.0.1:8265", f"RAY_AUTH_TOKEN_PATH={home / file}"]
+    assert (Path(words[-2]).name, words[-1]) == ("mlplatform", COMMAND)
+    assert "aws_access_key_id" not in config
+    program = home / "program"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    replaced = read(home, "config").replace(words[-2], str(program))
+    place(home, "config", replaced)
+    client = Session(profile=profile).create_client("s3")
+    assert client._get_credentials().access_key == "from the process"
+    assert (client.meta.endpoint_url, client.meta.region_name) == (ENDPOINT, REGION)
 
 
-def test_clients_use_the_account_without_any_setting(home: Path) -> None:
-    assert s3_profile.write(FIRST) == "default"
-    client_of(FIRST)
-    modes = {stat.S_IMODE((home / ".aws" / name).stat().st_mode) for name in ("credentials", "config")}
-    assert modes == {0o600}
+def test_clients_run_the_command_without_any_setting(home: Path) -> None:
+    assert write(home) == "default"
+    assert stat.S_IMODE((home / ".aws" / "config").stat().st_mode) == 0o600
+    uses_ours(home)
+
+
+def test_paths_with_spaces_are_quoted(home: Path) -> None:
+    write(home, "my token")
+    uses_ours(home, file="my token")
 
 
 def test_another_default_profile_stays_and_ours_has_a_name(home: Path) -> None:
     place(home, "credentials", AMAZON)
-    assert s3_profile.write(FIRST) == "mlplatform"
-    client_of(FIRST, "mlplatform")
-    assert read(home, "credentials").startswith(AMAZON)
-    assert "default" not in read(home, "config")
+    assert write(home) == "mlplatform"
+    assert "[default]" not in read(home, "config")
+    uses_ours(home, "mlplatform")
+    assert read(home, "credentials") == AMAZON
 
 
 @pytest.mark.parametrize("section", ["default", "profile default"])
 def test_default_profile_without_account_stays(home: Path, section: str) -> None:
     mine = f"[{section}]\nregion = eu-west-1\n"
     place(home, "config", mine)
-    assert s3_profile.write(FIRST) == "mlplatform"
-    client_of(FIRST, "mlplatform")
+    assert write(home) == "mlplatform"
     assert read(home, "config").startswith(mine)
+    uses_ours(home, "mlplatform")
 
 
-def test_address_without_account_is_used_again(home: Path) -> None:
-    s3_profile.write(FIRST)
-    (home / ".aws" / "credentials").unlink()
-    assert s3_profile.write(FIRST) == "default"
-    client_of(FIRST)
-
-
-def test_next_log_in_replaces_the_account(home: Path) -> None:
-    for mine in ("", AMAZON):
-        place(home, "credentials", mine)
-        place(home, "config", "")
-        profile = s3_profile.write(FIRST)
-        assert s3_profile.write(SECOND) == profile
-        client_of(SECOND, profile)
-        assert FIRST.key not in read(home, "credentials")
-        assert s3_profile.write(FIRST) == profile
-        assert "ca_bundle" not in read(home, "config")
+@pytest.mark.parametrize("mine", ["", AMAZON])
+def test_next_log_in_replaces_the_profile(home: Path, mine: str) -> None:
+    place(home, "credentials", mine)
+    profile = write(home)
+    assert write(home, "other_token", "https://ml.example.org:9000", BUNDLE) == profile
+    config = read(home, "config")
+    assert (f"ca_bundle = {BUNDLE}" in config, f"SSL_CERT_FILE={BUNDLE}" in config) == (True, True)
+    assert (config.count("credential_process"), str(home / FILE) in config) == (1, False)
+    assert write(home) == profile
+    assert str(BUNDLE) not in read(home, "config")
 
 
 def test_further_settings_of_the_profile_stay(home: Path) -> None:
-    s3_profile.write(FIRST)
+    write(home)
     mine = "output = json\ns3 =\n    region = kept\n    max_concurrent_requests = 5\n"
     place(home, "config", f"{read(home, 'config')}{mine}")
-    assert s3_profile.write(SECOND) == "default"
-    client_of(SECOND)
+    assert write(home, "other_token") == "default"
     assert read(home, "config").endswith(mine)
-    s3_profile.remove(SECOND.key)
+    remove(home, "other_token")
     assert read(home, "config") == f"[default]\n{mine}"
 
 
-@pytest.mark.parametrize("mine", ["", AMAZON, AMAZON.replace("# my", "; my")])
+@pytest.mark.parametrize("mine", ["", "[profile work]\nregion = eu-west-1\n", "; note\n[profile a]\nx = 1\n"])
 def test_removal_leaves_what_was_there(home: Path, mine: str) -> None:
-    file = place(home, "credentials", mine)
-    s3_profile.write(FIRST)
-    s3_profile.remove(FIRST.key)
+    file = place(home, "config", mine)
+    write(home)
+    remove(home)
     assert (file.read_text() if file.exists() else "") == mine
-    assert not (home / ".aws" / "config").exists()
 
 
-def test_removal_of_another_token_changes_nothing(home: Path) -> None:
-    s3_profile.write(FIRST)
-    before = read(home, "credentials"), read(home, "config")
-    s3_profile.remove(SECOND.key)
-    assert (read(home, "credentials"), read(home, "config")) == before
+def test_removal_for_another_token_changes_nothing(home: Path) -> None:
+    write(home)
+    before = read(home, "config")
+    remove(home, "other_token")
+    assert read(home, "config") == before
 
 
-def test_profile_of_ours_with_another_account_stays(home: Path) -> None:
-    mine = AMAZON.replace("[work]", "[mlplatform]")
-    place(home, "credentials", mine)
-    with pytest.raises(SettingsError, match=r"'mlplatform' in .* has another account"):
-        s3_profile.write(FIRST)
-    assert read(home, "credentials") == mine
-    assert not (home / ".aws" / "config").exists()
+@pytest.mark.parametrize(
+    ("name", "mine"),
+    [
+        ("credentials", AMAZON.replace("[work]", "[mlplatform]")),
+        ("config", "[default]\nregion = a\n[profile mlplatform]\nregion = b\n"),
+    ],
+)
+def test_profile_of_ours_with_another_account_stays(home: Path, name: str, mine: str) -> None:
+    place(home, name, mine)
+    with pytest.raises(SettingsError, match="'mlplatform' of AWS clients has another account"):
+        write(home)
+    assert read(home, name) == mine
 
 
 def test_file_that_clients_cannot_read_stays(home: Path) -> None:
-    place(home, "credentials", "mine")
-    with pytest.raises(SettingsError, match="credentials cannot be read"):
-        s3_profile.write(FIRST)
-    assert read(home, "credentials") == "mine"
+    place(home, "config", "mine")
+    with pytest.raises(SettingsError, match="config cannot be read"):
+        write(home)
+    assert read(home, "config") == "mine"
 
 
 def test_link_stays_a_link(home: Path, tmp_path: Path) -> None:
     target = tmp_path / "dotfiles"
-    target.write_text(AMAZON)
+    target.write_text("[profile work]\nregion = eu-west-1\n")
     (home / ".aws").mkdir()
-    (home / ".aws" / "credentials").symlink_to(target)
-    s3_profile.write(FIRST)
-    assert (home / ".aws" / "credentials").is_symlink()
-    assert FIRST.key in target.read_text()
+    (home / ".aws" / "config").symlink_to(target)
+    write(home)
+    assert (home / ".aws" / "config").is_symlink()
+    assert COMMAND in target.read_text()
 
 
 def test_section_in_the_middle_is_edited_in_place() -> None:

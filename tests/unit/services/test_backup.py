@@ -7,9 +7,11 @@ import os
 import sqlite3
 import tarfile
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from mlplatform.services.backup import archive, files, objects, restoring, savin
 from mlplatform.services.backup.archive import Header, Reader, Writer
 from mlplatform.services.backup.progress import Progress
 from mlplatform.services.backup.saving import without_passwords
+from mlplatform.services.buckets import Versions
 from mlplatform.stack.backup import merged
 
 HEADER = Header("0.4.0", "2026-11-25T10:00:00+00:00", {"gateway": "0004"})
@@ -241,11 +244,22 @@ def test_grafana_is_saved_without_password_of_its_data_source(tmp_path: Path) ->
 
 
 class Buckets:
-    """An object store that knows the state of its buckets' versions, one of which cannot be changed back."""
+    """An object store that knows the state of its buckets' versions, one of which cannot be changed back.
+
+    It has botocore's events, by which a request gets what is excluded.
+    """
 
     def __init__(self, broken: str, **states: str) -> None:
         self.states = states
+        self.bodies: dict[str, bytes] = {}
         self._broken = broken
+        self.meta = SimpleNamespace(events=self)
+
+    def register(self, _: str, handler: Callable[..., None]) -> None:
+        self._handler = handler
+
+    def unregister(self, _: str, handler: Callable[..., None]) -> None:
+        assert handler == self._handler
 
     def get_bucket_versioning(self, Bucket: str) -> dict[str, str]:  # noqa: N803 boto3's name
         return {"Status": self.states[Bucket]}
@@ -253,16 +267,28 @@ class Buckets:
     def put_bucket_versioning(self, Bucket: str, VersioningConfiguration: dict[str, str]) -> None:  # noqa: N803
         if (Bucket, VersioningConfiguration["Status"]) == (self._broken, "Suspended"):
             raise StorageError("no answer")
-        self.states[Bucket] = VersioningConfiguration["Status"]
+        params = {"body": b"</VersioningConfiguration>"}
+        self._handler(params)
+        self.states[Bucket], self.bodies[Bucket] = VersioningConfiguration["Status"], params["body"]
 
 
 def test_buckets_keep_no_versions_after_a_backup() -> None:
     """Nor after one that follows a killed backup, or that cannot change one of the buckets back."""
-    states = {"ray": "Enabled", "datasets": "Suspended", "teams": "Suspended", "mlflow-artifacts": "Enabled"}
-    store = Buckets("datasets", **states)
-    with pytest.raises(StorageError, match="no answer"), objects.versions_kept(cast("Any", store), states):
+    states = {"ray": "Enabled", "datasets": "Suspended", "other": "Suspended", "mlflow-artifacts": "Enabled"}
+    store, always = Buckets("datasets", **states), {"mlflow-artifacts": Versions(7)}
+    with pytest.raises(StorageError, match="no answer"), objects.versions_kept(cast("Any", store), states, always):
         assert set(store.states.values()) == {"Enabled"}
     assert store.states == {**states, "ray": "Suspended", "datasets": "Enabled"}
+
+
+def test_backup_keeps_versions_of_snapshots_while_it_reads() -> None:
+    store = Buckets("", ray="Enabled", jobs="Enabled")
+    always = {"ray": Versions(1, ["*/reports/"], whole_backup=True), "jobs": Versions(7, ["logs/"])}
+    with objects.versions_kept(cast("Any", store), store.states, always):
+        assert store.bodies == {"ray": b"</VersioningConfiguration>"}
+    excluded = b"<ExcludedPrefixes><Prefix>*/reports/</Prefix></ExcludedPrefixes></VersioningConfiguration>"
+    assert store.bodies == {"ray": excluded}
+    assert store.states == {"ray": "Enabled", "jobs": "Enabled"}
 
 
 def test_files_of_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_missing_docker_is_named_before_anything_changes(machine: Machine, tmp_p
 
 def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> None:
     command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile")]
-    for name in ("platform/requirements.txt", "platform/pyproject.toml"):
+    for name in ("platform/requirements.txt", "platform/pyproject.toml", "platform/mlplatform.pth"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     lines = subprocess.run(
@@ -179,7 +179,7 @@ def test_start_from_bundle_asks_for_no_digest() -> None:
 def test_build_leaves_out_minio_of_others(tmp_path: Path, image: str, built: bool) -> None:
     """The last image is that of a stack with another S3 server."""
     command = ["make", "--no-print-directory", "--dry-run", "--makefile", str(CHECKOUT / "Makefile"), "build"]
-    for name in ("platform/requirements.txt", "platform/pyproject.toml"):
+    for name in ("platform/requirements.txt", "platform/pyproject.toml", "platform/mlplatform.pth"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -55,14 +55,14 @@ def test_refused_overcommit_is_found(place: Place) -> None:
 
 def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None:
     folder = place.root / "secrets"
-    before = (folder / "minio_job").read_text()
+    before = (folder / "s3_jobs").read_text()
     folder.chmod(0o755)
     (folder / "ray_token").unlink()
     found = checks.examine(place, [secrets.files])
     assert ["0755" in finding.problem or "ray_token" in finding.problem for finding in found] == [True, True]
     checks.repair(found)
     assert checks.examine(place, [secrets.files]) == []
-    assert (folder / "minio_job").read_text() == before
+    assert (folder / "s3_jobs").read_text() == before
 
 
 def test_doctor_reports_setting_that_no_longer_fits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import ssl
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlplatform.errors import HostError
-from mlplatform.stack import checks, entrance, secrets_folder
+from mlplatform.stack import entrance, secrets_folder
 from mlplatform.stack.checks import accounts, certificates, gpus, storage
 from mlplatform.stack.checks.finding import Place
 
@@ -162,42 +161,6 @@ def test_secrets_of_stopped_services_are_not_tried(
     assert list(accounts.rejected(place)) == []
 
 
-@pytest.mark.parametrize(
-    ("added", "settings", "found"),
-    [
-        (0, {}, []),
-        (1, {}, ["people with tokens of their own (1)"]),
-        (3, {}, ["people with tokens of their own (3)"]),
-        (3, {"NODE_ACCOUNTS": "no_account"}, []),
-        (3, {"S3_ENDPOINT_URL": "https://s3.example.org"}, []),
-    ],
-)
-def test_accounts_on_nodes_are_found_once_people_are_added(
-    place: Place,
-    serve: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    added: int,
-    settings: dict[str, str],
-    found: list[str],
-) -> None:
-    people = {"people": [{"name": f"person-{number}"} for number in range(added)]}
-    port = serve(lambda method, path: (200, json.dumps(people)) if path == "/platform/people" else (404, ""))
-    for name, value in {"RAY_PORT": port.rpartition(":")[2], **settings}.items():
-        monkeypatch.setenv(name, value)
-    findings = checks.examine(place, [accounts.on_nodes])
-    assert [said in finding.problem for finding, said in zip(findings, found, strict=True)] == [True] * len(found)
-    for finding in findings:
-        assert finding.why.startswith("Any job can read the MLflow and MinIO accounts that all jobs share")
-        assert finding.fix.startswith("NODE_ACCOUNTS=no_account in .env, then `make up`")
-
-
-def test_accounts_on_nodes_are_not_judged_without_gateway(
-    place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_PORT", str(closed_port))
-    assert list(accounts.on_nodes(place)) == []
-
-
 # --- Databases and buckets ---
 
 
@@ -262,12 +225,12 @@ def test_database_of_other_version_is_found(found: str | None, known: bool, expe
 
 @pytest.mark.parametrize(
     ("versioning", "versioned", "count"),
-    [("Enabled", True, 0), ("Suspended", True, 1), ("Off", False, 0), (None, False, 1)],
+    [("Enabled", True, 0), ("Suspended", True, 1), ("Off", False, 0), (None, False, 1), ("Unknown", True, 0)],
 )
 def test_bucket_without_versions_is_found(versioning: str | None, versioned: bool, count: int) -> None:
     state = {"jobs": {"versioning": versioning, "versioned": versioned}}
-    assert len(list(storage.of_buckets(state))) == count
-    assert len(list(storage.of_buckets(state, external=True))) == (versioning is None)
+    for external in (False, True):
+        assert len(list(storage.of_buckets(state, external))) == count
 
 
 # --- GPUs ---

@@ -140,7 +140,7 @@ def test_callers_own_stack_is_not_touched(run: Run) -> None:
 def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
     own = "FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
     own += "S3_ENDPOINT_URL=https://s3.example.org\n"
-    own += "NOTEBOOK_LAYOUT=generated\nNODE_ACCOUNTS=no_account\nBACKUP_TO=/mnt/backups\n"
+    own += "NOTEBOOK_LAYOUT=generated\nBACKUP_TO=/mnt/backups\n"
     (run.root / ".env").write_text(f"{own}CLUSTER_NETWORK=10.213.80\n")
     process = run.start(WAITS="1")
     run.wait_for_call("up")
@@ -153,7 +153,6 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     assert settings.ray_port != 8265
     assert settings.s3_endpoint == "", "its objects would be among those of the stack"
     assert settings.notebook_layout == "shared", "it has no notebooks of people"
-    assert settings.node_accounts == "", "its jobs have the shared token"
     assert settings.backup_to == "", "its backups would be among those of the stack"
     assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
 

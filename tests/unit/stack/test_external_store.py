@@ -36,34 +36,35 @@ def load(root: Path, **values: str) -> StackSettings:
     return StackSettings.load(root / ".env", **values)
 
 
+def fill_in(root: Path) -> list[str]:
+    """Write an account into the file of each role; return their names."""
+    names = [f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)]
+    for name in names:
+        path = root / "secrets" / name
+        path.unlink(missing_ok=True)
+        path.write_text(ACCOUNT)
+    return names
+
+
 def test_account_must_be_filled_in_before_start(root: Path) -> None:
     (problem,) = doctor._account_problems(root, load(root))
-    assert problem.startswith(f"secrets/external_s3 has no account for S3_ENDPOINT_URL={ENDPOINT}: write")
-    (root / "secrets" / "external_s3").write_text(ACCOUNT)
+    assert problem.startswith(f"secrets/s3_owner has no account for S3_ENDPOINT_URL={ENDPOINT}: write")
+    names = fill_in(root)
     assert list(doctor._account_problems(root, load(root))) == []
-
-
-def test_separate_accounts_need_a_file_each(root: Path) -> None:
-    (root / "secrets" / "external_s3").write_text(ACCOUNT)
-    separate = load(root, s3_separate_accounts="1")
-    names = [f"external_s3_{name}" for name in secrets_folder.S3_ACCOUNTS]
-    assert secrets_folder.without_account(root / "secrets", separate) == names
     for name in names:
-        (root / "secrets" / name).write_text(ACCOUNT)
-    assert secrets_folder.without_account(root / "secrets", separate) == []
+        (root / "secrets" / name).write_text("# not filled in\n")
+    assert secrets_folder.without_account(root / "secrets", load(root)) == names
 
 
-@pytest.mark.parametrize("separate", ["", "1"])
-def test_compose_mounts_files_that_clients_use(root: Path, separate: str) -> None:
-    settings = load(root, s3_separate_accounts=separate)
-    text = (CHECKOUT / "compose/store.external.yaml").read_text()
-    text = re.sub(r"\$\{S3_SEPARATE_ACCOUNTS:\+(\w+)\}", r"\1" if separate else "", text)
-    mounted = {name: Path(secret["file"]).name for name, secret in yaml.safe_load(text)["secrets"].items()}
-    del mounted["external_s3"]
-    accounts = {f"minio_{name}": secrets_folder.s3_file(settings, name) for name in secrets_folder.S3_ACCOUNTS}
-    assert mounted == {**accounts, "minio_node": secrets_folder.s3_file(settings, "job")}
-    ours = yaml.safe_load((CHECKOUT / "compose/store.yaml").read_text())["secrets"]
-    assert mounted.keys() <= ours.keys()
+def test_roles_use_the_same_files_with_either_server() -> None:
+    compose = {
+        path.name: yaml.safe_load(path.read_text()).get("secrets") or {}
+        for path in (CHECKOUT / "compose").glob("*.yaml")
+    }
+    roles = {f"s3_{role}" for role in secrets_folder.S3_ROLES}
+    assert roles <= compose["storage.yaml"].keys()
+    assert compose["store.external.yaml"].keys() == {"s3_owner"}
+    assert {name for name in compose["store.yaml"] if name.startswith("s3_")} == set()
 
 
 def test_every_service_uses_the_chosen_server() -> None:
@@ -75,7 +76,7 @@ def test_every_service_uses_the_chosen_server() -> None:
 
 def test_client_uses_other_server_and_its_account(root: Path) -> None:
     client = stack_env.client_settings(root)
-    assert (client.s3_endpoint, client.s3_credentials) == (ENDPOINT, root / "secrets" / "external_s3")
+    assert (client.s3_endpoint, client.s3_credentials) == (ENDPOINT, root / "secrets" / "s3_people")
 
 
 def test_minio_is_neither_required_nor_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +92,7 @@ def test_unusable_address_is_rejected(root: Path, address: str) -> None:
 
 
 def test_restore_keeps_server_of_this_host(root: Path) -> None:
-    saved = "S3_ENDPOINT_URL=https://s3.elsewhere.org\nS3_SEPARATE_ACCOUNTS=1\nVERSION_DAYS=3\n"
+    saved = "S3_ENDPOINT_URL=https://s3.elsewhere.org\nVERSION_DAYS=3\n"
     merged = backup.merged((root / ".env").read_text(), saved)
     assert f"\nS3_ENDPOINT_URL={ENDPOINT}\n" in merged
-    assert "\nS3_SEPARATE_ACCOUNTS=\n" in merged
     assert "\nVERSION_DAYS=3\n" in merged

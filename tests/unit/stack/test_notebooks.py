@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 PORTS = {"bob": 8890, "alice": 8889}
 
-OF_EVERYBODY = {"ray_token", "minio_person", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
+OF_EVERYBODY = {"ray_token", "s3_people", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
 
 # Records each call. $STATE has the running services, and the networks of each container.
 DOCKER = """\

@@ -14,6 +14,7 @@ import yaml
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.stack import backup, rotation, secrets_folder, unfinished
+from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.rotation import NOT_ROTATED, chosen, generate, install, readers
@@ -37,7 +38,7 @@ def config() -> dict[str, Any]:
             entries = [{"source": each} if isinstance(each, str) else each for each in service.get("secrets") or []]
             services.setdefault(name, {"secrets": []})["secrets"] += entries
         for name, secret in (content.get("secrets") or {}).items():
-            secrets[name] = {"file": secret["file"].replace("${NODE_ACCOUNTS:-", "").rstrip("}")}
+            secrets[name] = {"file": secret["file"]}
     return {"services": services, "secrets": secrets}
 
 
@@ -69,7 +70,7 @@ def test_only_chooses_by_first_word() -> None:
 
 @pytest.mark.parametrize("only", ["minio,x", "wandb", "backup", "all"])
 def test_unknown_name_is_rejected(only: str) -> None:
-    with pytest.raises(SettingsError, match="use some of certificates, postgres, minio, mlflow"):
+    with pytest.raises(SettingsError, match="use some of certificates, postgres, minio, s3, mlflow"):
         chosen(only)
 
 
@@ -79,6 +80,7 @@ def test_unknown_name_is_rejected(only: str) -> None:
         ("grafana", "grafana"),
         ("notebook", "notebook"),
         ("gateway", "gateway prometheus"),
+        ("ray", "gateway notebook"),
         ("metrics", "alertmanager postgres-exporter prometheus"),
         ("log", "gateway log-shipper-of-host"),
     ],
@@ -89,11 +91,11 @@ def test_services_that_mount_a_changed_secret_are_found(only: str, restarted: st
 
 def test_secret_is_found_under_the_name_of_its_file() -> None:
     external = {
-        "services": {"ray-head": {"secrets": [{"source": "minio_node", "target": "credentials"}]}, "postgres": {}},
-        "secrets": {"minio_node": {"file": "/srv/secrets/minio_job"}},
+        "services": {"ray-head": {"secrets": [{"source": "mounted", "target": "credentials"}]}, "postgres": {}},
+        "secrets": {"mounted": {"file": "/srv/secrets/s3_jobs"}},
     }
-    assert readers(external, {"minio_job", "ray_token"}) == ["ray-head"]
-    assert readers(external, {"minio_node"}) == []
+    assert readers(external, {"s3_jobs", "ray_token"}) == ["ray-head"]
+    assert readers(external, {"mounted"}) == []
 
 
 def test_every_rotated_secret_is_mounted_by_a_service() -> None:
@@ -149,6 +151,34 @@ def test_repeated_command_continues_with_the_same_secrets(folder: Path, monkeypa
     with pytest.raises(FileNotFoundError, match="docker"):
         next(lines)
     assert contents(folder / "next") == new
+
+
+@pytest.mark.parametrize(("external", "begins"), [("", True), ("https://s3.example.org", False)])
+def test_accounts_at_another_s3_server_are_its_operators(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, external: str, begins: bool
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", external)
+    monkeypatch.setattr(stack_compose, "running", lambda _: {"postgres"})
+    lines = rotation.rotate(folder.parent, "s3")
+    if begins:
+        assert next(lines) == "generated 5 new secrets"
+        lines.close()
+        assert set(contents(folder / "next")) == {f"s3_{role}" for role in secrets_folder.S3_ROLES}
+    else:
+        with pytest.raises(HostError, match="the operator of another S3 server changes its accounts"):
+            next(lines)
+        assert not unfinished.has_rotation(folder.parent)
+
+
+def test_restore_keeps_what_databases_and_object_store_accept(folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    (tmp_path / "handover").mkdir()
+    secrets_folder.write_missing(tmp_path / "handover/secrets")
+    list(backup._adopt(folder.parent, tmp_path / "handover"))
+    kept = {name for name, content in contents(folder).items() if content == before[name]}
+    roles = {f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)}
+    assert {"postgres_password", "minio_root_password", "backup_password", *roles} <= kept
+    assert not {"mlflow_job", "mlflow_webhook_key", "cluster_token", "gateway_secrets_key"} & kept
 
 
 def test_second_rotation_waits_for_first(folder: Path) -> None:

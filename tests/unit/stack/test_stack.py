@@ -87,7 +87,7 @@ def test_two_hosts_never_share_secrets(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         secrets_folder.write_missing(tmp_path / name / "secrets")
-    for name in secrets_folder.FILES.keys() - secrets_folder.TO_FILL_IN - {"minio_root_user", "no_account"}:
+    for name in secrets_folder.FILES.keys() - secrets_folder.TO_FILL_IN:
         assert (tmp_path / "one/secrets" / name).read_text() != (tmp_path / "two/secrets" / name).read_text(), name
 
 
@@ -320,8 +320,7 @@ def test_only_what_jobs_or_prometheus_need_shares_network_of_ray() -> None:
 
 def test_compose_secrets_equal_generated_secrets() -> None:
     text = "".join(path.read_text() for path in (CHECKOUT / "compose").glob("*.yaml"))
-    # The value of NODE_ACCOUNTS names the last one.
-    assert {*re.findall(r"file: \.\./secrets/([\w.]+)", text), "no_account"} == set(secrets_folder.FILES)
+    assert {*re.findall(r"file: \.\./secrets/([\w.]+)", text)} == set(secrets_folder.FILES)
 
 
 def test_every_service_with_image_setting_is_in_table() -> None:

@@ -46,6 +46,7 @@ app.command("usage")(usage.usage)
 app.command("notify")(notify.notify)
 for session in (login.login, login.logout):
     app.command(session.__name__)(session)
+app.command("s3-credentials")(login.s3_credentials)
 app.add_typer(people.app, name="people")
 app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")

@@ -22,10 +22,11 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="Entries that are shown, the latest ones.")] = _LIMIT,
     as_json: Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")] = False,
 ) -> None:
-    """Show who submitted, stopped or deleted jobs, logged in or out, or uploaded packages; the newest last.
+    """Show who changed what; the newest last.
 
-    Until there are accounts per person, the principal of all who have the token is "shared token". MLflow has its own
-    log of changes of models: GET /api/2.0/mlflow/mlplatform/audit.
+    Who submitted, stopped or deleted jobs, logged in or out, or uploaded packages; and at MLflow (kind mlflow), who
+    changed registered models, versions, aliases, permissions or accounts, or deleted, restored or renamed anything. The
+    principal of all who have the shared token is "shared token".
     """
     from mlplatform.client.audit import describe, read, seconds_in
     from mlplatform.client.connection import Connection

@@ -1,4 +1,4 @@
-"""`mlplatform login` and `mlplatform logout`: a person's own token on this machine."""
+"""`mlplatform login`, `logout` and `s3-credentials`: a person's own token on this machine, and the S3 key for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def login(
 ) -> None:
     """Log in with the one-time code that `mlplatform people add` has printed, and store the token.
 
-    Ray's clients read it from the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token, MLflow's from
-    ~/.mlflow/credentials, which is left alone if it has another account, and S3 clients from ~/.aws: from the default
-    profile, or from the profile mlplatform if there is another default.
+    Ray's clients read it from the file in RAY_AUTH_TOKEN_PATH, by default ~/.ray/auth_token. MLflow's clients find the
+    person's account in ~/.mlflow/credentials, which is left alone if it has another one. S3 clients ask the gateway for
+    a key, as ~/.aws/config says: in the default profile, or in the profile mlplatform if there is another default.
     """
     from mlplatform.cli.output import span
     from mlplatform.client.people import check_replaceable, log_in
@@ -26,13 +26,13 @@ def login(
     done = log_in(settings(), code or typer.prompt("Log-in code", hide_input=True), force)
     print(f"Logged in as {done.person} until {span(done.expires)}; the token is in {done.file}.")
     if done.mlflow_file:
-        print(f"MLflow's clients read it from {done.mlflow_file}.")
-    else:
-        print("MLflow's clients do not use it: ~/.mlflow/credentials has another account, or cannot be written.")
+        print(f"MLflow's clients, and you for its page, find your account in {done.mlflow_file}.")
+    elif done.has_mlflow:
+        print("MLflow's clients have no account of yours: ~/.mlflow/credentials has another, or cannot be written.")
     if done.s3_profile == "default":
-        print("S3 clients read it from ~/.aws/credentials.")
+        print("S3 clients get a key from the gateway with it, as ~/.aws/config says.")
     elif done.s3_profile:
-        print(f"S3 clients read it from ~/.aws/credentials with: export AWS_PROFILE={done.s3_profile}")
+        print(f"S3 clients get a key from the gateway with it after: export AWS_PROFILE={done.s3_profile}")
     if done.s3_endpoint:
         named = "AWS_ENDPOINT_URL" if settings().s3_endpoint else "the gateway"
         print(
@@ -41,6 +41,16 @@ def login(
     elif done.s3_problem:
         print(done.s3_problem)
     print(f"Ray's own clients send it with: export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={done.file}")
+
+
+def s3_credentials() -> None:
+    """Print an S3 key as JSON, for `credential_process` in ~/.aws/config; `mlplatform login` writes it there."""
+    import json
+
+    from mlplatform.client import people
+    from mlplatform.settings.job import settings
+
+    print(json.dumps(people.s3_credentials(settings())))
 
 
 def logout() -> None:

@@ -56,11 +56,13 @@ def list_models() -> None:
 
 @app.command()
 def show(model: Model) -> None:
-    """Show the job, code and data behind a model."""
+    """Show the job, code and data behind a model, and verify its files."""
     from mlplatform.registry.lineage import describe
+    from mlplatform.registry.models import verify
 
     for name, value in describe(model).items():
         print(f"{name:8} {value}")
+    print(f"files    {verify(model)}")
 
 
 @app.command()
@@ -84,7 +86,7 @@ def download(
     model: Model,
     folder: Annotated[Path, typer.Argument(help="Created if missing; an earlier download in it is replaced.")],
 ) -> None:
-    """Download a model's files and verify their checksums."""
+    """Download a model's files and verify them."""
     from mlplatform.registry import models as registry_models
 
     print(registry_models.download(model, folder))

@@ -32,9 +32,7 @@ def add(
         answer = add_person(link, name, team, lead, admin)
     print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
-    print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own. Set")
-    print("NODE_ACCOUNTS=no_account in .env and run `make up` once every job is submitted with a person's token: until")
-    print("then, any job can read the MLflow and MinIO accounts that all jobs share.")
+    print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own.")
 
 
 @app.command("list")
@@ -70,8 +68,17 @@ def remove(
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
-        remove_person(link, name, team)
+        in_file = remove_person(link, name, team)
     if team:
         print(f"Removed {name} from team {team}.")
     else:
         print(f"Removed {name}. The jobs stay, and would belong to anybody who is added under this name again.")
+        if in_file:
+            print("Replace the key of people at the S3 server, write the new one into secrets/s3_people, and run")
+            print("`make down up`: until then, the former one is valid.")
+        else:
+            print(
+                "The S3 key of people is replaced: within a minute the former one is refused, and S3 clients of others"
+            )
+            print("that are running fail until they are restarted.")
+        print("The accounts of all jobs, which this person's jobs could read, end with `make rotate`.")

@@ -180,6 +180,13 @@ def _signature(config: Settings) -> Callable[[httpx.Request], httpx.Request] | N
     Raises:
         SettingsError: the token's file cannot be read, or is empty.
     """
+    if own := config.own_token:
+
+        def sign(request: httpx.Request) -> httpx.Request:
+            request.headers["Authorization"] = f"Bearer {own}"
+            return request
+
+        return sign
     if config.token_file is None:
         return None
     token = TokenFile(config.token_file)

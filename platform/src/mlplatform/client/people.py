@@ -5,8 +5,8 @@ from __future__ import annotations
 import configparser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from mlplatform.client import s3_profile
 from mlplatform.client.connection import Connection
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.credentials import mlflow_token, read_mlflow_account
+from mlplatform.credentials import read_mlflow_account, write_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, SettingsError, UnreachableError
 from mlplatform.files import atomic
 from mlplatform.settings.job import Settings, aws_credentials_file, default_token_file, mlflow_credentials_file
@@ -27,14 +27,14 @@ Between people on one Ray cluster, the platform guarantees:
 It does not guarantee:
 - Protection from hostile code, neither within a team nor between teams. Each job gets Ray's own token, and all jobs run
   as one user: code that is meant to can read variables and files of other jobs, and can control the whole cluster.
-- That whoever acts at the gateway is who they say: with Ray's token, the code of a job may act there as any person and
-  with the rights of an administrator.
+- That whoever acts at the gateway is who they say: the code of a job may read the tokens of running jobs in Ray's
+  records, and act there for their owners until these jobs end.
 - That a job uses only what it has declared: Ray also grants what the job's code requests later.
 - A team's share at any moment: what others have borrowed returns when their jobs have had time to save their state,
   two minutes unless the administrator has set another time. A job that has reached its time limit (a day, unless the
   job or its team sets another) ends when another job needs what it holds, also within its team's share.
-- Separate data: each job has its owner's rights at MLflow and the object store, but can read the accounts that all jobs
-  of the shared token use, unless NODE_ACCOUNTS=no_account removes them from the nodes, and what is on its nodes.
+- Separate data: all jobs have one account at MLflow and one at the object store, where all people have another. What a
+  job or a person deletes there by mistake can be recovered, for as long as the administrator has set.
 Teams that must be protected from each other need a stack each.
 """
 """Guarantees of one Ray cluster for several people, in plain words."""
@@ -48,16 +48,19 @@ class LoggedIn:
         person: name of the person.
         expires: end of the token.
         file: file with the token.
-        mlflow_file: file with the token as MLflow's clients read it; None if there was one with another account.
-        s3_profile: profile in `~/.aws` with the account at the object store; None if none was written.
+        mlflow_file: file with the person's account as MLflow's clients read it; None without one, or if there was a
+            file with another account.
+        has_mlflow: whether people have accounts at MLflow.
+        s3_profile: profile in `~/.aws` for the object store; None if none was written.
         s3_endpoint: address of the object store in the profile.
-        s3_problem: sentence why there is none; None also if the object store has no accounts of people.
+        s3_problem: sentence why there is none; None also without an object store.
     """
 
     person: str
     expires: datetime
     file: Path
     mlflow_file: Path | None
+    has_mlflow: bool
     s3_profile: str | None = None
     s3_problem: str | None = None
     s3_endpoint: str | None = None
@@ -80,9 +83,11 @@ def add_person(link: Connection, name: str, team: str | None, lead: bool, admini
     return answer
 
 
-def remove_person(link: Connection, name: str, team: str | None) -> None:
-    """Remove a person, or only from a team."""
-    link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params={"team": team} if team else None)
+def remove_person(link: Connection, name: str, team: str | None) -> bool:
+    """Remove a person, or only from a team; return whether the operator must replace the S3 key of people."""
+    params = {"team": team} if team else None
+    answer = link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
+    return bool(answer["s3_key_in_file"])
 
 
 def people(link: Connection) -> Sequence[Mapping[str, Any]]:
@@ -189,9 +194,9 @@ def check_replaceable(settings: Settings) -> None:
 
 
 def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
-    """Exchange a log-in code for a token, and write it to the files that Ray, MLflow and S3 clients read, mode 0600.
+    """Exchange a log-in code for a token and accounts, in the files that Ray, MLflow and S3 clients read, mode 0600.
 
-    MLflow's file is left alone if it has an account that is not a person's token, and so are other profiles of S3.
+    MLflow's file is left alone if it has an account that no log-in has written, and so are other profiles of S3.
 
     A token of the same person in the file is replaced and revoked.
 
@@ -222,11 +227,15 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         ) from error
     finally:
         link.close()
-    written = _write_mlflow_file(answer["person"], answer["token"])
-    profile, problem = _write_s3_profile(settings, answer, old)
-    endpoint = _s3_endpoint(settings, answer["s3"]) if profile else None
-    expires = datetime.fromisoformat(answer["expires"])
-    return LoggedIn(answer["person"], expires, file, written, profile, problem, endpoint)
+    password = answer.get("mlflow_password")
+    done = LoggedIn(
+        answer["person"],
+        datetime.fromisoformat(answer["expires"]),
+        file,
+        _write_mlflow_file(answer["person"], password),
+        password is not None,
+    )
+    return _with_s3_profile(settings.model_copy(update={"ray_auth_token_path": file}), done)
 
 
 def log_out(settings: Settings) -> Path:
@@ -247,63 +256,69 @@ def log_out(settings: Settings) -> Path:
     finally:
         link.close()
     file.unlink()
-    if _has_token(mlflow_credentials_file()):
+    if _is_ours(mlflow_credentials_file()):
         mlflow_credentials_file().unlink()
     with suppress(SettingsError):  # what it has is not valid any more
-        s3_profile.remove(token_id)
+        s3_profile.remove(file)
     return file
 
 
-def _has_token(mlflow_file: Path) -> bool:
-    """Return whether a file of MLflow's client has a person's token, and no account that somebody has written."""
+def s3_credentials(settings: Settings) -> dict[str, Any]:
+    """Return the S3 key of people as `credential_process` of AWS clients prints it, valid for an hour.
+
+    Without an end, pyarrow would ask for it again with nearly each request.
+
+    Raises:
+        AccessError: the token is missing or rejected, or the object store rejects the gateway.
+        UnreachableError: the gateway or the object store does not answer.
+    """
+    with connected(settings) as link:
+        key = link.call("POST", "/platform/storage-credentials").json()
+    expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    account = {"AccessKeyId": key["access_key"], "SecretAccessKey": key["secret_key"]}
+    return {"Version": 1, **account, "Expiration": expires}
+
+
+def _is_ours(mlflow_file: Path) -> bool:
+    """Return whether a file of MLflow's client has an account that the gateway made, which has the form of a token."""
     try:
         return PERSON_TOKEN.fullmatch(read_mlflow_account(mlflow_file)[1]) is not None
     except (PlatformError, OSError, KeyError, configparser.Error):
         return False
 
 
-def _write_mlflow_file(person: str, token: str) -> Path | None:
-    """Write MLflow's file; return it, or None if it has another account or cannot be written."""
+def _write_mlflow_file(person: str, password: str | None) -> Path | None:
+    """Write MLflow's file; return it, or None if there is no password, or it has another account."""
     file = mlflow_credentials_file()
-    if file.exists() and not _has_token(file):
+    if password is None or (file.exists() and not _is_ours(file)):
         return None
     try:
         with atomic.private_file(file) as draft:
-            mlflow_token(person, token, draft)
+            write_mlflow_account(person, password, draft)
     except (PlatformError, OSError):
         return None
     return file
 
 
-def _write_s3_profile(settings: Settings, answer: Mapping[str, Any], old: str | None) -> tuple[str | None, str | None]:
-    """Write the account at the object store, if there is one; return its profile, or why none was written."""
-    # A gateway of an earlier version answers neither.
-    place, problem = answer.get("s3"), answer.get("s3_problem")
-    if problem:
-        problem = f"You have no account for S3: {problem} Then log in again, with another code."
+def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
+    """Write the profile for the object store, if there is one; return the log-in with it, or with the problem."""
     known = settings.s3_credentials
     try:
-        if place and known is not None and known.expanduser().resolve() != aws_credentials_file().resolve():
-            problem = f"S3 clients do not use it: AWS_SHARED_CREDENTIALS_FILE={known} names another file."
-        elif place:
-            return s3_profile.write(_s3_account(settings, answer["token"], place)), None
-        if old is not None:
-            s3_profile.remove(old)  # it has ended
-    except SettingsError as error:
-        problem = f"S3 clients do not use it: {error}"
-    return None, problem
-
-
-def _s3_account(settings: Settings, token: str, place: Mapping[str, str]) -> s3_profile.Account:
-    _, key, secret = token.split("_")
-    endpoint = _s3_endpoint(settings, place)
-    bundle = settings.ca_bundle if endpoint.startswith("https://") else None
-    return s3_profile.Account(key, secret, endpoint, place["region"], bundle and bundle.absolute())
-
-
-def _s3_endpoint(settings: Settings, place: Mapping[str, str]) -> str:
-    # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
-    return settings.s3_endpoint or place["endpoint_url"]
+        with connected(settings) as link:
+            place = link.call("GET", "/platform/storage-credentials").json()["s3"]
+        if place is None:
+            s3_profile.remove(done.file)  # of another stack
+            return done
+        if known is not None and known.expanduser().resolve() != aws_credentials_file().resolve():
+            return replace(
+                done, s3_problem=f"S3 clients use another account: AWS_SHARED_CREDENTIALS_FILE={known} names a file."
+            )
+        # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
+        endpoint = settings.s3_endpoint or place["endpoint_url"]
+        profile = s3_profile.write(settings, done.file, endpoint, place["region"])
+    except PlatformError as error:
+        return replace(done, s3_problem=f"S3 clients cannot use your log-in: {error}")
+    return replace(done, s3_profile=profile, s3_endpoint=endpoint)
 
 
 def _content(file: Path) -> str:

@@ -1,81 +1,70 @@
-"""Profile with a person's own S3 account in the files that AWS clients read: `~/.aws/credentials` and `~/.aws/config`.
+"""Profile in `~/.aws/config` whose `credential_process` is this package: it gets the S3 key of people from the gateway.
 
-Everything else in these files stays as it is: other profiles, comments, and further settings of this profile.
+Everything else in this file stays as it is: other profiles, comments, and further settings of this profile.
 """
 
 from __future__ import annotations
 
 import configparser
 import re
+import shlex
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from mlplatform.contract import PERSON_TOKEN
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
-from mlplatform.settings.job import aws_config_file, aws_credentials_file
+from mlplatform.settings.job import Settings, aws_config_file, aws_credentials_file
 
 DEFAULT, OWN = "default", "mlplatform"
 """Names of the profile: clients read the first without a setting, the second with AWS_PROFILE."""
 
+COMMAND = "s3-credentials"
+"""Name of our command that prints the key as S3 clients expect it."""
+
 _Profiles = Mapping[str, Mapping[str, str]]
 """Settings by name of the section."""
 
-_KEY, _SECRET = "aws_access_key_id", "aws_secret_access_key"
+_PROCESS = "credential_process"
 
-_ADDRESS = ("endpoint_url", "region", "ca_bundle")
-"""Settings in the file without secrets."""
+_SETTINGS = ("endpoint_url", "region", "ca_bundle", _PROCESS)
 
 
-@dataclass(frozen=True)
-class Account:
-    """An account at an S3 server.
+def write(settings: Settings, token_file: Path, endpoint_url: str, region: str) -> str:
+    """Write the profile, and return its name: the default one unless there is one, which may be of another server.
 
-    Attributes:
-        key: name of the access key, the id of a person's token.
-        secret: its secret, that of the token.
-        endpoint_url: address of the server.
+    Args:
+        settings: address of the gateway, and certificates that its clients trust.
+        token_file: file with the person's token.
+        endpoint_url: address of the object store.
         region: region that requests are signed for.
-        ca_bundle: file with certificates that the client trusts; None for the usual ones.
-    """
-
-    key: str
-    secret: str
-    endpoint_url: str
-    region: str
-    ca_bundle: Path | None = None
-
-
-def write(account: Account) -> str:
-    """Write an account into its profile, in place of that of another token; return the profile's name.
-
-    It becomes the default profile unless there is one, which may be of another S3 server.
 
     Raises:
-        SettingsError: a file cannot be read or written, or the profile `mlplatform` has another account.
+        SettingsError: the file cannot be read or written, or the profile `mlplatform` has another account.
     """
-    credentials, config = aws_credentials_file(), aws_config_file()
-    profile = _free_profile(_profiles(credentials), _profiles(config), account.endpoint_url)
-    address = {"endpoint_url": account.endpoint_url, "region": account.region}
-    ca_bundle = None if account.ca_bundle is None else str(account.ca_bundle)
-    # First, because clients would send an account without an address to Amazon.
-    _replace(config, edited(_text(config), _section(profile), {**address, "ca_bundle": ca_bundle}))
-    _replace(credentials, edited(_text(credentials), profile, {_KEY: account.key, _SECRET: account.secret}))
+    config = aws_config_file()
+    bundle = str(settings.ca_bundle.absolute()) if settings.ca_bundle else None
+    values = {
+        "endpoint_url": endpoint_url,
+        "region": region,
+        "ca_bundle": bundle if endpoint_url.startswith("https://") else None,
+        _PROCESS: _command(settings.ray_address, token_file, bundle),
+    }
+    profile = _free_profile(_profiles(aws_credentials_file()), _profiles(config))
+    _replace(config, edited(_text(config), _section(profile), values))
     return profile
 
 
-def remove(token_id: str) -> None:
-    """Remove the account of a token from both files; do nothing if they have another one.
+def remove(token_file: Path) -> None:
+    """Remove the profile that uses a file's token; do nothing if there is none.
 
     Raises:
-        SettingsError: a file cannot be read or written.
+        SettingsError: the file cannot be read or written.
     """
-    credentials, config = aws_credentials_file(), aws_config_file()
-    for profile, values in _profiles(credentials).items():
-        if profile in (DEFAULT, OWN) and values.get(_KEY) == token_id and _is_of_token(values):
-            _replace(credentials, edited(_text(credentials), profile, dict.fromkeys((_KEY, _SECRET))))
-            _replace(config, edited(_text(config), _section(profile), dict.fromkeys(_ADDRESS)))
+    config = aws_config_file()
+    for section, values in _profiles(config).items():
+        if _is_ours(values) and _variable(token_file) in shlex.split(values[_PROCESS]):
+            _replace(config, edited(_text(config), section, dict.fromkeys(_SETTINGS)))
 
 
 def edited(text: str, section: str, values: Mapping[str, str | None]) -> str:
@@ -103,23 +92,32 @@ def edited(text: str, section: str, values: Mapping[str, str | None]) -> str:
     return "".join((*lines[:first], *rest, *lines[end:]))
 
 
-def _free_profile(credentials: _Profiles, config: _Profiles, endpoint_url: str) -> str:
-    """Return the profile with a person's account; if there is none, the one to write it to."""
+def _command(gateway: str, token_file: Path, bundle: str | None) -> str:
+    """Return the command line, which needs no variable of the shell that an S3 client is started from."""
+    program = Path(sys.executable).with_name("mlplatform")
+    command = [str(program)] if program.exists() else [sys.executable, "-m", "mlplatform"]
+    variables = [f"RAY_ADDRESS={gateway}", _variable(token_file), *([f"SSL_CERT_FILE={bundle}"] if bundle else [])]
+    return shlex.join(["env", *variables, *command, COMMAND])
+
+
+def _variable(token_file: Path) -> str:
+    return f"RAY_AUTH_TOKEN_PATH={token_file.absolute()}"
+
+
+def _free_profile(credentials: _Profiles, config: _Profiles) -> str:
+    """Return the profile of ours; if there is none, the one to write it to."""
     for profile in (DEFAULT, OWN):
-        if _is_of_token(credentials.get(profile, {})):
+        if _is_ours(config.get(_section(profile), {})):
             return profile
-    # What is left of an earlier log-in, after a restore of a home folder without accounts, has the same address.
-    others = [name for name, values in config.items() if values.get("endpoint_url") != endpoint_url]
-    if not {DEFAULT, f"profile {DEFAULT}"} & {*credentials, *others}:
+    if not {DEFAULT, f"profile {DEFAULT}"} & {*credentials, *config}:
         return DEFAULT
-    if OWN in credentials:
-        raise SettingsError(f"The profile {OWN!r} in {aws_credentials_file()} has another account; rename it.")
+    if OWN in credentials or _section(OWN) in config:
+        raise SettingsError(f"The profile {OWN!r} of AWS clients has another account; rename it in ~/.aws.")
     return OWN
 
 
-def _is_of_token(profile: Mapping[str, str]) -> bool:
-    """Return whether a profile has id and secret of a person's token, which no key of Amazon looks like."""
-    return PERSON_TOKEN.fullmatch(f"mlp_{profile.get(_KEY)}_{profile.get(_SECRET)}") is not None
+def _is_ours(profile: Mapping[str, str]) -> bool:
+    return profile.get(_PROCESS, "").endswith(f" {COMMAND}")
 
 
 def _section(profile: str) -> str:

@@ -156,6 +156,26 @@ def print_pages(page_of: Callable[[str], str | None]) -> None:
     client.TrackingServiceClient._log_url = log_page  # type: ignore[method-assign]
 
 
+@functools.cache
+def watch_new_runs(created: Callable[[str, Run], None]) -> None:
+    """Call a function with each run that this process creates, and its server's address.
+
+    `create_run` of `mlflow.store.tracking.rest_store.RestStore`, which the fluent API, `MlflowClient` and other
+    libraries' loggers end in: context providers are called before a run has an id.
+    """
+    from mlflow.store.tracking.rest_store import RestStore
+
+    original = RestStore.create_run
+
+    @functools.wraps(original)
+    def create_run(self: Any, *args: Any, **options: Any) -> Run:
+        run: Run = original(self, *args, **options)  # type: ignore[no-untyped-call]
+        created(self.get_host_creds().host, run)
+        return run
+
+    RestStore.create_run = create_run  # type: ignore[method-assign]
+
+
 def pickle_models_by_default() -> None:
     """Make `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, once that module is imported.
 

@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from mlplatform.compat import mlflow_stores
-from mlplatform.compat.mlflow_audit import registry_store
+from mlplatform.compat.mlflow_locations import SCHEME, path_of
 
 _PER_PAGE = 20
 """Entries per answer: for each one, the files are listed and counted."""
@@ -47,7 +46,7 @@ def remove(identity: str, days: float) -> bool:
     if found is None or path is None:
         return False
     # Files first: without the row, nobody would find them.
-    mlflow_stores.remove_files(path)
+    _repository().delete_artifacts(path)
     store = _tracking_store()
     if found.is_model:
         store._hard_delete_logged_model(identity)
@@ -58,15 +57,21 @@ def remove(identity: str, days: float) -> bool:
 
 def _entry(found: _Deleted) -> dict[str, Any]:
     path = _removable_path(found)
-    sizes = mlflow_stores.sizes_of_files(path) if path else []
+    sizes = _sizes_of_files(path) if path else []
     return {"id": found.id, "removable": path is not None, "files": len(sizes), "bytes": sum(sizes)}
 
 
 def _removable_path(found: _Deleted) -> str | None:
     """Return the path of its files; None if they must be kept."""
-    if found.is_open or _is_registered(found):
-        return None
-    return mlflow_stores.unregistered(found.location)
+    path = path_of(found.location)
+    return path if path and not found.is_open and not _is_registered(found, path) else None
+
+
+def _sizes_of_files(path: str) -> list[int]:
+    """Return the size of each file below a path, in bytes."""
+    entries = list(_repository().list_artifacts(path))
+    files = [entry.file_size or 0 for entry in entries if not entry.is_dir]
+    return [*files, *(size for entry in entries if entry.is_dir for size in _sizes_of_files(entry.path))]
 
 
 def _deleted(days: float) -> list[_Deleted]:
@@ -88,15 +93,20 @@ def _deleted(days: float) -> list[_Deleted]:
     return sorted(found, key=lambda one: one.id)
 
 
-def _is_registered(found: _Deleted) -> bool:
-    """Return whether a registered version names the run or model as its origin, which `models show` reports."""
+def _is_registered(found: _Deleted, path: str) -> bool:
+    """Return whether a registered version names the run or model as its origin, or has files at, above or below it."""
     from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL
     from mlflow.store.model_registry.dbmodels.models import SqlModelVersion as Version
     from sqlalchemy import or_
 
-    origins = or_(Version.run_id == found.id, Version.source == f"models:/{found.id}")
-    with registry_store().ManagedSessionMaker(read_only=True) as session:
-        query = session.query(Version.name).filter(Version.current_stage != STAGE_DELETED_INTERNAL, origins)
+    parts = path.split("/")
+    places = [f"{SCHEME}{'/'.join(parts[: count + 1])}{end}" for count in range(len(parts)) for end in ("", "/")]
+    columns: tuple[Any, ...] = (Version.storage_location, Version.source)
+    tests = [Version.run_id == found.id, Version.source == f"models:/{found.id}"]
+    for column in columns:
+        tests += [column.in_(places), column.startswith(f"{SCHEME}{path}/", autoescape=True)]
+    with _registry_store().ManagedSessionMaker(read_only=True) as session:
+        query = session.query(Version.name).filter(Version.current_stage != STAGE_DELETED_INTERNAL, or_(*tests))
         return query.first() is not None
 
 
@@ -104,3 +114,15 @@ def _tracking_store() -> Any:
     from mlflow.server import handlers
 
     return handlers._get_tracking_store()
+
+
+def _registry_store() -> Any:
+    from mlflow.server import handlers
+
+    return handlers._get_model_registry_store()
+
+
+def _repository() -> Any:
+    from mlflow.server import handlers
+
+    return handlers._get_artifact_repo_mlflow_artifacts()  # type: ignore[no-untyped-call]

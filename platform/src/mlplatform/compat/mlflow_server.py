@@ -1,140 +1,44 @@
 """Private names of the MLflow server, as seen in mlflow 3.17.2, each with the reason why no public name will do.
 
-MLflow's server has no public hooks for authentication. Every name is read before it is replaced, so that a name that a
-later version renames aborts the server's start instead of leaving a gap open. `tests/embedded/compat` asserts them all.
+Every name is read before it is replaced, so that a name that a later version renames aborts the server's start instead
+of leaving a gap open. `tests/embedded/compat` asserts them all. What only needs requests and answers is in
+`services/mlflow_*.py`, around the application that MLflow's documented `mlflow.app` plugin returns.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import (
-    mlflow_artifacts,
-    mlflow_audit,
-    mlflow_owners,
-    mlflow_retention,
-    mlflow_stores,
-    mlflow_tokens,
-)
-from mlplatform.compat.mlflow_stores import Signing
-from mlplatform.compat.mlflow_tokens import KnownCallers, Tokens
+from mlplatform.compat import mlflow_artifacts, mlflow_locations, mlflow_retention
 from mlplatform.errors import HostError
 
-_OWN_SCRIPT = '<script defer="defer" src="static-files/'
-"""Begin of the tag by which MLflow's index page loads its code."""
+_EXPIRED = "/api/2.0/mlflow/mlplatform/expired"
+"""Route of our own, beside MLflow's, so that the gateway reaches it in the same way."""
 
-_SCRIPT_CACHE_SECONDS = 28 * 24 * 3600
-"""As for MLflow's own scripts, whose names change with their contents too."""
-
-
-_ROUTES = "/api/2.0/mlflow/mlplatform"
-"""Path of our own routes, beside MLflow's, so that clients reach them in the same way."""
+ADMINISTRATORS = ("admin", "gateway", "prometheus")
+"""Administrators at MLflow, which lets nobody else read `/metrics` or use a route of ours; the last is limited to its
+metrics (`services/mlflow_rights.py`)."""
 
 
-def authenticated_app(metrics_user: str, audit_user: str, retention_user: str, signing: Signing, tokens: Tokens) -> Any:
-    """Return MLflow's application with its basic authentication and its gaps closed.
+def authenticated_app() -> Any:
+    """Return MLflow's application with its basic authentication, its own files only, and the route of removals.
 
-    `mlflow.server.auth.create_app` registers MLflow's own checks. `auth.BEFORE_REQUEST_VALIDATORS` decides per path
-    and method: MLflow rejects every path without an entry, and has none for `/metrics`.
-
-    Args:
-        metrics_user: account that may read `/metrics`; MLflow lets its administrator read everything.
-        audit_user: account that may read the recorded changes of registered models.
-        retention_user: account that may remove what was deleted some days ago.
-        signing: how the server signs the digests of registered models.
-        tokens: tokens of people and of their jobs.
+    `mlflow.server.auth.create_app`, which `mlflow server --app-name=basic-auth` uses: it refuses a route that it does
+    not know, such as ours, to everybody but administrators.
     """
-    from mlflow.server import app, auth
-    from mlflow.server.auth.routes import AJAX_UPDATE_USER_PASSWORD, UPDATE_USER_PASSWORD
-
-    disable_direct_transfers()
-    # Before MLflow adds its own check, so that this one comes first.
-    app.before_request(_reject_other_schemes)
-
-    def is_metrics_user() -> bool:
-        return getattr(auth.authenticate_request(), "username", None) == metrics_user
-
-    auth.BEFORE_REQUEST_VALIDATORS["/metrics", "GET"] = is_metrics_user
-    for path in (UPDATE_USER_PASSWORD, AJAX_UPDATE_USER_PASSWORD):
-        auth.BEFORE_REQUEST_VALIDATORS[path, "PATCH"] = _refuse_password
-    check_passwords()
-    mlflow_tokens.accept(tokens)
-    mlflow_stores.guard(signing)
-    mlflow_owners.guard_runs()
-    _add_routes(audit_user, retention_user, signing)
-    mlflow_artifacts.keep_names_in_server()
-    return mlflow_artifacts.ExactNames(KnownCallers(auth.create_app(), tokens))
-
-
-def _refuse_password() -> bool:
-    """Refuse with a sentence; MLflow asks no validator about its administrator."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
-    raise MlflowException(
-        "Only the administrator may change a password, because accounts are shared; ask for it.", PERMISSION_DENIED
-    )
-
-
-def check_passwords() -> None:
-    """Let the check of an unknown user take as long as that of a wrong password.
-
-    `mlflow.server.auth.store.authenticate_user` computes no hash for an unknown user, so that names could be guessed.
-    """
-    from mlflow.server.auth import store
-    from werkzeug.security import check_password_hash, generate_password_hash
-
-    original, nobody = store.authenticate_user, generate_password_hash(secrets.token_urlsafe())
-
-    def authenticate_user(username: str, password: str, **options: Any) -> bool:
-        if not store.has_user(username):
-            check_password_hash(nobody, password)
-            return False
-        return bool(original(username, password, **options))
-
-    store.authenticate_user = authenticate_user  # type: ignore[method-assign]
-
-
-def _add_routes(audit_user: str, retention_user: str, signing: Signing) -> None:
-    """Add the routes that verify and sign digests, read the recorded changes, and remove what was deleted."""
-    from flask import request
     from mlflow.server import app, auth
     from mlflow.server.handlers import catch_mlflow_exception
 
-    def digest() -> Any:
-        return mlflow_stores.digest_of(request.args.get("name", ""), request.args.get("version", ""), signing)
-
-    def sign() -> Any:
-        values = request.get_json()
-        return mlflow_stores.sign(str(values.get("name", "")), str(values.get("version", "")), signing)
-
-    def audit() -> Any:
-        limit = min(max(request.args.get("limit", 100, type=int), 1), 1000)
-        return {"changes": mlflow_audit.changes(limit)}
-
-    def only(user: str) -> Callable[[], bool]:
-        return lambda: getattr(auth.authenticate_request(), "username", None) == user
-
-    routes: tuple[tuple[list[str], Callable[[], Any], Callable[[], bool]], ...] = (
-        (["GET"], digest, lambda: True),
-        (["POST"], sign, lambda: False),
-        (["GET"], audit, only(audit_user)),
-        (["GET", "POST"], _expired, only(retention_user)),
-    )
-    for methods, view, validator in routes:
-        name = view.__name__.lstrip("_")
-        path = f"{_ROUTES}/{name}"
-        caught = catch_mlflow_exception(view)  # type: ignore[no-untyped-call]
-        app.add_url_rule(path, f"mlplatform_{name}", caught, methods=methods)
-        for method in methods:
-            auth.BEFORE_REQUEST_VALIDATORS[path, method] = validator
+    disable_direct_transfers()
+    mlflow_locations.guard_locations()
+    view = catch_mlflow_exception(_expired)  # type: ignore[no-untyped-call]
+    app.add_url_rule(_EXPIRED, "mlplatform_expired", view, methods=["GET", "POST"])
+    mlflow_artifacts.keep_names_in_server()
+    return mlflow_artifacts.ExactNames(auth.create_app())
 
 
 def _expired() -> Any:
@@ -189,44 +93,6 @@ def serve() -> None:
     cli.server(sys.argv[1:])
 
 
-def run_on_index_page(script: str) -> None:
-    """Let MLflow's index page run a script before its own; called once, before the application is made.
-
-    `mlflow.server.app` with its endpoint `serve`, and the page in its static folder: MLflow has no setting for what
-    its page shows first. The script is a file of its own, below `/static-files`, so that the page needs no exception
-    from a Content-Security-Policy that a reverse proxy may add.
-
-    Raises:
-        HostError: MLflow has another index page than expected.
-    """
-    from flask import send_file
-    from mlflow.server import app
-
-    def answer(text: str, mimetype: str, max_age: int | None = None) -> Callable[[], Any]:
-        content = text.encode()
-        etag = hashlib.sha256(content).hexdigest()[:32]
-        # Answers a conditional request with 304; without `max_age`, browsers ask each time, as for MLflow's page.
-        return lambda: send_file(io.BytesIO(content), mimetype, etag=etag, max_age=max_age)
-
-    path = f"static-files/mlplatform.{hashlib.sha256(script.encode()).hexdigest()[:8]}.js"
-    page = with_script(Path(str(app.static_folder), "index.html").read_text(), path)
-    if "serve" not in app.view_functions:
-        raise HostError("MLflow serves its index page by another name than `serve`; install mlflow 3.17.")
-    app.view_functions["serve"] = answer(page, "text/html")
-    app.add_url_rule(f"/{path}", "mlplatform_script", answer(script, "text/javascript", _SCRIPT_CACHE_SECONDS))
-
-
-def with_script(page: str, path: str) -> str:
-    """Return MLflow's index page with another script before its own; deferred, as scripts run in the page's order.
-
-    Raises:
-        HostError: the page loads its code in another way.
-    """
-    if page.count(_OWN_SCRIPT) != 1:
-        raise HostError(f"MLflow's index page has no single `{_OWN_SCRIPT}`; install mlflow 3.17.")
-    return page.replace(_OWN_SCRIPT, f'<script defer="defer" src="{path}"></script>{_OWN_SCRIPT}')
-
-
 def migrations() -> dict[str, Path]:
     """Return the folder with the migrations of each of MLflow's databases.
 
@@ -257,34 +123,21 @@ def disable_direct_transfers() -> None:
         vars(handlers)[name] = Unoffered
 
 
-def _reject_other_schemes() -> Any:
-    """Return 401 for an Authorization header other than Basic, which MLflow 3.17.2 answers with 500.
-
-    `mlflow.server.auth.make_basic_auth_response`; MLflow mistakes such a header for an account without a name.
-    """
-    from flask import request
-    from mlflow.server import auth
-
-    if request.authorization is not None and request.authorization.type != "basic":
-        return auth.make_basic_auth_response()
-    return None
-
-
 def set_accounts(accounts: Sequence[tuple[str, str]]) -> None:
     """Create MLflow's accounts or set their passwords, after an upgrade of the accounts' database.
 
-    `mlflow.server.auth.auth_config` and `auth.store`: MLflow's REST API can create accounts only as an
-    administrator of a running server, and the accounts are needed before that starts. `auth_config` is read from the
-    file in MLFLOW_AUTH_CONFIG_PATH (`docker/mlflow/basic_auth.ini`), as the server does.
+    `mlflow.server.auth.auth_config` and `auth.store`: MLflow's REST API needs an administrator of a running server,
+    and cannot give one a new password after the old one is lost. `auth_config` is read from the file in
+    MLFLOW_AUTH_CONFIG_PATH (`docker/mlflow/basic_auth.ini`), as the server does.
 
     Args:
-        accounts: user and password of each; the user that the file names as administrator becomes one.
+        accounts: user and password of each; those in `ADMINISTRATORS` become administrators.
     """
     from mlflow.server.auth import auth_config, store
 
     store.init_db(auth_config.database_uri)  # type: ignore[no-untyped-call]
     for user, password in accounts:
         if store.has_user(user):
-            store.update_user(user, password=password)
+            store.update_user(user, password=password, is_admin=user in ADMINISTRATORS)
         else:
-            store.create_user(user, password, is_admin=user == auth_config.admin_username)
+            store.create_user(user, password, is_admin=user in ADMINISTRATORS)

@@ -13,31 +13,43 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from mlplatform.contract import GATEWAY_HEADER
-from mlplatform.credentials import TokenFile, read_s3_account
+from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
-from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.backups import Backups
+from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
+from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.outages import Outages
-from mlplatform.gateway.control.person_keys import PersonKeys
+from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.control.retention import Kind, OldCheckpoints, OldRuns, Retention, UnusedPackages
+from mlplatform.gateway.control.retention import (
+    FormerCheckpoints,
+    Kind,
+    OldCheckpoints,
+    OldRuns,
+    Retention,
+    UnusedPackages,
+)
+from mlplatform.gateway.http import attempts as http_attempts
 from mlplatform.gateway.http import audit as http_audit
 from mlplatform.gateway.http import capacity
 from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.http import metrics as http_metrics
+from mlplatform.gateway.http import mlflow as http_mlflow
 from mlplatform.gateway.http import packages as http_packages
 from mlplatform.gateway.http import queue as http_queue
 from mlplatform.gateway.http import retention as http_retention
 from mlplatform.gateway.http import secrets as http_secrets
 from mlplatform.gateway.http import sessions as http_sessions
+from mlplatform.gateway.http import storage as http_storage
 from mlplatform.gateway.http import usage as http_usage
 from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
-from mlplatform.gateway.http.access import LOG_SHIPPER, guarded
+from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
@@ -55,16 +67,17 @@ from mlplatform.gateway.http.resuming import ResumeRoutes
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.models.digests import DigestStore
 from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
-from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.gateway.upstream.mail import MailSender, MailServer
 from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.ray import RayHead
@@ -86,23 +99,23 @@ def create_app(config: GatewaySettings) -> Starlette:
     Raises:
         SettingsError: a secret's file cannot be read.
     """
-    token = TokenFile(config.token_path)
+    token, cluster = TokenFile(config.token_path), TokenFile(config.cluster_token_path, "MLPLATFORM_CLUSTER_TOKEN_PATH")
     token.read()
+    cluster.read()
     store = JobStore(config.database)
-    head = RayHead(config.head, config.head_agent, token.sign)
+    head = RayHead(config.head, config.head_agent, cluster.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
     packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
-    keys = _access_keys(config, config.attempts_account)
+    attempts = AttemptTokens(store.engine, config.gateway)
     reconciler = Reconciler(
-        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation),
+        *(config.starts, config.driver_labels, store, head, logs, packages, outages, tracking, utilisation, attempts),
         start_seconds=config.start_seconds,
         rules=Rules(config.grace_seconds, config.overdue_seconds),
-        keys=keys,
     )
-    proxy = ReverseProxy(config.head)
+    proxy = ReverseProxy(config.head, cluster.read)
     to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
     webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
@@ -118,14 +131,18 @@ def create_app(config: GatewaySettings) -> Starlette:
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine, tokens.forget)
-    person_keys = PersonKeys(store.engine, _access_keys(config, config.people_account))
-    services = _services(config)
-    secrets = Secrets(store.engine, _key(config.secrets_key_path))
-    check = TokenCheck(token.read, audit, tokens, services)
+    storage_key = _storage_key(config, store)
+    services, key = _services(config), _key(config.secrets_key_path)
+    accounts = MlflowAccounts(store.engine, config.tracking_uri, tracking if config.tracking_account else None, key)
+    digest_store = DigestStore(store.engine)
+    digests = ModelDigests(digest_store, mlflow.ModelFiles(tracking) if tracking else None)
+    secrets = Secrets(store.engine, key)
+    check = TokenCheck(token.read, audit, tokens, services, attempts, cluster.read)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
     explanations = http_queue.Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
+    runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
     queries = (
         PrometheusQueries(config.prometheus, config.prometheus_password_path)
@@ -133,12 +150,13 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, pages, config.tool("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         packages.tidy()
-        works = (reconciler.run(), logs.run(), retention.run(), messenger.run(), person_keys.run())
+        works = [reconciler.run(), logs.run(), retention.run(), messenger.run(), accounts.run(), digests.run()]
+        works += [storage_key.run()] if storage_key else []
         tasks = [asyncio.create_task(work) for work in works]
         for task in tasks:
             task.add_done_callback(_exit_with)
@@ -168,9 +186,12 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, person_keys, config.s3_port).routes(),
+            *PeopleRoutes(people, tokens, check, storage_key, accounts).routes(),
+            *http_storage.routes(storage_key, config.s3_external, config.s3_port),
+            *http_mlflow.routes(audit, digest_store, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),
-            *http_secrets.routes(secrets, AttemptSecrets(store.engine), check),
+            *http_attempts.routes(secrets, runs),
+            *http_secrets.routes(secrets),
             *http_utilisation.routes(overview, reconciler, utilisation),
             *http_wheel.routes(config.wheels),
             *front_page.routes(),
@@ -179,7 +200,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             grafana.route(),
             Mount("/", app=to_head),
         ],
-        shipper_has_token=LOG_SHIPPER in services,
+        services=services,
     )
     return Starlette(
         routes=routes,
@@ -201,19 +222,23 @@ def _kinds(
 ) -> list[Kind]:
     """Return the kinds of data that are removed: by default those that can be recreated, others if it is set."""
     kinds: list[Kind] = [UnusedPackages(store, packages)]
+    files = open_store(job.settings().storage)
     if config.checkpoints_keep_days:
-        files = open_store(job.settings().storage)
         kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
+    if config.s3_endpoint:
+        kinds.append(FormerCheckpoints(files))
     return kinds
 
 
-def _access_keys(config: GatewaySettings, account: Path | None) -> AccessKeys | None:
-    """Return the access keys below an account, if the stack has a MinIO of its own."""
-    if account is None or config.s3_endpoint is None or config.s3_external:
+def _storage_key(config: GatewaySettings, store: JobStore) -> FileKey | PeopleKey | None:
+    """Return the S3 key of people, if there is an object store: at another server than ours, the one in the file."""
+    if config.people_key is None or config.s3_endpoint is None:
         return None
-    return AccessKeys(config.s3_endpoint, read_s3_account(account))
+    if config.s3_external or config.s3_credentials is None:
+        return FileKey(config.people_key)
+    return PeopleKey(store.engine, config.s3_endpoint, read_s3_account(config.s3_credentials))
 
 
 def _mail_server(config: GatewaySettings) -> MailServer | None:
@@ -245,12 +270,16 @@ def _key(path: Path | None) -> str | None:
 
 
 def _services(config: GatewaySettings) -> dict[str, Callable[[], str]]:
-    """Return what reads the token of each service that has one."""
-    if config.shipper_token_path is None:
-        return {}
-    token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
-    token.read()
-    return {LOG_SHIPPER: token.read}
+    """Return what reads the token of each service that has one; MLflow's is the password of our account there."""
+    found: dict[str, Callable[[], str]] = {}
+    if config.shipper_token_path is not None:
+        token = TokenFile(config.shipper_token_path, "MLPLATFORM_SHIPPER_TOKEN_PATH")
+        token.read()
+        found[LOG_SHIPPER] = token.read
+    if config.tracking_account is not None:
+        _, password = read_mlflow_account(config.tracking_account)
+        found[MLFLOW] = lambda: password
+    return found
 
 
 def _exit_with(task: asyncio.Task[None]) -> None:

@@ -67,6 +67,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.token = path / "ray.token"
+        self.cluster_token = path / "cluster.token"
         self.password = path / "mlflow.password"
         self.state = path / "state.json"
 

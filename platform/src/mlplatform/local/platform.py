@@ -138,7 +138,8 @@ class LocalPlatform:
         if not _is_healthy(f"{instance.ray_address}/platform/health"):
             return "gateway"
         # Asked directly: the gateway answers while Ray is down.
-        behind = self._files.settings(instance).model_copy(update={"ray_address": instance.dashboard_address})
+        head = {"ray_address": instance.dashboard_address, "ray_auth_token_path": self._files.cluster_token}
+        behind = self._files.settings(instance).model_copy(update=head)
         with Jobs(behind) as jobs:
             return None if jobs.is_up() else "ray"
 
@@ -164,10 +165,11 @@ class LocalPlatform:
     def _write_token(self) -> None:
         # A password has the form of a person's token, which clients send to the platform's own MLflow only.
         password = f"mlp_{secrets.token_hex(10)}_{secrets.token_hex(20)}"
-        for file, secret in ((self._files.token, secrets.token_hex(32)), (self._files.password, password)):
+        tokens = dict.fromkeys((self._files.token, self._files.cluster_token), "")
+        for file, secret in {**tokens, self._files.password: password}.items():
             if not file.exists():
                 with atomic.private_file(file) as draft:
-                    draft.write_text(secret)
+                    draft.write_text(secret or secrets.token_hex(32))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

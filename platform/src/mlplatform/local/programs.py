@@ -90,7 +90,7 @@ def _ray(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
         f"--num-cpus={max(4, os.cpu_count() or 1)}",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
     ]
-    return command, {secret_folder.GATEWAY: instance.ray_address}
+    return command, {secret_folder.GATEWAY: instance.ray_address, "RAY_AUTH_TOKEN_PATH": str(home.cluster_token)}
 
 
 def _mlflow(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]:
@@ -124,6 +124,8 @@ def _gateway(home: Home, instance: Instance) -> tuple[list[str], dict[str, str]]
     return [sys.executable, "-m", "mlplatform.gateway"], _gateway_variables(
         listen=LOOPBACK,
         port=httpx.URL(instance.ray_address).port,
+        gateway=instance.ray_address,
+        cluster_token_path=home.cluster_token,
         head=instance.dashboard_address,
         head_agent=f"http://{LOOPBACK}:{instance.agent_port}",
         database=f"sqlite:///{folder / 'gateway.db'}",

@@ -53,7 +53,26 @@ def record(files: ArtifactRepository) -> str:
     return checksums.digest(sums)
 
 
-def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None) -> Path:
+def check(files: ArtifactRepository, what: str, record: Sums) -> None:
+    """Read each file of a model, and compare it with its digest.
+
+    Args:
+        files: the model's files.
+        what: name and version, for messages.
+        record: digests of all files.
+
+    Raises:
+        RegistryError: a file differs or is missing; the message names it.
+    """
+    sizes = _recorded_sizes(files, what, record)
+    with tempfile.TemporaryDirectory(prefix="mlplatform-") as folder:
+        found = _computed(files, sizes, Path(folder))
+    for path, digest in record.items():
+        if found[path] != digest:
+            raise _replaced(path, what)
+
+
+def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None, record: Sums | None = None) -> Path:
     """Download a model's files into a folder, atomically; nothing is transferred if the folder already holds them.
 
     Args:
@@ -61,6 +80,7 @@ def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None
         folder: destination.
         what: name and version, for messages.
         digest: digest of the registered version; None if it was registered without one.
+        record: digests of all files, which count instead of those beside the files; None if there are none.
 
     Returns:
         The folder.
@@ -69,6 +89,8 @@ def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None
         RegistryError: a file differs from the registered one.
         StorageError: the folder holds other files or cannot be written.
     """
+    if record is not None:
+        return _fetch_sums(files, folder, what, _recorded_sizes(files, what, record), record)
     sizes = _sizes(files)
     if checksums.FILE not in sizes and digest is None:
         print(f"{what} was registered without checksums, so its files are not checked.", file=sys.stderr, flush=True)
@@ -79,9 +101,33 @@ def fetch(files: ArtifactRepository, folder: Path, what: str, digest: str | None
         raise RegistryError(
             f"The checksums of {what} are not the registered ones; log the model again and register it."
         )
+    return _fetch_sums(files, folder, what, {path: sizes.get(path, 0) for path in sums}, sums)
+
+
+def _recorded_sizes(files: ArtifactRepository, what: str, record: Sums) -> dict[str, int]:
+    """Return the size of each recorded file; raise RegistryError if one is missing."""
+    sizes = _sizes(files)
+    for path in record:
+        if path not in sizes:
+            raise RegistryError(
+                f"The file {path} of {what} is missing, which it had when it was registered; log the model again and "
+                "register it."
+            )
+    return {path: sizes[path] for path in record}
+
+
+def _replaced(path: str, what: str) -> RegistryError:
+    return RegistryError(
+        f"The file {path} of {what} does not have the checksum that was registered: it was replaced or damaged in the "
+        "storage, or damaged in transit; try again, and if that fails, log the model again and register it."
+    )
+
+
+def _fetch_sums(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, int], sums: Sums) -> Path:
     if (folder / checksums.FILE).is_file() and checksums.holds(folder, sums):
         return folder
-    return _fetch(files, folder, what, {path: sizes.get(path, 0) for path in sums}, sums)
+    checksums.check_paths(sums)
+    return _fetch(files, folder, what, sizes, sums)
 
 
 def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, int], sums: Sums | None) -> Path:
@@ -91,10 +137,7 @@ def _fetch(files: ArtifactRepository, folder: Path, what: str, sizes: dict[str, 
     def download(path: str, draft: Path, moved: Counter) -> None:
         _get(files, path, draft / path, moved)
         if sums is not None and checksums.sha256(draft / path) != sums[path]:
-            raise RegistryError(
-                f"The file {path} of {what} does not have the checksum that was registered: it was damaged in the "
-                "storage or in transit; download it again, and if that fails, log the model again and register it."
-            )
+            raise _replaced(path, what)
 
     with atomic.new_folder(folder, is_model) as draft:
         tasks = [partial(download, path, draft) for path in sizes]

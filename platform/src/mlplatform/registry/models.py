@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlplatform.contract import LOCAL_USER, TAG_DIGEST, TAG_SIGNATURE
+from mlplatform.contract import TAG_DIGEST
 from mlplatform.errors import RegistryError
 from mlplatform.files import atomic
-from mlplatform.mlflow_rest import MlflowRest, own_account
-from mlplatform.registry import lineage, model_files
+from mlplatform.registry import lineage, model_files, records
 from mlplatform.registry.lookup import client, registered, registry_errors, resolve, version_of
-from mlplatform.tracking import server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -126,7 +124,7 @@ def best_run(experiment: str, metric: str, mode: Literal["min", "max"] | None = 
 
 
 def download(model: str, destination: Path | str) -> Path:
-    """Download a model's files into a folder and check each against the checksums that `register` has recorded.
+    """Download a model's files into a folder; check each against the gateway's record, or `register`'s checksums.
 
     The folder appears whole or not at all. A folder that already holds this version is left unchanged, one that holds
     another model is replaced, and one with other files is rejected.
@@ -140,40 +138,43 @@ def download(model: str, destination: Path | str) -> Path:
 
     Raises:
         RegistryError: there is no such model, version or alias, or a file differs from the registered one.
+        UnreachableError, AccessError: the environment names a gateway that does not answer, or rejects the token.
         StorageError: the folder holds other files or cannot be written.
     """
     version = resolve(model)
-    folder = Path(destination).absolute()
+    folder, what = Path(destination).absolute(), f"{version.name} version {version.version}"
+    found = records.of(version)
+    if isinstance(found, str):
+        print(f"{what} is not compared with the gateway's record: {found}", file=sys.stderr, flush=True)
+    record = None if isinstance(found, str) else found
     registry = client()
     with registry_errors(f"Model {model!r} cannot be downloaded"), atomic.alone(folder):
         files = model_files.open_files(lineage.location_of(registry, f"models:/{version.name}/{version.version}"))
-        return model_files.fetch(files, folder, f"{version.name} version {version.version}", _digest(version))
+        return model_files.fetch(files, folder, what, version.tags.get(TAG_DIGEST), record)
 
 
-def _digest(version: ModelVersion) -> str | None:
-    """Return the digest of a version, after the server has verified its own signature of it.
+def verify(model: str) -> str:
+    """Compare a model's files with their digests in the gateway's record, which needs each file once.
 
-    Servers without accounts of people, such as the embedded platform's, sign nothing: there, and for versions that are
-    older than signing, it is the digest in the version's tag.
+    Args:
+        model: as for `download`.
+
+    Returns:
+        One sentence: the files are as recorded, or why that is unknown.
+
+    Raises:
+        RegistryError: there is no such model, or a file differs, which the message names.
     """
-    digest: str | None = version.tags.get(TAG_DIGEST)
-    uri, what = str(server.uri()), f"{version.name} version {version.version}"
-    if TAG_SIGNATURE not in version.tags:
-        if (own_account(uri).login or (LOCAL_USER,))[0] != LOCAL_USER:
-            missing = (
-                "older than the server's signatures" if digest else "without checksums, or its signature was deleted"
-            )
-            print(f"{what} is unsigned: it is {missing}.", file=sys.stderr, flush=True)
-        return digest
-    with MlflowRest(uri) as rest:
-        found = rest.call("GET", "mlplatform/digest", {"name": version.name, "version": str(version.version)})
-    if not found["signed"]:
-        raise RegistryError(
-            f"The signature of {what} is not the server's: its files may have been replaced, or the server was "
-            "restored without its secrets/mlflow_signing_key. Copy that key to it, or log the model again and "
-            "register it."
-        )
-    return str(found["digest"])
+    version = resolve(model)
+    record = records.of(version)
+    what = f"{version.name} version {version.version}"
+    if isinstance(record, str):
+        return f"Not verified: {record}"
+    registry = client()
+    with registry_errors(f"Model {model!r} cannot be verified"):
+        files = model_files.open_files(lineage.location_of(registry, f"models:/{version.name}/{version.version}"))
+        model_files.check(files, what, record)
+    return f"All {len(record)} files are as the gateway has recorded them."
 
 
 def _latest(registry: MlflowClient, name: str) -> str:

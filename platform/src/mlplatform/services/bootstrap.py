@@ -11,67 +11,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlplatform.compat import mlflow_audit, mlflow_server
-from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.compat import mlflow_server
+from mlplatform.credentials import read_mlflow_account, read_postgres_service
 from mlplatform.errors import SettingsError
-from mlplatform.services.access_keys import ATTEMPTS, NO_NEW_KEYS, NO_SESSIONS, OWN_KEYS, PEOPLE, found_keys
-from mlplatform.services.buckets import KEEP_VERSIONS, VERSIONED, set_quotas, set_versions
-from mlplatform.services.object_store import make_external_buckets
+from mlplatform.services import buckets, minio
 from mlplatform.services.secret_files import SECRETS as SECRETS
 from mlplatform.services.secret_files import secret, values
-from mlplatform.settings.storage import BUCKETS, TEAMS_BUCKET, StorageSettings, bucket_quotas
-
-if TYPE_CHECKING:
-    from minio import Minio
-    from minio.minioadmin import MinioAdmin
-
-
-_READ = ("s3:GetObject",)
-
-# A backup lets a bucket that keeps no former versions keep them while it reads; it can neither write nor delete.
-_READ_VERSIONS = (
-    "s3:GetObject",
-    "s3:GetObjectVersion",
-    "s3:GetObjectTagging",
-    "s3:GetObjectVersionTagging",
-)
-
-_ADD = ("s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
-
-_WRITE = (*_ADD, "s3:DeleteObject")
-
-# Account -> bucket, or some of its objects -> allowed actions. Each also allows listing the bucket.
-RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "mlflow": {"mlflow-artifacts": _WRITE},
-    # `attempt`, beside a job's checkpoints, is the number that fences off earlier attempts; `notice` asks one to leave,
-    # which writes `done` if it finishes first. With CHECKPOINTS_KEEP_DAYS, checkpoints of ended jobs are deleted.
-    "gateway": {
-        "jobs": _WRITE,
-        "ray": ("s3:DeleteObject",),
-        "ray/*/attempt": _WRITE,
-        "ray/*/notice": _WRITE,
-        "ray/*/done": _READ,
-    },
-    "job": {"ray": _WRITE, "datasets": _READ},
-    # The sum of what the keys of attempts may do, each of which has a policy of its own (`gateway/control/`).
-    ATTEMPTS: {"ray": _WRITE, "datasets": _READ, TEAMS_BUCKET: _ADD},
-    # The sum of what the keys of people may do, which have policies of their own as well.
-    PEOPLE: {"ray": _READ, "datasets": _ADD, TEAMS_BUCKET: _WRITE},
-    "person": {"ray": _WRITE, "datasets": _WRITE, TEAMS_BUCKET: _WRITE, "mlflow-artifacts": _READ, "jobs": _READ},
-    "backup": dict.fromkeys(BUCKETS, _READ_VERSIONS),
-}
-
-KEPT_DAYS = 1
-"""Time after which the buckets remove a former version of an object, which they keep while a backup runs."""
+from mlplatform.settings.storage import BUCKETS, StorageSettings
 
 
 def storage() -> None:
     """Create roles and databases in Postgres, and buckets, accounts and policies in the object store."""
     make_databases()
     make_buckets()
-    list_keys()
 
 
 def make_databases() -> None:
@@ -104,21 +58,10 @@ def make_databases() -> None:
             # Every role may connect to a new database by default.
             cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database)))
             cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO backup").format(sql.Identifier(database)))
-        # For the view of the valid tokens.
-        cursor.execute("GRANT CONNECT ON DATABASE gateway TO mlflow")
         # Nobody but the superuser and the exporter, which reads the statistics of all databases from there.
         cursor.execute("REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC")
         cursor.execute("GRANT CONNECT ON DATABASE postgres TO exporter")
-    share_valid_tokens()
     print("Postgres: roles and databases are as declared.")
-
-
-def share_valid_tokens() -> None:
-    """Let MLflow read the gateway's view of the valid tokens, if there is one: a restore loses the right."""
-    with closing(connect_as_superuser("gateway")) as connection, connection, connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass('public.valid_tokens')")
-        if cursor.fetchone()[0]:
-            cursor.execute("GRANT SELECT ON valid_tokens TO mlflow")
 
 
 def postgres_account(name: str) -> tuple[str, str]:
@@ -157,108 +100,30 @@ def _connect(name: str, *accounts: dict[str, Any]) -> Any:
 
 
 def make_buckets() -> None:
-    """Create the buckets, one account per service, and the rights that `RIGHTS` declares for each."""
+    """Create the buckets with their versions; make the accounts of our own, and check those of another server."""
     settings = StorageSettings.load()
-    if settings.account:
-        print("\n".join(make_external_buckets(settings)))
-        return
-    client, admin, _ = connect_to_minio(settings.endpoint)
-    for bucket in BUCKETS:
-        if not client.bucket_exists(bucket_name=bucket):
-            client.make_bucket(bucket_name=bucket)
-        if bucket not in VERSIONED:
-            _limit_versions(client, bucket)
-    set_versions(client, settings.version_days)
-    set_quotas(admin, bucket_quotas(settings.quotas))
-    for account, rights in RIGHTS.items():
-        allowed = [statement for bucket in rights for statement in _statements(bucket, rights[bucket])]
-        # The console opens a session for each person who logs in; requests with a key of an account count as one.
-        if account not in ("person", *OWN_KEYS):
-            allowed += NO_SESSIONS
-        _grant(admin, account, [*allowed, *OWN_KEYS.get(account, NO_NEW_KEYS)])
-    _grant(admin, "prometheus", [{"Effect": "Allow", "Action": ["admin:Prometheus"]}, *NO_NEW_KEYS])
-    print("MinIO: buckets, accounts and policies are as declared.")
-
-
-def list_keys() -> None:
-    """Print the users and access keys in MinIO that are not the platform's present ones."""
-    settings = StorageSettings.load()
-    if settings.account:
-        return
-    _, admin, root = connect_to_minio(settings.endpoint)
-    for key in found_keys(admin, minio_users(), root):
-        print(f"MinIO: the {key} was not made by the platform; `make rotate ONLY=minio` removes it.")
-
-
-def connect_to_minio(endpoint: str) -> tuple[Minio, MinioAdmin, str]:
-    """Return clients of MinIO as its root account, and that account's name."""
-    from minio import Minio
-    from minio.credentials import StaticProvider
-    from minio.error import MinioAdminException
-    from minio.minioadmin import MinioAdmin
-
-    host, user = endpoint.removeprefix("http://"), secret("minio_root_user").read_text()
-    *others, last = values("minio_root_password")
-    for password in others:
-        admin = MinioAdmin(endpoint=host, credentials=StaticProvider(user, password), secure=False)
-        try:
-            admin.user_list()
-        except MinioAdminException:
-            continue
-        last = password
-    client = Minio(endpoint=host, access_key=user, secret_key=last, secure=False)
-    return client, MinioAdmin(endpoint=host, credentials=StaticProvider(user, last), secure=False), user
-
-
-def minio_users() -> list[str]:
-    """Return the names of the platform's users in MinIO."""
-    return [read_s3_account(secret(f"minio_{account}"))[0] for account in (*RIGHTS, "prometheus")]
-
-
-def _limit_versions(client: Minio, bucket: str) -> None:
-    """Let a bucket without permanent versions remove those that a backup made it keep."""
-    from minio.commonconfig import ENABLED, Filter
-    from minio.lifecycleconfig import Expiration, LifecycleConfig, NoncurrentVersionExpiration, Rule
-
-    if client.get_bucket_lifecycle(bucket_name=bucket):
-        return
-    rule = Rule(
-        status=ENABLED,
-        rule_filter=Filter(prefix=""),
-        rule_id="after-backup",
-        expiration=Expiration(expired_object_delete_marker=True),
-        noncurrent_version_expiration=NoncurrentVersionExpiration(noncurrent_days=KEPT_DAYS),
-    )
-    client.set_bucket_lifecycle(bucket_name=bucket, config=LifecycleConfig([rule]))
-
-
-def _statements(objects: str, actions: tuple[str, ...]) -> list[dict[str, object]]:
-    bucket, _, some = objects.partition("/")
-    about_bucket = ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"]
-    if actions is _READ_VERSIONS:
-        about_bucket += ["s3:ListBucketVersions", "s3:GetBucketVersioning"]
-        about_bucket += [] if bucket in VERSIONED else ["s3:PutBucketVersioning"]
-    return [
-        {"Effect": "Allow", "Action": about_bucket, "Resource": [f"arn:aws:s3:::{bucket}"]},
-        {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}/{some or '*'}"]},
-    ]
-
-
-def _grant(admin: MinioAdmin, account: str, statements: list[dict[str, object]]) -> None:
-    access_key, secret_key = read_s3_account(secret(f"minio_{account}"))
-    admin.policy_add(account, policy={"Version": "2012-10-17", "Statement": [*statements, *KEEP_VERSIONS]})
-    admin.user_add(access_key, secret_key)
-    # Not attach_policy, the newer call, which fails if the policy is already attached.
-    admin.policy_set(account, user=access_key)
+    if settings.external:
+        client = buckets.client_of(settings, buckets.owner(settings))
+        buckets.make_buckets(client, settings)
+        buckets.check_roles(settings)
+        print(f"{settings.endpoint}: the buckets {', '.join(BUCKETS)} exist, and each role's account is accepted.")
+        print(
+            f"{settings.endpoint}: rights and BUCKET_QUOTAS are left to its operator, as they are set on our own only."
+        )
+    else:
+        admin, root = minio.connect(settings.endpoint)
+        client = buckets.client_of(settings, root)
+        buckets.make_buckets(client, settings)
+        minio.make_accounts(admin, settings)
+        print("Object store: buckets, accounts and policies are as declared.")
+    for sentence in buckets.keep_versions(client, settings):
+        print(sentence)
 
 
 def tracking() -> None:
     """Upgrade MLflow's databases to the version of this image and create its accounts."""
     _connect("postgres_mlflow", {"service": "mlflow"}).close()
     subprocess.run(["mlflow", "db", "upgrade", "postgresql+psycopg2:///mlflow?service=mlflow"], check=True)
-
-    mlflow_audit.create_audit_table("postgresql+psycopg2:///mlflow?service=mlflow")
-
     mlflow_server.set_accounts(mlflow_accounts())
     print("MLflow: databases are up to date and accounts as declared.")
 

@@ -1,4 +1,4 @@
-// Runs before MLflow's own code on its index page, and sets what a browser has no value for yet.
+// Runs on a page of its own before MLflow's, at the first visit, and sets what a browser has no value for yet.
 // The keys are those of MLflow 3.17.2 (`<key>_v<version>`, values as JSON); a value that it has stored stays.
 {
   const firstVisit = {
@@ -15,7 +15,13 @@
     "mlflow.flagForReview.guidanceShown_v1": true,
     "_mlflow_model_registry_promo_modal_dismissed_v1": true,
   };
-  for (const [key, value] of Object.entries(firstVisit)) {
-    if (localStorage.getItem(key) === null) localStorage.setItem(key, JSON.stringify(value));
+  if (navigator.cookieEnabled) {
+    for (const [key, value] of Object.entries(firstVisit)) {
+      if (localStorage.getItem(key) === null) localStorage.setItem(key, JSON.stringify(value));
+    }
   }
+  // The cookie that came with this page lets the same address lead to MLflow; without cookies, which a browser refuses
+  // together with its storage, a query does.
+  if (navigator.cookieEnabled) location.reload();
+  else location.replace(`?visited${location.hash}`);
 }

@@ -1,4 +1,4 @@
-"""Guards around the MLflow server: foreign origins, its assistant, security headers, and failed log-ins.
+"""Guards around the MLflow server: foreign origins, its assistant and security headers; and its first page.
 
 ASGI applications around MLflow's, because MLflow serves some of its routes by Flask and others past it.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import hmac
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from mlplatform.origins import foreign_origin
-from mlplatform.throttle import LoginThrottle, throttled_text
 
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
@@ -23,6 +23,10 @@ _HEADERS = {
     b"referrer-policy": b"same-origin",
     b"content-security-policy": b"frame-ancestors 'self'; object-src 'none'; base-uri 'self'",
 }
+
+_SCRIPT = "/mlplatform-first-visit.js"
+
+_VISITED_SECONDS = 365 * 24 * 3600
 
 _ASSISTANT = re.compile(r"(/ajax-api|/api)/[0-9.]+/mlflow/assistant(/|$)")
 
@@ -73,38 +77,52 @@ def _password(authorization: str) -> bytes:
         return b""
 
 
-class GuardedPages:
-    """An ASGI application around MLflow's.
+def with_headers(app: Any) -> Any:
+    """Return an ASGI application that adds security headers to every answer that has none of its own."""
 
-    Each process of the server counts for itself. Correct credentials are never rejected, as containers share
-    addresses: the count decides only what a failed log-in is answered.
-    """
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._throttle = LoginThrottle()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        client = (scope.get("client") or ("",))[0]
-        logs_in = any(name == b"authorization" for name, _ in scope["headers"])
-        seconds = 0
-
+    async def secured(scope: Any, receive: Any, send: Any) -> None:
         async def answer(message: Any) -> None:
-            nonlocal seconds
             if message["type"] == "http.response.start":
-                if message["status"] == 401 and logs_in and (seconds := self._throttle.fail(client)):
-                    headers = [(b"content-type", b"text/plain"), (b"retry-after", str(seconds).encode())]
-                    message = {**message, "status": 429, "headers": headers}
                 there = {name.lower() for name, _ in message["headers"]}
                 added = [(name, value) for name, value in _HEADERS.items() if name not in there]
                 message = {**message, "headers": [*message["headers"], *added]}
-            elif seconds:
-                body = b"" if message.get("more_body") else throttled_text(seconds).encode()
-                message = {**message, "body": body}
             await send(message)
 
-        await self._app(scope, receive, answer)
+        await app(scope, receive, answer if scope["type"] == "http" else send)
+
+    return secured
+
+
+def opening_on_training(app: Any) -> Any:
+    """Return an ASGI application whose page opens on training in a browser that has not been there before.
+
+    MLflow 3.17 has no setting for what its page shows first; the page keeps that in the browser. So the first visit
+    gets a page of ours, whose script (`mlflow_first_visit.js`) sets what the browser has no value for, and then loads
+    MLflow's. The script is a file of its own, so that it needs no exception from a Content-Security-Policy.
+    """
+    script = resources.files("mlplatform.services").joinpath("mlflow_first_visit.js").read_text()
+    page = f'<!doctype html><title>MLflow</title><script defer src="{_SCRIPT.lstrip("/")}"></script>'
+
+    async def opening(scope: Any, receive: Any, send: Any) -> None:
+        answer: Any = app
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in ("/", _SCRIPT):
+            headers = Headers(scope=scope)
+            if scope["path"] == _SCRIPT:
+                answer = Response(script, media_type="text/javascript", headers={"Cache-Control": "max-age=3600"})
+            elif _is_first_visit(scope, headers):
+                answer = HTMLResponse(page, headers={"Cache-Control": "no-store"})
+                answer.set_cookie(_cookie(headers), "1", max_age=_VISITED_SECONDS, httponly=True, samesite="lax")
+        await answer(scope, receive, send)
+
+    return opening
+
+
+def _is_first_visit(scope: Any, headers: Headers) -> bool:
+    """Return whether a browser opens the page that has logged in, and has not been there; the script adds a query."""
+    opens = "text/html" in headers.get("accept", "") and "authorization" in headers
+    return opens and not scope["query_string"] and f"{_cookie(headers)}=1" not in headers.get("cookie", "")
+
+
+def _cookie(headers: Headers) -> str:
+    """Return the name of the cookie for one address: browsers send cookies to all ports of a host."""
+    return f"mlplatform-visited-{re.sub('[^0-9]', '', headers.get('host', '').rpartition(':')[2])}"

@@ -1,8 +1,8 @@
 """One-shot of `make rotate`, `python -m mlplatform.services.rotation` in storage-init (`stack/rotation.py` runs it).
 
 It changes what a start could not do with the new files alone: the roles of Postgres, whose superuser still has the
-present password, and what is encrypted or signed in databases. The start that follows sets all other accounts. Each
-step connects and decrypts with the new secret or the present one, so the program may be repeated.
+present password, and what is encrypted in databases. The start that follows sets all other accounts. Each step connects
+and decrypts with the new secret or the present one, so the program may be repeated.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from contextlib import closing
 from mlplatform.compat import mlflow_rotation
 from mlplatform.errors import SettingsError
 from mlplatform.services import bootstrap, people_secrets
-from mlplatform.services.access_keys import found_keys
 from mlplatform.services.secret_files import NEXT, secret, values
-from mlplatform.settings.storage import StorageSettings
 
 
 def change_databases() -> None:
-    """Set the roles of Postgres, and encrypt and sign with the new keys what tables contain."""
+    """Set the roles of Postgres, and encrypt with the new keys what tables contain."""
     bootstrap.make_databases()
     if _changes("gateway_secrets_key") and _has_table("gateway", "secrets"):
         found = people_secrets.encrypt_again(_address("gateway"), values("gateway_secrets_key"))
@@ -27,19 +25,6 @@ def change_databases() -> None:
     if _changes("mlflow_webhook_key") and _has_table("mlflow", "webhooks"):
         webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_webhook_key"))
         print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
-        signed = mlflow_rotation.sign_again(_address("mlflow"), values("mlflow_signing_key"))
-        print(f"MLflow: {signed} registered versions are signed with the new key.")
-
-
-def remove_foreign_keys() -> None:
-    """Remove the users and access keys in MinIO that the platform did not make."""
-    settings = StorageSettings.load()
-    if settings.account or not _changes("minio_root_password"):
-        return
-    _, admin, root = bootstrap.connect_to_minio(settings.endpoint)
-    for key in list(found_keys(admin, bootstrap.minio_users(), root)):
-        key.remove(admin)
-        print(f"MinIO: removed the {key}.")
 
 
 def _changes(name: str) -> bool:
@@ -61,6 +46,5 @@ def _address(database: str) -> str:
 if __name__ == "__main__":
     try:
         change_databases()
-        remove_foreign_keys()
     except SettingsError as error:
         sys.exit(str(error))

@@ -71,8 +71,8 @@ class TrackingAccount(EnvironmentSettings):
     def at(self, server: str, platform: str | None) -> TrackingAccount:
         """Return this account without what is not for a server.
 
-        A password that is a token of the platform, as the gateway gives each attempt, is for the platform's server
-        only; elsewhere, the job's own bearer token counts.
+        A password in the form of a token, as the embedded platform's, is for the platform's server only; elsewhere, the
+        job's own bearer token counts.
 
         Args:
             server: address of the server, or of a request to it.

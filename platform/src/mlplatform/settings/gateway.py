@@ -38,7 +38,7 @@ class GatewaySettings(EnvironmentSettings):
     port: int = Field(8265, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_PORT")
 
     gateway: str = Field("http://gateway:8265", validation_alias="MLPLATFORM_GATEWAY")
-    """Address of the gateway, for the log shipper."""
+    """Address of the gateway, for the log shipper and for jobs."""
 
     node_logs: Path = Field(Path("/logs"), validation_alias="MLPLATFORM_NODE_LOGS")
     """Folder with one folder per node, the node's /tmp/ray, for the log shipper."""
@@ -56,7 +56,12 @@ class GatewaySettings(EnvironmentSettings):
     """Address of the agent on the head's node, which monitors jobs after the first request for one."""
 
     token_path: Path = Field(Path("/run/secrets/ray_token"), validation_alias="RAY_AUTH_TOKEN_PATH")
-    """File with the token that clients send and that the head requires."""
+    """File with the shared token, which clients send."""
+
+    cluster_token_path: Path = Field(
+        Path("/run/secrets/cluster_token"), validation_alias="MLPLATFORM_CLUSTER_TOKEN_PATH"
+    )
+    """File with the token that Ray's nodes require; it opens nothing at the gateway."""
 
     metrics_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_METRICS_TOKEN_PATH")
     """File with the token that Prometheus sends; None publishes no metrics."""
@@ -87,23 +92,22 @@ class GatewaySettings(EnvironmentSettings):
 
     s3_endpoint: str | None = Field(None, validation_alias="AWS_ENDPOINT_URL")
 
+    s3_credentials: Path | None = Field(None, validation_alias="AWS_SHARED_CREDENTIALS_FILE")
+    """File with the gateway's account there."""
+
     s3_external: str | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_S3_EXTERNAL")
-    """Address of an S3 server that is used instead of MinIO, where no access keys can be made; None for MinIO."""
+    """Address of an S3 server of others, whose accounts are in files; None for the stack's own."""
 
-    attempts_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_ATTEMPTS_ACCOUNT")
-    """File with the account at MinIO below which each attempt of a person's job gets an access key; None: all jobs use
-    the account that is mounted into the nodes."""
-
-    people_account: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_ACCOUNT")
-    """File with the account at MinIO below which each token of a person gets an access key; None: people have none."""
+    people_key: Path | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_PEOPLE_KEY")
+    """File with the account of people at a server of others; None: people get no key."""
 
     s3_port: int = Field(9000, ge=1, le=65535, validation_alias="MLPLATFORM_GATEWAY_S3_PORT")
-    """Port on the host where people reach MinIO."""
+    """Port on the host where people reach the stack's own object store."""
 
     tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
 
     tracking_account: Path | None = Field(None, validation_alias="MLPLATFORM_TRACKING_ACCOUNT")
-    """File with MLflow's user and password; None for a server without accounts."""
+    """File with MLflow's user and password; None for those in the environment, if there are any."""
 
     driver_label: str | None = Field(None, validation_alias="MLPLATFORM_DRIVER_LABEL", pattern=r"^[^=]+=[^=]+$")
     """`key=value` of the nodes that run entry points."""

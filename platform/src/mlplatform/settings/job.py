@@ -26,8 +26,8 @@ HTTP = ("http://", "https://")
 
 _JOB = {"job_id", "attempt", "grace_s", "user", "git_commit", "git_diff", "entrypoint", "note"}
 
-_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_signing_key_file"}
-_OF_ONE_PROCESS |= {"mlflow_tokens_uri", "ca_bundle"}
+_OF_ONE_PROCESS = _JOB | {"image", "mlflow_key_file", "mlflow_webhook_key_file", "mlflow_gateway_file", "ca_bundle"}
+_OF_ONE_PROCESS |= {"gateway", "attempt_token"}
 """Settings that describe a single process, so they are not passed to another one."""
 
 
@@ -53,6 +53,12 @@ class Settings(EnvironmentSettings):
 
     ray_auth_token_path: Path | None = Field(None, validation_alias="RAY_AUTH_TOKEN_PATH")
     """File that holds the token for `ray_address`; `token_file` has the default."""
+
+    gateway: str | None = Field(None, validation_alias=secret_folder.GATEWAY)
+    """Address of the platform's gateway on its nodes; None elsewhere."""
+
+    attempt_token: str | None = Field(None, validation_alias=secret_folder.TOKEN, repr=False)
+    """Token of this attempt of a job, which is sent to `gateway` only."""
 
     storage: str = Field("s3://ray", validation_alias="MLPLATFORM_STORAGE")
     """Storage of checkpoints: `s3://bucket[/prefix]` or an absolute folder; each job has its own sub-folder."""
@@ -116,15 +122,10 @@ class Settings(EnvironmentSettings):
     )
     """File with the key that encrypts the webhooks' secrets in MLflow's database; read there only."""
 
-    mlflow_signing_key_file: Path = Field(
-        Path("/run/secrets/mlflow_signing_key"), validation_alias="MLPLATFORM_MLFLOW_SIGNING_KEY_FILE"
+    mlflow_gateway_file: Path = Field(
+        Path("/run/secrets/mlflow_gateway"), validation_alias="MLPLATFORM_MLFLOW_GATEWAY_FILE"
     )
-    """File with the key that signs the digests of registered models; read in the server's container only."""
-
-    mlflow_tokens_uri: str = Field(
-        "postgresql+psycopg2:///gateway?service=mlflow", validation_alias="MLPLATFORM_MLFLOW_TOKENS_URI"
-    )
-    """SQLAlchemy URI of the gateway's database, whose view `valid_tokens` has the tokens that MLflow accepts."""
+    """File with the gateway's account at MLflow, with whose password MLflow reports changes; read there only."""
 
     @field_validator("ray_address")
     @classmethod
@@ -166,7 +167,7 @@ class Settings(EnvironmentSettings):
     @classmethod
     def _gateway_of_node(cls, values: Any) -> Any:
         """Use the gateway that the nodes name: in a driver, RAY_ADDRESS is the cluster's own, in a worker unset."""
-        gateway = os.environ.get(secret_folder.GATEWAY)
+        gateway = values.get("gateway") or values.get(secret_folder.GATEWAY)
         if gateway and not str(values.get("RAY_ADDRESS") or "").startswith(HTTP):
             values["RAY_ADDRESS"] = gateway
         return values
@@ -175,6 +176,11 @@ class Settings(EnvironmentSettings):
     def token_file(self) -> Path | None:
         """The file with the token for `ray_address`: without a setting, Ray's default file if it exists."""
         return self.ray_auth_token_path or (default_token_file() if default_token_file().is_file() else None)
+
+    @property
+    def own_token(self) -> str | None:
+        """The attempt's token, if `ray_address` is the gateway that has issued it."""
+        return self.attempt_token if self.gateway and _same(self.ray_address, self.gateway) else None
 
     @property
     def driver_labels(self) -> dict[str, str]:
@@ -193,9 +199,12 @@ class Settings(EnvironmentSettings):
 
     def page_of(self, tracking_uri: str) -> str:
         """Return the address at which a browser reaches an MLflow server: for the platform's own, `tracking_page`."""
-        address = tracking_uri.rstrip("/")
+        return self.tracking_page if self.tracking_page and self.is_own(tracking_uri) else tracking_uri.rstrip("/")
+
+    def is_own(self, tracking_uri: str) -> bool:
+        """Return whether an address is that of the platform's own MLflow."""
         own = self.platform_tracking_uri or self.tracking_uri
-        return self.tracking_page if self.tracking_page and own and address == own.rstrip("/") else address
+        return own is not None and _same(tracking_uri, own)
 
     def addresses(self) -> str:
         """Return two lines for people: where MLflow and Ray are, and which files have what they ask for."""
@@ -220,6 +229,10 @@ class Settings(EnvironmentSettings):
             values["MLFLOW_TRACKING_PASSWORD"] = self.tracking_password_file.read_text()
         values |= proxies.bypass()
         return {variable: str(value) for variable, value in values.items() if value is not None}
+
+
+def _same(address: str, other: str) -> bool:
+    return address.rstrip("/") == other.rstrip("/")
 
 
 def default_token_file() -> Path:

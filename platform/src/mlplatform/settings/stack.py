@@ -130,12 +130,6 @@ class StackSettings(BaseSettings):
     s3_endpoint: str = _of_host("", "S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
     """Address of another S3 server that replaces MinIO; empty for MinIO."""
 
-    s3_separate_accounts: Literal["", "1"] = _of_host("", "S3_SEPARATE_ACCOUNTS")
-    """1 if each service has an account of its own on that server."""
-
-    node_accounts: Literal["", "no_account"] = _of_stack("", "NODE_ACCOUNTS")
-    """File in `secrets/` that the nodes of Ray get instead of the shared accounts of jobs; empty for these."""
-
     minio_image: str = _of_host("", "MINIO_IMAGE")
     """Image of the S3 server; empty means the one that we build."""
 
@@ -159,6 +153,9 @@ class StackSettings(BaseSettings):
 
     bucket_quotas: str = _of_stack("", "BUCKET_QUOTAS")
     """Limits of buckets; empty for none."""
+
+    checkpoint_version_days: int = _of_stack(1, "CHECKPOINT_VERSION_DAYS", ge=0)
+    """Days for which replaced and deleted checkpoints are kept; 0 for none."""
 
     version_days: int = _of_stack(7, "VERSION_DAYS", ge=1)
     """Days for which replaced and deleted objects of versioned buckets are kept."""
@@ -249,13 +246,6 @@ class StackSettings(BaseSettings):
     def _reachable_from_containers(cls, value: str) -> str:
         if urlsplit(value).hostname in ("localhost", LOOPBACK, "::1"):
             raise ValueError("containers cannot reach a server on this host's loopback; use another address of it")
-        return value
-
-    @field_validator("node_accounts")
-    @classmethod
-    def _keys_of_own_store_only(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("s3_endpoint"):
-            raise ValueError("attempts get keys of their own at MinIO only; leave it empty with S3_ENDPOINT_URL")
         return value
 
     @field_validator("acme_email")

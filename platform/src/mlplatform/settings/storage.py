@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from mlplatform.settings.load import EnvironmentSettings
 
-TEAMS_BUCKET = "teams"
-"""Bucket with a folder per team, to which the team's jobs add objects."""
-
-BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs", TEAMS_BUCKET)
+BUCKETS = ("mlflow-artifacts", "ray", "datasets", "jobs")
 
 _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -43,15 +39,18 @@ class StorageSettings(EnvironmentSettings):
     endpoint: str = Field("http://minio:9000", validation_alias="AWS_ENDPOINT_URL")
     """Address of the object store."""
 
-    account: Path | None = Field(None, validation_alias="MLPLATFORM_S3_ACCOUNT")
-    """File with the account on another server than MinIO; None for MinIO."""
+    external: str = Field("", validation_alias="MLPLATFORM_S3_EXTERNAL")
+    """The same address if the server is of others, whose accounts are in files; empty for the stack's own."""
 
     # A string for the environment, which pydantic-settings would otherwise read as JSON.
     quotas: str = Field("", validation_alias="MLPLATFORM_BUCKET_QUOTAS")
     """Limits of buckets, as `bucket_quotas` reads them; empty for none."""
 
     version_days: int = Field(7, ge=1, validation_alias="MLPLATFORM_VERSION_DAYS")
-    """Days for which replaced and deleted objects of versioned buckets are kept."""
+    """Days for which replaced and deleted artifacts, data sets and packages are kept."""
+
+    checkpoint_version_days: int = Field(1, ge=0, validation_alias="MLPLATFORM_CHECKPOINT_VERSION_DAYS")
+    """Days for which replaced and deleted checkpoints are kept; 0 for none."""
 
     @field_validator("quotas")
     @classmethod

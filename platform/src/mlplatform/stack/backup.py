@@ -16,7 +16,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import services, unfinished
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.secrets_folder import FILES
+from mlplatform.stack.secrets_folder import FILES, S3_ROLES
 
 TARGET = "/target"
 """Mount point, in the containers, of a folder of the host."""
@@ -25,8 +25,9 @@ _HAS_DATA = 3
 
 _STORAGE = ("postgres", services.MINIO)
 
-_OF_THE_VOLUMES = {"postgres_password", "minio_root_user", "minio_root_password", "backup_password", "external_s3"}
-"""Secrets that a restore keeps: the data was stored with them, or the backups are encrypted with them."""
+_OF_THE_VOLUMES = {"postgres_password", "minio_root_password", "backup_password"}
+_OF_THE_VOLUMES |= {f"s3_{role}" for role in ("owner", *S3_ROLES)}
+"""Secrets that a restore keeps: the databases and the object store accept them, or backups are encrypted with them."""
 
 
 def backup(root: Path, target: str, *, with_secrets: bool = False) -> None:
@@ -155,9 +156,8 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:
         yield (
-            "kept this host's secrets: webhooks of MLflow need secrets/mlflow_webhook_key of the former host, "
-            "downloads of registered models its secrets/mlflow_signing_key, and secrets of people its "
-            "secrets/gateway_secrets_key (copy them and run `make up`)"
+            "kept this host's secrets: webhooks of MLflow need secrets/mlflow_webhook_key of the former host, and "
+            "secrets of people its secrets/gateway_secrets_key (copy them and run `make up`)"
         )
 
 

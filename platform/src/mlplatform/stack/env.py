@@ -131,7 +131,7 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
         shared=None,
         s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.minio_port}",
         s3_region="us-east-1",
-        s3_credentials=secrets / secrets_folder.s3_file(stack, "person"),
+        s3_credentials=secrets / "s3_people",
         driver_label="role=worker",
     )
 

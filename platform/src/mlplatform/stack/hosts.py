@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, image_archive, images, networks, secrets_folder
+from mlplatform.stack import entrance, image_archive, images, networks
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.invitation import Invitation, UnreadyError
 
 PROFILE = "hosts"
 
-SECRETS = ("ray_token", "log_shipper_token", "minio_job", "mlflow_job", "wandb_netrc", "comet_config")
+SECRETS = ("cluster_token", "log_shipper_token", "s3_jobs", "mlflow_job", "wandb_netrc", "comet_config")
 """Secrets of a worker, which a host that joins receives."""
 
 IMAGES = ("platform", "link", "ray")
@@ -82,12 +82,10 @@ def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple
                 "set to an index with ROCm builds of torch. The code is still valid."
             )
     reply = json.loads(_hub(settings, "add", name, data=key))
-    files = {"minio_job": settings.node_accounts or secrets_folder.s3_file(settings, "job")}
-    files |= {"mlflow_job": settings.node_accounts or "mlflow_job"}
     reply |= {
         "network": settings.cluster_network,
         "hub_port": settings.hub_port,
-        "secrets": {secret: (root / "secrets" / files.get(secret, secret)).read_text() for secret in SECRETS},
+        "secrets": {secret: (root / "secrets" / secret).read_text() for secret in SECRETS},
         "settings": {
             "MLFLOW_ORIGIN": entrance.origin(settings, "mlflow"),
             "MLFLOW_PORT": str(settings.mlflow_port),

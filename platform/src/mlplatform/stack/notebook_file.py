@@ -1,8 +1,8 @@
 """Compose file of the notebooks of people, `make notebook`: one service per person.
 
-Each has its own volumes, token, port on loopback and network. The gateway, MLflow and MinIO are connected to that
-network while they run (`notebooks.py`) instead of naming it here, because Compose would restart all three for each
-person.
+Each has its own volumes, token, port on loopback and network. The gateway, MLflow and the object store are connected
+to that network while they run (`notebooks.py`) instead of naming it here, because Compose would restart all three for
+each person.
 """
 
 from __future__ import annotations

@@ -27,14 +27,12 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, hosts, services, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.secrets_folder import FILES, TO_FILL_IN, write_missing
+from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN, write_missing
 
 _CERTIFICATE_SECONDS = 300
 
 NOT_ROTATED = {
     **dict.fromkeys(TO_FILL_IN, "issued by an external service; replace its content and run `make up`"),
-    "minio_root_user": "a name, not a secret",
-    "no_account": "a comment, not a secret",
     "backup_password": "backups that exist are encrypted with it; change it in each with `restic key passwd`",
 }
 """Generated files that a rotation keeps, with the reason."""
@@ -140,10 +138,15 @@ def _begin(root: Path, settings: StackSettings, only: str) -> Iterator[str]:
         )
     if "grafana" not in running:
         names -= {_GRAFANA}  # its own database has the password, and only Grafana changes that
+    if settings.s3_endpoint:
+        names -= {f"s3_{role}" for role in S3_ROLES}  # that server's operator changes them
     if certificates and "proxy" in running:
         yield from _replace_authority(root, settings)
     elif not names:
-        raise HostError(f"ONLY={only} changes nothing here: start Grafana or the TLS entrance first.")
+        raise HostError(
+            f"ONLY={only} changes nothing here: Grafana and the TLS entrance have to run for it, and the operator of "
+            "another S3 server changes its accounts."
+        )
     if names:
         generate(root / unfinished.ROTATION, names)
         yield f"generated {len(names)} new secrets"

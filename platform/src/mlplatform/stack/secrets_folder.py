@@ -39,14 +39,6 @@ def _plain(path: Path) -> None:
     path.write_text(password())
 
 
-def _root_user(path: Path) -> None:
-    path.write_text("root")
-
-
-def _no_account(path: Path) -> None:
-    path.write_text("# The nodes of Ray have this file instead of accounts with NODE_ACCOUNTS=no_account.\n")
-
-
 def _alertmanager(path: Path) -> None:
     path.write_text((_CHECKOUT / "docker/alertmanager/alertmanager.example.yml").read_text())
 
@@ -60,15 +52,12 @@ FILES: dict[str, _Write] = {
     "postgres_gateway": lambda path: postgres_service("gateway", path),
     "postgres_backup": lambda path: postgres_service("backup", path),
     "postgres_exporter_password": _plain,
-    "minio_root_user": _root_user,
     "minio_root_password": _plain,
-    "minio_mlflow": lambda path: s3_account("mlflow", path),
-    "minio_gateway": lambda path: s3_account("gateway", path),
-    "minio_attempts": lambda path: s3_account("attempts", path),
-    "minio_people": lambda path: s3_account("people", path),
-    "minio_job": lambda path: s3_account("job", path),
-    "minio_person": lambda path: s3_account("person", path),
-    "minio_backup": lambda path: s3_account("backup", path),
+    "s3_mlflow": lambda path: s3_account("mlflow", path),
+    "s3_gateway": lambda path: s3_account("gateway", path),
+    "s3_jobs": lambda path: s3_account("jobs", path),
+    "s3_people": lambda path: s3_account("people", path),
+    "s3_backup": lambda path: s3_account("backup", path),
     "minio_prometheus": lambda path: s3_account("prometheus", path),
     "minio_prometheus_token": lambda path: minio_metrics_token(path.with_name("minio_prometheus"), path),
     "mlflow_admin": lambda path: mlflow_account("admin", path),
@@ -78,9 +67,8 @@ FILES: dict[str, _Write] = {
     "mlflow_prometheus_password": _plain,
     "mlflow_flask_key": _plain,
     "mlflow_webhook_key": fernet_key,
-    "mlflow_signing_key": _plain,
-    "no_account": _no_account,
     "ray_token": _plain,
+    "cluster_token": _plain,
     "log_shipper_token": _plain,
     "gateway_prometheus_token": _plain,
     "gateway_secrets_key": fernet_key,
@@ -92,34 +80,26 @@ FILES: dict[str, _Write] = {
     "grafana_password": _plain,
     "backup_password": _plain,
     "backup_s3": lambda path: s3_to_fill_in("backups to S3", path),
-    "external_s3": lambda path: s3_to_fill_in("S3_ENDPOINT_URL", path),
+    "s3_owner": lambda path: s3_to_fill_in("S3_ENDPOINT_URL that may create and empty the buckets", path),
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
     "mail_password": lambda path: to_fill_in("the password of the account at the mail server", path),
     "alertmanager.yml": _alertmanager,
 }
 
-TO_FILL_IN = {"backup_s3", "external_s3", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}
+TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}
 """Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
 
 
-S3_ACCOUNTS = ("mlflow", "gateway", "job", "person", "backup")
-"""Services with an account on the object store."""
-
-
-def s3_file(settings: StackSettings, account: str) -> str:
-    """Return the name of the file with a service's account on the object store, as `compose/store*.yaml` mount it."""
-    if not settings.s3_endpoint:
-        return f"minio_{account}"
-    return f"external_s3_{account}" if settings.s3_separate_accounts else "external_s3"
+S3_ROLES = ("mlflow", "gateway", "jobs", "people", "backup")
+"""Roles with an account on the object store, in `s3_<role>`: made at MinIO, or by the operator of another server."""
 
 
 def without_account(folder: Path, settings: StackSettings) -> list[str]:
-    """Return the files for accounts on the external S3 server that are missing or not filled in."""
+    """Return the files for accounts on another S3 server that are missing or not filled in."""
     if not settings.s3_endpoint:
         return []
-    names = dict.fromkeys(["external_s3", *(s3_file(settings, account) for account in S3_ACCOUNTS)])
-    return [name for name in names if not _has_account(folder / name)]
+    return [name for name in (f"s3_{role}" for role in ("owner", *S3_ROLES)) if not _has_account(folder / name)]
 
 
 def _has_account(path: Path) -> bool:

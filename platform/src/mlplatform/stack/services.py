@@ -92,8 +92,8 @@ SERVICES = (
         "minio",
         image_setting="MINIO_IMAGE",
         ports=(
-            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/minio_person", "minio"),
-            Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/minio_person"),
+            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
+            Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/s3_people"),
         ),
     ),
     Service("proxy", "proxy", "proxy"),

@@ -38,8 +38,8 @@ class Choice:
 def memory_of_jobs(host: Host) -> int:
     """Return the bytes that the kernel, the services and Ray's head leave to workers and the notebook.
 
-    The services use 2 GiB under load, half of it MLflow and MinIO; on a larger host, they and the cache of files
-    get more.
+    The services use 2 GiB under load, half of it MLflow and the object store; on a larger host, they and the cache of
+    files get more.
     """
     services = min(max(2 * GIB, host.memory // 5), 8 * GIB)
     return max(host.memory - services - _HEAD, GIB)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mlplatform.errors import SettingsError, StorageError
 from mlplatform.files import atomic
@@ -25,6 +25,9 @@ Add = Callable[[int], None]
 """Callback that gets the number of bytes moved since its last call."""
 
 _PART_BYTES = 16 << 20
+
+_DELETED_AT_ONCE = 1000
+"""Objects that S3 deletes with one request at most."""
 
 _VARIABLE = "MLPLATFORM_STORAGE"
 
@@ -64,6 +67,12 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove a file; do nothing if there is none."""
+
+    def former(self, prefix: str = "") -> list[Entry]:
+        """List what the storage keeps of replaced and deleted files below `prefix`, with the marks of deletions."""
+
+    def forget(self, prefix: str) -> None:
+        """Remove what `former` lists, so that it cannot be recovered any more."""
 
     def upload(self, path: Path, key: str, add: Add) -> None:
         """Copy a local file here."""
@@ -144,6 +153,41 @@ class S3Store:
         with s3.s3_errors(f"{self.uri}/{key}"):
             self._client.delete_object(Bucket=self._bucket, Key=f"{self._prefix}{key}")
 
+    def former(self, prefix: str = "") -> list[Entry]:
+        versions, marks = self._former(prefix)
+        return [
+            Entry(item["Key"].removeprefix(self._prefix), item.get("Size", 0), item["LastModified"])
+            for item in (*versions, *marks)
+        ]
+
+    def forget(self, prefix: str) -> None:
+        # Marks last: without its mark, the newest version of a deleted file would be the file again.
+        for found in self._former(prefix):
+            for start in range(0, len(found), _DELETED_AT_ONCE):
+                doomed: list[Any] = [
+                    {"Key": item["Key"], "VersionId": item["VersionId"]}
+                    for item in found[start : start + _DELETED_AT_ONCE]
+                ]
+                with s3.s3_errors(self.uri):
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": doomed, "Quiet": True})
+                if errors := answer.get("Errors"):
+                    raise StorageError(f"Former versions in {self.uri} cannot be removed ({errors[0].get('Code')}).")
+
+    def _former(self, prefix: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the versions that are not the present ones, and the marks of deletions; none without versions."""
+        versions: list[dict[str, Any]] = []
+        marks: list[dict[str, Any]] = []
+        with s3.s3_errors(self.uri):
+            if not self._client.get_bucket_versioning(Bucket=self._bucket).get("Status"):
+                return versions, marks
+            pages = self._client.get_paginator("list_object_versions").paginate(
+                Bucket=self._bucket, Prefix=f"{self._prefix}{prefix}"
+            )
+            for page in pages:
+                versions += [dict(item) for item in page.get("Versions", []) if not item["IsLatest"]]
+                marks += [dict(item) for item in page.get("DeleteMarkers", [])]
+        return versions, marks
+
     def upload(self, path: Path, key: str, add: Add) -> None:
         from boto3.exceptions import S3UploadFailedError
 
@@ -212,6 +256,12 @@ class FolderStore:
     def delete(self, key: str) -> None:
         with self._errors("removed", key) as path:
             path.unlink(missing_ok=True)
+
+    def former(self, prefix: str = "") -> list[Entry]:
+        return []
+
+    def forget(self, prefix: str) -> None:
+        pass
 
     def upload(self, path: Path, key: str, add: Add) -> None:
         with self._new(key) as draft:

@@ -101,7 +101,7 @@ def _client(
 def _profile() -> str | None:
     """Return the profile with the platform's account, so that AWS_PROFILE and AWS_ACCESS_KEY_ID have no effect.
 
-    None in a job, whose attempt has its account in these variables, and without a file of the platform.
+    None in a job, which may choose another server and account by variables, and without a file of the platform.
     """
     from botocore.session import Session
 

@@ -13,7 +13,7 @@ from mlplatform.errors import FencedError
 from mlplatform.throttle import ThrottledWarning
 
 FLUSH_SECONDS = 120.0
-"""Time limit for the last deliveries of a training; a restart of MLflow, Postgres or MinIO takes up to 60 s."""
+"""Time limit for the last deliveries of a training; a restart of MLflow or what it stores in takes up to 60 s."""
 
 _RETRY_SECONDS = 1.0
 

@@ -13,6 +13,7 @@ from mlplatform.compat import mlflow as mlflow_compat
 from mlplatform.compat import mlflow_artifacts
 from mlplatform.settings.accounts import TrackingAccount
 from mlplatform.settings.job import settings
+from mlplatform.tracking import reported_runs
 from mlplatform.tracking.folders import log_artifacts
 from mlplatform.tracking.params import keep_changed_params
 
@@ -42,6 +43,7 @@ class JobContext:
                 "MLflow prints the address of its server for programs, not for browsers",
             ),
             (keep_changed_params, "A later attempt that changes a parameter fails"),
+            (reported_runs.watch, "The gateway does not end the runs of this job"),
             (
                 lambda: mlflow_artifacts.keep_names_in_client(log_artifacts),
                 "Artifacts with `#`, `?` or `%` in their names may be stored under other names",
@@ -76,7 +78,7 @@ class JobsOwnKey:
 
     MLflow prefers the account in its credentials file, which the platform mounts, to the token in a job's environment,
     and sends that account to any server that a job names. Here the job's own key takes precedence, and accounts of the
-    platform, the file's and the attempt's, are sent only to the platform's server.
+    platform are sent only to the platform's server.
     """
 
     def get_name(self) -> str:

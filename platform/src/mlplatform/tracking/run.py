@@ -19,7 +19,7 @@ from mlplatform.settings.environment import OPEN_RUN, changed_environment, open_
 from mlplatform.settings.job import Settings, settings
 from mlplatform.storage import fence, run_reference
 from mlplatform.storage.run_reference import RunReference
-from mlplatform.tracking import exit_status, gpu_info
+from mlplatform.tracking import exit_status, gpu_info, reported_runs
 from mlplatform.tracking.ending import end_quietly, end_run, fail_run_of
 from mlplatform.tracking.identity import DRIVER, job_tags, process_ranks
 from mlplatform.tracking.params import changed_tags, new_params, notice
@@ -183,9 +183,11 @@ def _open(
         run = mlflow.start_run(run_name=name, tags={**job_tags(config), **noted, **tags}, log_system_metrics=False)
         earlier = _opened_meanwhile(config, run)
         if earlier is None:
+            _report(address, run.info.run_id, own=True)
             return run, False
         mlflow.end_run("KILLED")
         mlflow.MlflowClient().delete_run(run.info.run_id)
+    _report(address, earlier.info.run_id, own=True)
     guest = _is_guest(earlier)
     # MLflow rejoins a run only if its experiment is the active one.
     mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
@@ -271,6 +273,7 @@ def _continued(run: Run) -> Iterator[Run]:
     import mlflow
 
     client, run_id, status = mlflow.MlflowClient(), run.info.run_id, "FINISHED"
+    _report(uri() or "", run_id)
     client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
     client.update_run(run_id, status="RUNNING")
     _forget_end(run)
@@ -281,6 +284,11 @@ def _continued(run: Run) -> Iterator[Run]:
         raise
     finally:
         end_quietly(client, run_id, status)
+
+
+def _report(address: str, run_id: str, *, own: bool = False) -> None:
+    if settings().is_own(address):
+        reported_runs.report(run_id, own)
 
 
 def _forget_end(run: Run) -> None:

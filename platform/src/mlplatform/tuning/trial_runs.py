@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mlplatform.contract import TAG_ATTEMPT
 from mlplatform.settings.job import settings
 from mlplatform.storage import fence
+from mlplatform.tracking import reported_runs
 from mlplatform.tracking.identity import identity_tags
 from mlplatform.tracking.metrics import FINAL, Point, RunSink
 from mlplatform.tracking.params import new_params
+from mlplatform.tracking.server import uri
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -103,6 +105,8 @@ class TrialRuns:
         if TAG_END in run.data.tags:
             self._client.delete_tag(run_id, TAG_END)
         self._client.set_tag(run_id, TAG_ATTEMPT, str(settings().attempt))
+        if settings().is_own(self._tracking_uri or uri() or ""):
+            reported_runs.report(run_id)
         sink = RunSink(run_id, self._tracking_uri)
         sink.open()
         # A failure repeats all of it; if MLflow rejects the parameters for good, the trial continues without them.

@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from mlplatform.contract import TAG_END_REASON
 from mlplatform.errors import AccessError, UnreachableError
-from mlplatform.gateway.upstream.mlflow import JobPages, close_runs, jobs_with_open_runs, mlflow_client
+from mlplatform.gateway.upstream.mlflow import JobPages, close_runs, mlflow_client, open_runs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-
-ODD_IDS = ["it's", 'say "so"', """both ' and " of them""", "100%", "a;b", "a--b", "back\\slash", "größe"]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +45,9 @@ def mlflow(database: str, mlflow_address: str) -> Any:
     return MlflowClient(database)
 
 
-def start(mlflow: Any, job_id: str, experiment: str = "0", **tags: str) -> str:
+def start(mlflow: Any, experiment: str = "0", **tags: str) -> str:
     """Start a run and return its id."""
-    own = {"mlplatform.job_id": job_id, **{f"mlplatform.{key}": value for key, value in tags.items()}}
-    return str(mlflow.create_run(experiment, tags=own).info.run_id)
+    return str(mlflow.create_run(experiment, tags={f"mlplatform.{key}": tags[key] for key in tags}).info.run_id)
 
 
 def close(address: str, *arguments: Any, account: Path | None = None, **options: Any) -> int:
@@ -62,88 +58,69 @@ def close(address: str, *arguments: Any, account: Path | None = None, **options:
     return asyncio.run(call())
 
 
-def test_jobs_with_open_runs_are_found_in_one_search(mlflow: Any, mlflow_address: str) -> None:
+def still_open(address: str) -> set[str]:
     async def found() -> set[str]:
-        async with mlflow_client(mlflow_address) as client:
-            return await jobs_with_open_runs(client)
+        async with mlflow_client(address) as client:
+            return await open_runs(client)
 
-    for job_id in ("open", *ODD_IDS):
-        start(mlflow, job_id)
-    mlflow.set_terminated(start(mlflow, "ended"))
-    assert {"open", *ODD_IDS} <= asyncio.run(found())
-    assert "ended" not in asyncio.run(found())
-    for job_id in ("open", *ODD_IDS):
-        assert close(mlflow_address, job_id, "FINISHED", "") == 1
-    assert not asyncio.run(found()) & {"open", *ODD_IDS}
+    return asyncio.run(found())
 
 
-def test_all_open_runs_of_job_end_with_reason(mlflow: Any, mlflow_address: str) -> None:
-    elsewhere = mlflow.create_experiment("elsewhere")
-    runs = [
-        start(mlflow, "dead", role="job", attempt="2"),
-        start(mlflow, "dead", elsewhere, attempt="1"),
-        start(mlflow, "dead"),
-    ]
-    mlflow.update_run(runs[2], status="SCHEDULED")
-    of_another = start(mlflow, "dead-2", role="job")
-    assert close(mlflow_address, "dead", "FAILED", "its node was lost") == 3
+def test_open_runs_of_all_experiments_are_found(
+    mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlplatform.gateway.upstream.mlflow._PAGE", 2)
+    experiments = [mlflow.create_experiment(f"many-{number}") for number in range(3)]
+    runs = [start(mlflow, experiment) for experiment in experiments for _ in range(3)]
+    mlflow.update_run(runs[0], status="SCHEDULED")
+    mlflow.set_terminated(runs[-1])
+    assert still_open(mlflow_address) & set(runs) == set(runs[:-1])
+
+
+def test_open_runs_end_with_reason(mlflow: Any, mlflow_address: str) -> None:
+    runs = [start(mlflow) for _ in range(2)]
+    mlflow.update_run(runs[1], status="SCHEDULED")
+    of_another = start(mlflow, job_id="dead")
+    assert close(mlflow_address, runs, "FAILED", "its node was lost") == 2
     for run in map(mlflow.get_run, runs):
         assert run.info.status == "FAILED"
         assert run.info.end_time >= run.info.start_time
         assert run.data.tags[TAG_END_REASON] == "its node was lost"
     assert mlflow.get_run(of_another).info.status == "RUNNING"
-    assert close(mlflow_address, "dead", "KILLED", "again") == 0
+    assert close(mlflow_address, [*runs, "0" * 32], "KILLED", "again") == 0
     assert mlflow.get_run(runs[0]).info.status == "FAILED"
 
 
 def test_ended_run_keeps_status_and_end_time(mlflow: Any, mlflow_address: str) -> None:
-    ended = start(mlflow, "ended")
+    ended = start(mlflow)
     mlflow.set_terminated(ended, "FINISHED", 1)
-    assert close(mlflow_address, "ended", "FAILED", "lost") == 0
+    assert close(mlflow_address, [ended], "FAILED", "lost") == 0
     run = mlflow.get_run(ended)
     assert (run.info.status, run.info.end_time) == ("FINISHED", 1)
     assert TAG_END_REASON not in run.data.tags
 
 
-def test_closing_attempt_ends_only_its_own_runs(mlflow: Any, mlflow_address: str) -> None:
-    parent = start(mlflow, "goes-on", role="job", attempt="1")
-    first, second = (start(mlflow, "goes-on", attempt=number) for number in ("1", "2"))
-    assert close(mlflow_address, "goes-on", "FAILED", "replaced", attempt=1) == 1
-    assert [mlflow.get_run(run).info.status for run in (parent, first, second)] == ["RUNNING", "FAILED", "RUNNING"]
-
-
-@pytest.mark.parametrize("job_id", ODD_IDS)
-def test_job_id_with_special_characters_matches_exactly(job_id: str, mlflow: Any, mlflow_address: str) -> None:
-    own, other = start(mlflow, job_id), start(mlflow, "other")
-    assert close(mlflow_address, job_id, "KILLED", "stopped") == 1
-    assert [mlflow.get_run(run).info.status for run in (own, other)] == ["KILLED", "RUNNING"]
-
-
-def test_runs_beyond_first_page_are_ended(mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlplatform.gateway.upstream.mlflow._PAGE", 2)
-    for number in range(3):
-        mlflow.create_experiment(f"many-{number}")
-    last = mlflow.get_experiment_by_name("many-0").experiment_id
-    runs = [start(mlflow, "many", last) for _ in range(5)]
-    assert close(mlflow_address, "many", "KILLED", "stopped") == 5
-    assert {mlflow.get_run(run).info.status for run in runs} == {"KILLED"}
+def test_run_that_the_next_attempt_has_continued_stays_open(mlflow: Any, mlflow_address: str) -> None:
+    runs = [start(mlflow, attempt="1"), start(mlflow, attempt="2"), start(mlflow)]
+    assert close(mlflow_address, runs, "FAILED", "replaced", attempt=1) == 2
+    assert [mlflow.get_run(run).info.status for run in runs] == ["FAILED", "RUNNING", "FAILED"]
 
 
 def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) -> None:
-    run = start(mlflow, "wordy")
-    assert close(mlflow_address, "wordy", "FAILED", "x" * 100_000) == 1
+    run = start(mlflow)
+    assert close(mlflow_address, [run], "FAILED", "x" * 100_000) == 1
     assert set(mlflow.get_run(run).data.tags[TAG_END_REASON]) == {"x"}
 
 
 def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
     with pytest.raises(UnreachableError, match=rf"MLflow at http://127.0.0.1:{closed_port} .* does not answer"):
-        close(f"http://127.0.0.1:{closed_port}", "job", "FAILED", "lost")
+        close(f"http://127.0.0.1:{closed_port}", ["0" * 32], "FAILED", "lost")
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "expected"),
     [
-        ((401, "no"), AccessError, r"rejected the account \(401\); name the file"),
+        ((401, "no"), AccessError, r"rejected the account \(401\); "),
         ((503, "{}"), UnreachableError, "with 503"),
         ((200, "<html>"), UnreachableError, "is not MLflow"),
     ],
@@ -152,7 +129,7 @@ def test_invalid_mlflow_response_gives_one_sentence_error(
     answer: tuple[int, str], kind: type[Exception], expected: str, serve: Callable[..., str]
 ) -> None:
     with pytest.raises(kind, match=expected):
-        close(serve(lambda method, path: answer), "job", "FAILED", "lost")
+        close(serve(lambda method, path: answer), ["0" * 32], "FAILED", "lost")
 
 
 def test_account_from_file_is_sent(tmp_path: Path) -> None:
@@ -167,20 +144,13 @@ def test_account_from_file_is_sent(tmp_path: Path) -> None:
     assert str(client._http.base_url) == "http://mlflow:8000/api/2.0/mlflow/"
 
 
-def test_page_of_job_is_a_run_of_its_owner(mlflow: Any, mlflow_address: str) -> None:
-    def claim(user: str, **tags: str) -> str:
-        body = {"experiment_id": "0", "user_id": user, "tags": [{"key": "mlflow.user", "value": "bob"}]}
-        body["tags"] += [{"key": f"mlplatform.{key}", "value": value} for key, value in tags.items()]
-        answer = httpx.post(f"{mlflow_address}/api/2.0/mlflow/runs/create", json=body)
-        return str(answer.json()["run"]["info"]["run_id"])
-
-    async def page(owner: str | None) -> str | None:
+def test_page_is_that_of_the_first_run_that_exists(mlflow: Any, mlflow_address: str) -> None:
+    async def page(*run_ids: str) -> str | None:
         async with mlflow_client(mlflow_address) as client:
-            return await JobPages(client).run("taken-over", owner)
+            return await JobPages(client).run(run_ids)
 
-    first = claim("alice", job_id="taken-over", role="job")
-    assert asyncio.run(page("bob")) is None
-    own = claim("bob", job_id="taken-over")
-    assert own in (asyncio.run(page("bob")) or "")
-    # A job of the shared token has no owner: everybody with the token may log for it.
-    assert first in (asyncio.run(page(None)) or "")
+    deleted, first, second = (start(mlflow) for _ in range(3))
+    mlflow.delete_run(deleted)
+    assert asyncio.run(page()) is None
+    assert asyncio.run(page("0" * 32, deleted)) is None
+    assert asyncio.run(page("0" * 32, deleted, first, second)) == f"#/experiments/0/runs/{first}"

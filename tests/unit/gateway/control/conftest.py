@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_parts import Gateway, StandInHead
+from gateway_parts import ADDRESS, Gateway, StandInHead
 from stored import database_in
 
 from mlplatform.gateway.control import ending, infeasible
 from mlplatform.gateway.control import reconciler as control_loop
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.outages import Outages
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.jobs.packages import Packages
@@ -35,13 +36,7 @@ def use() -> Any:
 
 
 @pytest.fixture
-def keys() -> Any:
-    """Access keys of attempts; None if all jobs use the mounted account."""
-    return None
-
-
-@pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any, keys: Any) -> Gateway:
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
@@ -57,5 +52,6 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: 
     packages = Packages(str(tmp_path / "files"), 1000, tmp_path)
     made_up: Any = head
     use = use or UtilisationSource(made_up)
-    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, rules=rules, keys=keys)
+    tokens = AttemptTokens(store.engine, ADDRESS)
+    reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, tokens, rules=rules)
     return Gateway(head, store, logs, reconciler)

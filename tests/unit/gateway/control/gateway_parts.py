@@ -18,6 +18,9 @@ from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.scheduling.resources import Node
 
 BOUND_S = 60
+ADDRESS = "http://gateway:8265"
+"""Address of the gateway for jobs."""
+
 NODE = Node("ray-worker-0", True, {"CPU": 4.0}, {"CPU": 4.0}, {})
 
 

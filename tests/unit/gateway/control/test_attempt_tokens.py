@@ -1,12 +1,13 @@
-"""Tokens of attempts: each attempt of a person's job gets one, which the gateway itself never accepts."""
+"""Tokens of attempts: each attempt gets one, with its owner's rights on the owner's things."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from gateway_parts import Gateway, ray
+from gateway_parts import ADDRESS, Gateway, ray
 from queued import add_team
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -17,11 +18,11 @@ from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import Submission
+from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
-
-USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+from mlplatform.secret_folder import TOKEN
 
 
 async def started(gateway: Gateway, person: str | None = "alice", **variables: str) -> dict[str, str]:
@@ -49,45 +50,89 @@ def test_attempt_gets_token_of_its_owner(gateway: Gateway) -> None:
             return await started(gateway)
 
     variables = asyncio.run(scenario())
-    assert variables[USER] == "alice"
-    assert PERSON_TOKEN.fullmatch(variables[PASSWORD])
+    assert PERSON_TOKEN.fullmatch(variables[TOKEN])
+    assert not [name for name in variables if name.startswith("MLFLOW_TRACKING_")], "jobs use the account of their node"
     (row,) = rows(gateway)
     assert (row.kind, row.owner, row.job_id, row.attempt) == ("job", "alice", "mine", 1)
-    assert variables[PASSWORD].split("_")[2] not in row.digest
+    assert variables[TOKEN].split("_")[2] not in row.digest
 
 
-def test_job_of_shared_token_keeps_mounted_account(gateway: Gateway) -> None:
+def test_job_of_shared_token_has_token_but_no_other_account(gateway: Gateway) -> None:
     async def scenario() -> dict[str, str]:
         async with gateway.at_work():
             return await started(gateway, person=None)
 
-    assert USER not in asyncio.run(scenario())
-    assert rows(gateway) == []
+    variables = asyncio.run(scenario())
+    assert not [name for name in variables if name.startswith("MLFLOW_TRACKING_")]
+    principal = asyncio.run(AttemptTokens(gateway.store.engine, ADDRESS).check(variables[TOKEN]))
+    assert principal == Principal(attempt=Attempt("mine", 1, None, SHARED))
 
 
-def test_account_that_a_job_sets_takes_precedence(gateway: Gateway) -> None:
+def test_rays_clients_find_the_gateway_and_the_token(gateway: Gateway) -> None:
     async def scenario() -> dict[str, str]:
         async with gateway.at_work():
-            return await started(gateway, **{USER: "own", PASSWORD: "own password"})
+            return await started(gateway)
 
     variables = asyncio.run(scenario())
-    assert (variables[USER], variables[PASSWORD]) == ("own", "own password")
+    assert variables["RAY_API_SERVER_ADDRESS"] == ADDRESS
+    assert json.loads(variables["RAY_JOB_HEADERS"]) == {"Authorization": f"Bearer {variables[TOKEN]}"}
+    assert not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & variables.keys(), "`ray.init` would send it to the head"
 
 
-def test_gateway_does_not_accept_token_of_attempt(gateway: Gateway) -> None:
-    async def scenario() -> None:
+@pytest.mark.parametrize(
+    "own", [{"RAY_API_SERVER_ADDRESS": "http://other:8265"}, {"RAY_JOB_HEADERS": "{}"}], ids=lambda own: next(iter(own))
+)
+def test_other_jobs_api_gets_no_token(gateway: Gateway, own: dict[str, str]) -> None:
+    async def scenario() -> dict[str, str]:
         async with gateway.at_work():
-            token = (await started(gateway))[PASSWORD]
-        with pytest.raises(TokenError):
-            await Tokens(gateway.store.engine).check(token)
-        assert await Tokens(gateway.store.engine).all() == [], "people see tokens of attempts"
+            return await started(gateway, **own)
+
+    variables = asyncio.run(scenario())
+    assert {name: variables[name] for name in variables if name.startswith(("RAY_API", "RAY_JOB_H"))} == own
+    assert TOKEN in variables
+
+
+def test_attempt_acts_for_its_owner_until_it_ends(gateway: Gateway) -> None:
+    async def scenario() -> None:
+        tokens = AttemptTokens(gateway.store.engine, ADDRESS)
+        async with gateway.at_work():
+            token = (await started(gateway))[TOKEN]
+            found = await tokens.check(token)
+            assert (found.person, found.administrator, dict(found.teams)) == ("alice", False, {})
+            assert found.attempt
+            assert (found.attempt.job, found.attempt.number, found.attempt.team) == ("mine", 1, "vision")
+            assert found.attempt.owner.teams == {"vision": "member"}
+            with pytest.raises(TokenError):
+                await Tokens(gateway.store.engine).check(token)
+            assert await Tokens(gateway.store.engine).all() == [], "people see tokens of attempts"
+            for wrong in ("", "mlp_", f"{token[:-1]}{'a' if token[-1] != 'a' else 'b'}"):
+                with pytest.raises(TokenError, match="Invalid authentication token"):
+                    await tokens.check(wrong)
+            gateway.head.jobs[gateway.head.submitted[-1]] = ray("SUCCEEDED")
+            await gateway.until_state(State.SUCCEEDED)
+            with pytest.raises(TokenError, match=r"has ended|Invalid"):
+                await tokens.check(token)
+
+    asyncio.run(scenario())
+
+
+def test_attempts_of_removed_person_have_no_rights(gateway: Gateway) -> None:
+    async def scenario() -> None:
+        tokens, people = AttemptTokens(gateway.store.engine, ADDRESS), People(gateway.store.engine)
+        async with gateway.at_work():
+            token = (await started(gateway))[TOKEN]
+            await people.remove("alice", PLATFORM)
+            for _ in ("removed", "added again"):
+                with pytest.raises(TokenError, match="because alice was removed"):
+                    await tokens.check(token)
+                await people.add("alice", PLATFORM, "vision")
 
     asyncio.run(scenario())
 
 
 def test_token_is_deleted_after_its_attempt(gateway: Gateway) -> None:
     async def scenario() -> None:
-        tokens = AttemptTokens(gateway.store.engine)
+        tokens = AttemptTokens(gateway.store.engine, ADDRESS)
         async with gateway.at_work():
             await started(gateway)
             await tokens.tidy()

@@ -5,25 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gateway_parts import Gateway
-from ray_head import served
-from stand_in_minio import ACCOUNT, SECRET, StandInMinio
 from test_attempt_secrets import started
 from warm import running_template
 
-from mlplatform.gateway.upstream.access_keys import AccessKeys
-from mlplatform.secret_folder import FOLDER
+from mlplatform.secret_folder import FOLDER, TOKEN
 from mlplatform.warm.variables import AFTER_FORK, OF_DRIVERS
-
-
-@pytest.fixture
-def keys() -> Iterator[AccessKeys]:
-    with served(StandInMinio().app) as address:
-        yield AccessKeys(address, (ACCOUNT, SECRET))
 
 
 @pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
@@ -39,7 +29,7 @@ def test_job_with_own_hosts_without_proxy_reaches_platform(
 
 def test_account_secrets_and_grace_allow_warm_start(gateway: Gateway, tmp_path: Path) -> None:
     given = asyncio.run(started(gateway))["runtime_env"]["env_vars"]
-    parts = {"MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY", FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}
+    parts = {TOKEN, FOLDER, "RAY_JOB_STOP_WAIT_TIME_S"}
     assert parts <= given.keys(), "it is not the request of a person with account, secrets and grace"
     # The nodes' templates import Ray and MLflow, which this environment may lack; nothing but the list speaks for them.
     undecided = given.keys() - AFTER_FORK.keys() - OF_DRIVERS.keys()

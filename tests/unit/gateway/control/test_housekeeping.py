@@ -12,7 +12,8 @@ from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.housekeeping import Housekeeping
 from mlplatform.gateway.control.leftovers import LeftoverActors
-from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.runs import JobRuns
+from mlplatform.gateway.jobs.states import Outcome, State, Verdict
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 
@@ -26,17 +27,17 @@ def test_failing_run_closure_does_not_block_other_jobs(
 ) -> None:
     ended: list[tuple[str, str]] = []
 
-    async def close_runs(_: object, job_id: str, status: str, reason: str, attempt: int | None = None) -> int:
-        if job_id == "broken":
-            raise KeyError(job_id)
-        ended.append((job_id, status))
-        return 1
+    async def close_runs(_: object, run_ids: list[str], status: str, reason: str) -> int:
+        if "of-broken" in run_ids:
+            raise KeyError("of-broken")
+        ended.extend((run_id, status) for run_id in run_ids)
+        return len(run_ids)
 
-    async def jobs_with_open_runs(_: object) -> set[str]:
-        return {"broken", "mine"}
+    async def open_runs(_: object) -> set[str]:
+        return {"of-broken", "of-mine", "of-nobody"}
 
     monkeypatch.setattr(housekeeping, "close_runs", close_runs)
-    monkeypatch.setattr(housekeeping, "jobs_with_open_runs", jobs_with_open_runs)
+    monkeypatch.setattr(housekeeping, "open_runs", open_runs)
     unused: Any = None
     tracking: Any = object()
 
@@ -45,10 +46,13 @@ def test_failing_run_closure_does_not_block_other_jobs(
     async def scenario() -> list[str]:
         for job_id in ("broken", "mine", "untracked"):
             await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
+            await store.begin_attempt(job_id)
+            for run_id in () if job_id == "untracked" else (f"of-{job_id}", f"ended-{job_id}"):
+                await JobRuns(store.engine).report(job_id, 1, run_id, False)
             await store.request_stop(job_id)
-        keeping = Housekeeping(
-            store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), AttemptTokens(store.engine)
-        )
+            await store.end_attempt(job_id, 1, Verdict(Outcome.STOPPED, "It was stopped."), None, False)
+        tokens = AttemptTokens(store.engine, "")
+        keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), tokens)
         closing = asyncio.create_task(keeping.close_runs())
         async with asyncio.timeout(20):
             while len(await store.unclosed()) > 1:
@@ -58,5 +62,5 @@ def test_failing_run_closure_does_not_block_other_jobs(
         return [job.id for job in left if job]
 
     assert asyncio.run(scenario()) == ["broken"]
-    assert ended == [("mine", "KILLED")]
+    assert ended == [("of-mine", "KILLED")]
     assert [record.getMessage() for record in caplog.records] == ["A step of job broken failed and will be retried."]

@@ -17,6 +17,7 @@ from stored import database_in
 
 from mlplatform.errors import StorageError
 from mlplatform.gateway.control.retention import (
+    FormerCheckpoints,
     OldCheckpoints,
     OldRuns,
     Removable,
@@ -160,7 +161,7 @@ def test_failing_kind_does_not_keep_others_from_removal(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing:
-        title = "failing"
+        title, on_request = "failing", False
 
         async def find(self) -> list[Removable]:
             raise StorageError("The bucket is gone.")
@@ -180,6 +181,32 @@ def test_failing_kind_does_not_keep_others_from_removal(
 
     do(passes())
     assert "The bucket is gone." in caplog.text
+
+
+def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Storage:
+        def __init__(self) -> None:
+            self.kept = {"a/fit/1": 5, "a/fit/2": 7, "b/fit/1": 1, ".probe-1": 0}
+
+        def former(self) -> list[Entry]:
+            return [Entry(key, size, OLD) for key, size in self.kept.items()]
+
+        def forget(self, prefix: str) -> None:
+            self.kept = {key: size for key, size in self.kept.items() if not key.startswith(prefix)}
+
+    monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.02)
+    storage: Any = Storage()
+    retention = Retention([FormerCheckpoints(storage)])
+
+    async def passes() -> list[Removable]:
+        task = asyncio.create_task(retention.run())
+        await asyncio.sleep(0.2)
+        assert len(storage.kept) == 4
+        task.cancel()
+        return [found async for _, found in retention.apply()]
+
+    assert do(passes()) == [Removable("a", 2, 12), Removable("b", 1, 1)]
+    assert list(storage.kept) == [".probe-1"]
 
 
 def test_mlflow_selects_deleted_runs() -> None:

@@ -30,6 +30,9 @@ from mlplatform.gateway.http.auth import TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
 
 TOKEN = "0123456789abcdef0123456789abcdef"
+CLUSTER_TOKEN = "fedcba9876543210" * 2
+"""Token that the head requires, and that the gateway accepts nowhere."""
+
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 MEBIBYTE = bytes(1 << 20)
 FLOOD = 200
@@ -182,8 +185,9 @@ def served(app: ASGIApp, **options: Any) -> Iterator[str]:
 
 
 def gateway_to(head: str) -> ASGIApp:
-    proxy = ReverseProxy(head, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
-    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), TokenCheck(lambda: TOKEN))
+    proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
+    check = TokenCheck(lambda: TOKEN, cluster=lambda: CLUSTER_TOKEN)
+    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), check)
 
 
 def raw(address: str, request: str) -> str:

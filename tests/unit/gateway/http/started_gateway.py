@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
+from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
 from stored import database_in
 
+from mlplatform.credentials import write_mlflow_account
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
@@ -21,6 +22,7 @@ from mlplatform.settings.gateway import GatewaySettings
 
 METRICS_TOKEN = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
+MLFLOW_PASSWORD = "password of the gateway at MLflow"
 S3_PORT = 9900
 """Port at which people reach the object store."""
 
@@ -40,13 +42,16 @@ class StartedGateway:
     secrets_key: str | None = None
     wheels: Path | None = None
     s3: tuple[str, str, str] | None = None
-    """Address of MinIO, and name and secret of the account below which people get keys."""
+    """Address of the object store, and name and secret of the gateway's account."""
 
     s3_external: str | None = None
+    mlflow: str | None = None
+    """Address of MLflow, where the gateway is an administrator."""
 
     def __post_init__(self) -> None:
         (self.folder / "files").mkdir()
         (self.folder / "ray_token").write_text(TOKEN)
+        (self.folder / "cluster_token").write_text(CLUSTER_TOKEN)
         (self.folder / "metrics_token").write_text(METRICS_TOKEN)
         (self.folder / "shipper_token").write_text(SHIPPER_TOKEN)
         self.store = JobStore(database_in(self.folder))
@@ -57,6 +62,7 @@ class StartedGateway:
             head=self.head,
             head_agent=self.head,
             token_path=self.folder / "ray_token",
+            cluster_token_path=self.folder / "cluster_token",
             metrics_token_path=self.folder / "metrics_token" if self.metrics_token else None,
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
@@ -69,7 +75,10 @@ class StartedGateway:
             s3_endpoint=self.s3[0] if self.s3 else None,
             s3_external=self.s3_external,
             s3_port=S3_PORT,
-            people_account=self._people_account(),
+            tracking_uri=self.mlflow,
+            tracking_account=self._tracking_account(),
+            s3_credentials=self._s3_file("gateway", *self.s3[1:]) if self.s3 else None,
+            people_key=self._s3_file("people", "people", "of people") if self.s3 else None,
             prometheus=self.head,
             prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
         )
@@ -81,11 +90,16 @@ class StartedGateway:
         path.write_text(self.secrets_key)
         return path
 
-    def _people_account(self) -> Path | None:
-        if self.s3 is None:
+    def _tracking_account(self) -> Path | None:
+        if self.mlflow is None:
             return None
-        path = self.folder / "minio_people"
-        path.write_text("[default]\naws_access_key_id = {1}\naws_secret_access_key = {2}\n".format(*self.s3))
+        path = self.folder / "mlflow_gateway"
+        write_mlflow_account("gateway", MLFLOW_PASSWORD, path)
+        return path
+
+    def _s3_file(self, role: str, key: str, secret: str) -> Path:
+        path = self.folder / f"s3_{role}"
+        path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
         return path
 
     @contextmanager

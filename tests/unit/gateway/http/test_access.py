@@ -10,25 +10,28 @@ from typing import Any
 import httpx
 import pytest
 from peopled import as_person, invite, log_in, populate, submit
-from ray_head import BOUND_S, TOKEN, talking
+from ray_head import BOUND_S, CLUSTER_TOKEN, TOKEN, talking
 from starlette.routing import Route
-from started_gateway import METRICS_TOKEN, SHIPPER_TOKEN, StartedGateway
+from started_gateway import METRICS_TOKEN, MLFLOW_PASSWORD, SHIPPER_TOKEN, StartedGateway
 from websockets.exceptions import InvalidStatus
 
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.app import create_app
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.http import auth
 from mlplatform.gateway.http.access import ACCESS, guarded, methods_of
-from mlplatform.throttle import LoginThrottle
 
 PEOPLE = {"owner", "team-mate", "lead", "other", "administrator", "shared token"}
-OPEN = PEOPLE | {"log shipper", "revoked", "a job", "nobody"}
+JOBS = {"attempt of alice", "attempt of bob"}
+USERS = PEOPLE | JOBS
+OPEN = USERS | {"log shipper", "MLflow", "revoked", "nobody"}
+"""Everybody but whoever sends the cluster's token, which gets 401 on every path."""
+
 TEAM = PEOPLE - {"other"}
+READ = TEAM | {"attempt of alice"}
 CONTROL = TEAM - {"team-mate"}
+STOP = CONTROL | {"attempt of alice"}
 ADMINISTRATORS = {"administrator", "shared token"}
-LOG_SHIPPER = {"log shipper"}
-JOBS = {"a job"}
-"""Attempts of people's jobs, which have a token of their own."""
+LOG_SHIPPER, MLFLOW = {"log shipper"}, {"MLflow"}
 
 
 @dataclass
@@ -42,34 +45,38 @@ class Asked:
 
 TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/health"): Asked("/platform/health", OPEN),
-    ("GET", "/platform/openapi.yaml"): Asked("/platform/openapi.yaml", PEOPLE),
-    ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", PEOPLE),
-    ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", TEAM),
+    ("GET", "/platform/openapi.yaml"): Asked("/platform/openapi.yaml", USERS),
+    ("GET", "/platform/jobs/{job_id}"): Asked("/platform/jobs/hers", USERS),
+    ("GET", "/platform/jobs/{job_id}/log"): Asked("/platform/jobs/hers/log", READ),
     ("POST", "/platform/jobs/{job_id}/resume"): Asked("/platform/jobs/hers/resume", CONTROL),
-    ("GET", "/platform/jobs/{job_id}/run"): Asked("/platform/jobs/hers/run", TEAM),
-    ("GET", "/platform/jobs/{job_id}/model"): Asked("/platform/jobs/hers/model", TEAM),
-    ("GET", "/api/jobs/"): Asked("/api/jobs/", PEOPLE),
-    ("POST", "/api/jobs/"): Asked("/api/jobs/", PEOPLE, {"json": {"entrypoint": "true"}}),
-    ("GET", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", PEOPLE),
+    ("GET", "/platform/jobs/{job_id}/run"): Asked("/platform/jobs/hers/run", READ),
+    ("GET", "/platform/jobs/{job_id}/model"): Asked("/platform/jobs/hers/model", READ),
+    ("GET", "/api/jobs/"): Asked("/api/jobs/", USERS),
+    ("POST", "/api/jobs/"): Asked("/api/jobs/", USERS, {"json": {"entrypoint": "true"}}),
+    ("GET", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", USERS),
     ("DELETE", "/api/jobs/{job_id}"): Asked("/api/jobs/hers", CONTROL),
-    ("POST", "/api/jobs/{job_id}/stop"): Asked("/api/jobs/hers/stop", CONTROL),
-    ("GET", "/api/jobs/{job_id}/logs"): Asked("/api/jobs/hers/logs", TEAM),
-    ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Asked("/api/jobs/hers/logs/tail", TEAM),
-    ("GET", "/api/v0/logs/file"): Asked("/api/v0/logs/file?submission_id=hers", TEAM),
-    ("GET", "/api/v0/logs/stream"): Asked("/api/v0/logs/stream?submission_id=hers", TEAM),
-    ("GET", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", PEOPLE),
-    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", PEOPLE),
-    ("GET", "/api/version"): Asked("/api/version", PEOPLE),
-    ("POST", "/platform/capacity"): Asked("/platform/capacity", PEOPLE, {"json": {}}),
-    ("GET", "/platform/utilisation"): Asked("/platform/utilisation", PEOPLE),
-    ("GET", "/platform/queue"): Asked("/platform/queue", PEOPLE),
-    ("GET", "/platform/usage"): Asked("/platform/usage", PEOPLE),
+    ("POST", "/api/jobs/{job_id}/stop"): Asked("/api/jobs/hers/stop", STOP),
+    ("GET", "/api/jobs/{job_id}/logs"): Asked("/api/jobs/hers/logs", READ),
+    ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Asked("/api/jobs/hers/logs/tail", READ),
+    ("GET", "/api/v0/logs/file"): Asked("/api/v0/logs/file?submission_id=hers", READ),
+    ("GET", "/api/v0/logs/stream"): Asked("/api/v0/logs/stream?submission_id=hers", READ),
+    ("GET", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", USERS),
+    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Asked("/api/packages/gcs/a.zip", USERS),
+    ("GET", "/api/version"): Asked("/api/version", USERS),
+    ("POST", "/platform/capacity"): Asked("/platform/capacity", USERS, {"json": {}}),
+    ("GET", "/platform/utilisation"): Asked("/platform/utilisation", USERS),
+    ("GET", "/platform/storage-credentials"): Asked("/platform/storage-credentials", PEOPLE),
+    ("POST", "/platform/storage-credentials"): Asked("/platform/storage-credentials", PEOPLE),
+    ("GET", "/platform/queue"): Asked("/platform/queue", USERS),
+    ("GET", "/platform/usage"): Asked("/platform/usage", USERS),
     ("GET", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),
     ("POST", "/platform/prune"): Asked("/platform/prune", ADMINISTRATORS),
     ("GET", "/platform/audit"): Asked("/platform/audit", ADMINISTRATORS),
     ("GET", "/platform/logs"): Asked("/platform/logs", LOG_SHIPPER),
     ("PUT", "/platform/logs/{node}/{file}"): Asked("/platform/logs/node/file", LOG_SHIPPER),
     ("POST", "/platform/logs/{node}"): Asked("/platform/logs/node", LOG_SHIPPER),
+    ("POST", MLFLOW_CHANGES): Asked(MLFLOW_CHANGES, MLFLOW, {"json": {}}),
+    ("GET", MODEL_DIGESTS): Asked(f"{MODEL_DIGESTS}?source=x&created=1", USERS),
     ("GET", "/platform/people"): Asked("/platform/people", PEOPLE),
     ("POST", "/platform/people"): Asked("/platform/people", ADMINISTRATORS, {"json": {"name": "bob"}}),
     ("DELETE", "/platform/people/{name}"): Asked("/platform/people/missing", ADMINISTRATORS),
@@ -85,13 +92,14 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("PUT", "/platform/secrets/{name}"): Asked("/platform/secrets/KEY", PEOPLE, {"content": b"x"}),
     ("DELETE", "/platform/secrets/{name}"): Asked("/platform/secrets/missing", PEOPLE),
     ("GET", "/platform/attempt/secrets"): Asked("/platform/attempt/secrets", JOBS),
+    ("PUT", "/platform/attempt/runs/{run_id}"): Asked("/platform/attempt/runs/not.valid", JOBS),
     # It opens a session for whoever has a token.
     ("POST", "/api/authenticate"): Asked("/api/authenticate", PEOPLE),
     ("POST", "/platform/logout"): Asked("/platform/logout", OPEN),
     ("GET", "/platform/login"): Asked("/platform/login", OPEN),
     ("POST", "/platform/login"): Asked("/platform/login", OPEN, {"data": {"token": TOKEN}}),
-    ("GET", "/platform/"): Asked("/platform/", PEOPLE),
-    ("GET", "/platform/live"): Asked("/platform/live", PEOPLE),
+    ("GET", "/platform/"): Asked("/platform/", USERS),
+    ("GET", "/platform/live"): Asked("/platform/live", USERS),
     ("MOUNT", "/platform/static"): Asked("/platform/static/style.css", OPEN),
     ("GET", "/platform/wheel/"): Asked("/platform/wheel/", OPEN),
     ("GET", "/platform/wheel/{file}"): Asked("/platform/wheel/missing.whl", OPEN),
@@ -109,16 +117,15 @@ TABLE: dict[tuple[str, str], Asked] = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> StartedGateway:
     """The whole gateway without a Ray head."""
     folder = tmp_path_factory.mktemp("gateway")
-    return StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True)
+    return StartedGateway(
+        folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True, mlflow="http://127.0.0.1:9"
+    )
 
 
 @pytest.fixture(scope="module")
 def gateway(files: StartedGateway) -> Iterator[httpx.Client]:
-    with pytest.MonkeyPatch.context() as patch:
-        # Two clients have a wrong token on every route.
-        patch.setattr(auth, "LoginThrottle", lambda *limits: LoginThrottle(*(limits or (1000,))))
-        with files.running() as client:
-            yield client
+    with files.running() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +139,11 @@ def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, 
     found |= {
         "shared token": gateway,
         "log shipper": as_person(gateway, SHIPPER_TOKEN),
+        "MLflow": as_person(gateway, MLFLOW_PASSWORD),
         "revoked": as_person(gateway, revoked),
-        "a job": as_person(gateway, attempt_token(files, found["owner"])),
+        "attempt of alice": as_person(gateway, attempt_token(files, found["owner"], "alice")),
+        "attempt of bob": as_person(gateway, attempt_token(files, found["team-mate"], "bob")),
+        "cluster's token": as_person(gateway, CLUSTER_TOKEN),
         "nobody": as_person(gateway, ""),
     }
     assert submit(found["owner"], "hers").status_code == 200
@@ -142,15 +152,19 @@ def clients(files: StartedGateway, gateway: httpx.Client) -> Iterator[dict[str, 
         client.close()
 
 
-def attempt_token(files: StartedGateway, owner: httpx.Client) -> str:
-    """The token of an attempt, which runs, of a job of alice."""
-    assert submit(owner, "runs").status_code == 200
+def attempt_token(files: StartedGateway, owner: httpx.Client, name: str) -> str:
+    """The token of an attempt, which runs, of a job of a person."""
+    assert submit(owner, f"of-{name}").status_code == 200
 
     async def begun() -> str:
-        assert await files.store.begin_attempt("runs")
-        return await AttemptTokens(files.store.engine).issue("alice", "runs", 1)
+        assert await files.store.begin_attempt(f"of-{name}")
+        return await AttemptTokens(files.store.engine, "").issue(name, f"of-{name}", 1)
 
     return asyncio.run(begun())
+
+
+def address(client: httpx.Client) -> str:
+    return str(client.base_url).rstrip("/")
 
 
 def status(client: httpx.Client, method: str, asked: Asked) -> int:
@@ -158,7 +172,7 @@ def status(client: httpx.Client, method: str, asked: Asked) -> int:
     if method == "WEBSOCKET":
         headers = {"Authorization": client.headers["authorization"]} if "authorization" in client.headers else {}
         try:
-            with talking(str(client.base_url).rstrip("/"), asked.path, additional_headers=headers):
+            with talking(address(client), asked.path, additional_headers=headers):
                 return 101
         except InvalidStatus as refused:
             return refused.response.status_code
@@ -173,6 +187,10 @@ def status(client: httpx.Client, method: str, asked: Asked) -> int:
 def test_route_is_used_by_whom_the_table_names(clients: dict[str, httpx.Client], method: str, route: str) -> None:
     asked = TABLE[method, route]
     statuses = {relation: status(client, method, asked) for relation, client in clients.items()}
+    if "headers" in asked.options:
+        del statuses["cluster's token"]  # the request has another one
+    else:
+        assert statuses["cluster's token"] == 401
     assert {relation for relation, code in statuses.items() if code not in (401, 403)} == asked.allowed, statuses
 
 
@@ -228,8 +246,21 @@ def test_refusal_names_who_may(clients: dict[str, httpx.Client]) -> None:
     )
 
 
-def test_log_shipper_opens_no_session(clients: dict[str, httpx.Client]) -> None:
-    shipper = clients["log shipper"]
-    assert shipper.post("/platform/login", data={"token": SHIPPER_TOKEN}).status_code == 403
-    assert shipper.post("/api/authenticate").status_code == 403
-    assert not shipper.cookies
+@pytest.mark.parametrize(("name", "code"), [("log shipper", 403), ("attempt of alice", 403), ("cluster's token", 401)])
+def test_only_people_open_sessions(clients: dict[str, httpx.Client], name: str, code: int) -> None:
+    token = clients[name].headers["authorization"].removeprefix("Bearer ")
+    with as_person(clients[name], "") as browser:
+        assert browser.post("/platform/login", data={"token": token}).status_code == code
+        assert browser.post("/api/authenticate", headers={"Authorization": f"Bearer {token}"}).status_code == code
+        assert not browser.cookies
+
+
+@pytest.mark.parametrize("path", ["/", "/api/healthz", "/platform/health", "/nodes", "/static/main.js", "/none"])
+@pytest.mark.parametrize("name", ["Authorization", "X-Ray-Authorization"])
+def test_clusters_token_is_refused_on_every_path(clients: dict[str, httpx.Client], path: str, name: str) -> None:
+    given = {name: f"Bearer {CLUSTER_TOKEN}"}
+    for method in ("GET", "POST", "DELETE", "OPTIONS"):
+        assert clients["nobody"].request(method, path, headers=given).status_code == 401
+    with pytest.raises(InvalidStatus) as refused, talking(address(clients["nobody"]), path, additional_headers=given):
+        pass
+    assert refused.value.response.status_code == 401

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from ray_head import AUTHORIZED, BOUND_S, NO_TLS, TOKEN, served
+from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, served
 from stored import database_in
 from waiting import wait_for
 
@@ -55,12 +55,14 @@ def head(request: pytest.FixtureRequest) -> Head:
 @pytest.fixture
 def gateway(head: Head, serve: Serve, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "cluster_token").write_text(CLUSTER_TOKEN)
     (tmp_path / "files").mkdir()
     address = serve(head)
     config = GatewaySettings.load(
         head=address,
         head_agent=address,
         token_path=tmp_path / "token",
+        cluster_token_path=tmp_path / "cluster_token",
         database=database_in(tmp_path),
         files=str(tmp_path / "files"),
         driver_label="role=worker",

@@ -6,7 +6,7 @@ import pytest
 
 from mlplatform.gateway.errors import PersonError
 from mlplatform.gateway.people.names import check_name
-from mlplatform.stack.secrets_folder import S3_ACCOUNTS
+from mlplatform.stack.secrets_folder import S3_ROLES
 
 
 @pytest.mark.parametrize("name", ["al", "alice", "alice-2", "a" * 30, "x-y-z"])
@@ -22,7 +22,7 @@ def test_invalid_name_is_rejected(name: str) -> None:
         check_name("person", name)
 
 
-@pytest.mark.parametrize("name", [*S3_ACCOUNTS, "admin", "postgres"])
+@pytest.mark.parametrize("name", [*S3_ROLES, "admin", "postgres"])
 def test_name_of_service_is_reserved(name: str) -> None:
     with pytest.raises(PersonError, match="is reserved"):
         check_name("team", name)

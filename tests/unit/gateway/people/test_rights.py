@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.gateway.people.principal import SHARED, Principal, Role
+from mlplatform.gateway.people.principal import SHARED, Attempt, Principal, Role
 from mlplatform.gateway.people.rights import Relation, Verb, allows, relation
 
 ALICE = Principal("alice", {"vision": Role.MEMBER, "audio": Role.LEAD})
+
+OF_ALICE, OF_SHARED = Attempt("hers", 1, "vision", ALICE), Attempt("ours", 1, None, SHARED)
 
 TABLE = """
                 see  logs  metadata  variables  values  stop  resume  delete  submit  urgent
@@ -16,6 +18,7 @@ team-mate       x    x     x         x                                        x
 lead            x    x     x         x                  x     x       x       x       x
 owner           x    x     x         x          x       x     x       x       x       x
 administrator   x    x     x         x                  x     x       x       x       x
+attempt         x    x     x         x                  x                     x
 """
 
 
@@ -52,6 +55,11 @@ def test_table_is_complete() -> None:
         (SHARED, None, None, Relation.OWNER),
         (Principal("ada", administrator=True), "alice", "vision", Relation.ADMINISTRATOR),
         (Principal("ada", administrator=True), "ada", "vision", Relation.OWNER),
+        (Principal("alice", attempt=OF_ALICE), "alice", "speech", Relation.ATTEMPT),
+        (Principal("alice", attempt=OF_ALICE), "bob", "vision", Relation.OTHER),
+        (Principal("alice", attempt=OF_ALICE), None, None, Relation.OTHER),
+        (Principal(attempt=OF_SHARED), None, None, Relation.ATTEMPT),
+        (Principal(attempt=OF_SHARED), "alice", "vision", Relation.OTHER),
         # Neither is the owner of a job without one.
         (Principal(), None, None, Relation.OTHER),
         (Principal(), "", None, Relation.OTHER),

@@ -15,7 +15,7 @@ from mlplatform.gateway.audit.schema import AuditRow
 from mlplatform.gateway.database.engine import transaction
 
 SHARED_TOKEN = "shared token"  # noqa: S105 - its name, not its value
-"""Principal of everybody who has the token: there are no accounts per person."""
+"""Principal of everybody who has the token."""
 
 UNKNOWN = "unknown"
 """Principal of a failed log-in."""
@@ -29,7 +29,7 @@ class Actor:
 
     Attributes:
         principal: owner of the credential.
-        kind: credential that was used: `token` or `session`.
+        kind: credential that was used: `token`, `session`, or `job <id>` for the token of an attempt of that job.
         address: of the client's end of the connection.
     """
 

@@ -21,7 +21,8 @@ class AuditRow(Base):
     """Owner of the credential."""
 
     kind: Mapped[str]
-    """Credential that was used: `token`, `session`; `internal` for the platform itself."""
+    """Credential that was used: `token`, `session`, `job <id>` for an attempt; `mlflow` for an account there,
+    `internal` for the platform itself."""
 
     address: Mapped[str]
     """Address of the client's end of the connection."""

@@ -1,97 +1,100 @@
-"""Accounts of attempts of people's jobs at MLflow and MinIO; each ends with its attempt.
-
-An attempt has one token, whose row in the database records both: MLflow's password is the whole token, and the access
-key at MinIO has the id as its name and the secret part as its secret. The row is stored before the key is made, and
-deleted after the key: whenever the gateway is killed, it finds each key again.
-"""
+"""Tokens of attempts, which have the rights of the job's owner on the owner's things; each ends with its attempt."""
 
 from __future__ import annotations
 
+import hmac
+import json
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.control.key_rights import attempt_policy
+from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
-from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.people.schema import TokenRow
-from mlplatform.gateway.people.tokens import issue, parts
-from mlplatform.gateway.upstream.access_keys import AccessKeys
+from mlplatform.gateway.jobs.store import find_job, now
+from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
+from mlplatform.gateway.people.schema import SecretRow, TokenRow
+from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of, parts
+from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 
-_OWN_ACCOUNT = {
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-    *("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"),
-}
-"""Variables by which a job chooses an S3 account; ours would take precedence over the last two, or be mixed with it."""
+ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
+"""Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
 
 class AttemptTokens:
-    """Tokens in the gateway's database; every method raises UnreachableError while that or MinIO is unavailable.
+    """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
         engine: the gateway's database.
-        keys: access keys at MinIO; None if jobs use the account that is mounted into the nodes.
+        address: of the gateway, as jobs reach it.
     """
 
-    def __init__(self, engine: Engine, keys: AccessKeys | None = None) -> None:
+    def __init__(self, engine: Engine, address: str) -> None:
         self.engine = engine
-        self._keys = keys
+        self._address = address
         self._issued: dict[str, str] = {}
-        self._compared = False
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
-        """Return the variables with the accounts of an attempt; none for the shared token's jobs.
+        """Return the variables with the token of an attempt, for the clients of Ray and of the platform.
 
-        The clients of MLflow and S3 prefer them to the accounts that are mounted into the nodes. A repeated start of
-        the attempt gets the same.
+        A job that chooses another Jobs API gets nothing for Ray's.
 
-        Raises:
-            AccessError, StorageError: MinIO rejects the account or the key.
+        A repeated start of the attempt gets the same.
         """
-        if not job.person:
-            return {}
         if attempt.ray_submission_id not in self._issued:
-            self._issued[attempt.ray_submission_id] = await self.issue(job.person, job.id, attempt.number)
+            self._issued[attempt.ray_submission_id] = await self.issue(job.person or "", job.id, attempt.number)
         token = self._issued[attempt.ray_submission_id]
-        account = {"MLFLOW_TRACKING_USERNAME": job.person, "MLFLOW_TRACKING_PASSWORD": token}
-        if self._keys is None or _OWN_ACCOUNT & (job.runtime_env.get("env_vars") or {}).keys():
-            return account
-        key, secret = parts(token)
-        await self._keys.add(key, secret, attempt_policy(job.id, job.team), f"job {job.id}, attempt {attempt.number}")
-        return {**account, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+        own = (job.runtime_env.get("env_vars") or {}).keys()
+        found = {TOKEN: token}
+        if not {ADDRESS, HEADERS} & own:
+            found |= {ADDRESS: self._address, HEADERS: json.dumps({"Authorization": f"Bearer {token}"})}
+        if job.person and await self._has_secrets(job.person):
+            found[FOLDER] = folder_of(attempt.ray_submission_id)
+        return found
 
     @transaction
     def issue(self, session: Session, person: str, job_id: str, attempt: int) -> str:
         """Return a new token for an attempt; earlier ones of the attempt stay valid, as Ray may have one of them."""
         return issue(session, "job", person, now(), job_id=job_id, attempt=attempt).token
 
+    @transaction
+    def check(self, session: Session, token: str) -> Principal:
+        """Return the attempt that has a token.
+
+        Raises:
+            TokenError: it is wrong, its attempt has ended, or its owner was removed.
+        """
+        match = PERSON_TOKEN.fullmatch(token)
+        row = session.get(TokenRow, match[1]) if match else None
+        if match is None or row is None or row.kind != "job" or not hmac.compare_digest(row.digest, digest(match[2])):
+            raise TokenError(WRONG)
+        owner = owner_of(session, row) if row.owner else SHARED
+        if owner is None or row.revoked is not None:
+            removed = f"Forbidden: The token of this attempt has ended, because {row.owner} was removed."
+            raise TokenError(removed, row.owner)
+        attempt = session.get(AttemptRow, (row.job_id, row.attempt))
+        # Created earlier: a new job may have the id of a deleted one.
+        if attempt is None or attempt.ended is not None or attempt.created > row.created:
+            raise TokenError(
+                f"Forbidden: Attempt {row.attempt} of job {row.job_id} has ended, and its token with it.", row.owner
+            )
+        job = find_job(session, attempt.job_id)
+        return Principal(row.owner, attempt=Attempt(job.id, attempt.number, job.team, owner))
+
+    @transaction
+    def _has_secrets(self, session: Session, person: str) -> bool:
+        return bool(session.scalar(select(exists().where(SecretRow.person == person))))
+
     async def tidy(self) -> None:
-        """Delete the keys and tokens of attempts that have ended."""
+        """Delete the tokens of attempts that have ended."""
         ended = await self._ended()
-        if self._keys is not None:
-            await self._remove_keys(self._keys, ended)
         await self._delete(ended)
         self._issued = {name: token for name, token in self._issued.items() if parts(token)[0] not in ended}
 
-    async def _remove_keys(self, keys: AccessKeys, ended: Collection[str]) -> None:
-        """Remove keys of ended attempts and, once per process, those without a token, as after a restore."""
-        unknown: set[str] = set()
-        if not self._compared:
-            # Read in this order: a token is stored before its key is made.
-            unknown = (await keys.all()).keys() - set(await self._all())
-        for key in (*ended, *unknown):
-            await keys.remove(key)
-        self._compared = True
-
-    @transaction
-    def _all(self, session: Session) -> Sequence[str]:
-        return session.scalars(select(TokenRow.id).where(TokenRow.kind == "job")).all()
-
     @transaction
     def _ended(self, session: Session) -> Sequence[str]:
-        # Created earlier: a new job may have the id of a deleted one.
         its = and_(
             AttemptRow.job_id == TokenRow.job_id,
             AttemptRow.number == TokenRow.attempt,

@@ -16,7 +16,7 @@ _FULL = 32 << 20
 """Free bytes below which a disk is full: Postgres needs 16 MiB for the next segment of its log."""
 
 _OBJECT_STORE = "object store"
-"""Its disk is full with one percent left, for which MinIO stores nothing more (`cmd/erasure-server-pool.go`)."""
+"""Its disk is full with one percent left, for which it stores nothing more."""
 
 _ADVICE = "Delete data (`make prune` lists what nobody needs any more), or give it a larger disk; jobs that run "
 

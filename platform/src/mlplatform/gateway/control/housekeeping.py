@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Literal
 
-from mlplatform.errors import AccessError, PlatformError, UnreachableError
+from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leftovers import LeftoverActors
+from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.upstream.mlflow import close_runs, jobs_with_open_runs
+from mlplatform.gateway.upstream.mlflow import close_runs, open_runs
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.mlflow_rest import AsyncMlflowRest
 
@@ -42,7 +43,7 @@ class Housekeeping:
 
     Args:
         tracking: client of MLflow; None without MLflow.
-        tokens: accounts of attempts.
+        tokens: tokens of attempts.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Housekeeping:
         self._store = store
         self._head = head
         self._tracking = tracking
+        self._runs = JobRuns(store.engine)
         self._errors = errors
         self.end_leftovers = leftovers.look
         self._leftovers = leftovers
@@ -81,49 +83,53 @@ class Housekeeping:
         self._some_ended.clear()
         try:
             unclosed = await self._store.unclosed()
-            tracked = None
+            still_open = None
             if unclosed and self._tracking:
                 with suppress(AccessError):  # reported with each job, below
                     # After the jobs have ended: they open no further runs.
-                    tracked = await jobs_with_open_runs(self._tracking)
+                    still_open = await open_runs(self._tracking)
             for sequence in unclosed:
                 # Looked up again, because a pass may be long: meanwhile, a new job may have the id of a deleted one.
                 if job := await self._store.by_sequence(sequence):
                     with self._errors.contained(job.id):
-                        await self.close_runs_of(job, tracked=tracked is None or job.id in tracked)
+                        await self.close_runs_of(job, still_open)
         except UnreachableError:
             await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
             raise
         await self._some_ended.wait()
         await asyncio.sleep(_GATHER_SECONDS)
 
-    async def close_runs_of(self, job: JobRow, *, tracked: bool = True) -> None:
-        """End the MLflow runs of a job, or of its ended attempts while the job itself is open.
+    async def close_runs_of(self, job: JobRow, still_open: Collection[str] | None = None) -> None:
+        """End the MLflow runs of a job or, while the job itself is open, those that only its ended attempts had.
 
         Args:
             job: of the runs.
-            tracked: False if MLflow is known to have no open run of the job.
+            still_open: ids of MLflow's open runs; None to ask for them.
         """
         over = job.ended is not None
         ended = [attempt for attempt in job.attempts if attempt.ended is not None]
-        if self._tracking is not None and tracked:
+        if self._tracking is not None and (runs := await self._runs.of(job.id)):
+            still_open = await open_runs(self._tracking) if still_open is None else still_open
+            runs = [run for run in runs if run.run_id in still_open]
             for attempt in ended if not over else []:
                 if not attempt.runs_closed:
                     reason = f"Attempt {attempt.number}: {attempt.reason}"
                     end: Literal["FAILED", "KILLED"] = "KILLED" if attempt.outcome == Outcome.PREEMPTED else "FAILED"
-                    await close_runs(self._tracking, job.id, end, reason, attempt=attempt.number)
+                    # The next attempt continues the job's own run.
+                    its = [run.run_id for run in runs if run.attempt == attempt.number and not run.own]
+                    await close_runs(self._tracking, its, end, reason, attempt.number)
             if over:
-                await close_runs(self._tracking, job.id, _RUN_ENDS[State(job.state)], job.message)
+                all_runs = [run.run_id for run in runs]
+                await close_runs(self._tracking, all_runs, _RUN_ENDS[State(job.state)], job.message)
         await self._store.runs_closed(job.sequence, [attempt.number for attempt in ended], over)
 
     async def end_accounts(self) -> None:
-        """Delete the tokens and access keys of ended attempts, then wait 30 s."""
+        """Delete the tokens of ended attempts, then wait 30 s."""
         try:
             await self._tokens.tidy()
-        except PlatformError as error:
+        except UnreachableError:
             await asyncio.sleep(_CLOSE_AGAIN_SECONDS)
-            # An account that MinIO rejects is as good as no MinIO, until `make up` sets it again.
-            raise UnreachableError(str(error)) from error
+            raise
         await asyncio.sleep(_CLEAN_SECONDS)
 
     async def clean_ray(self) -> None:

@@ -34,7 +34,6 @@ from mlplatform.gateway.jobs.states import Observation, State, judge
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import resources_of
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.upstream.access_keys import AccessKeys
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.mlflow_rest import AsyncMlflowRest
@@ -73,9 +72,9 @@ class Reconciler:
         driver_labels: labels of the nodes that run entry points.
         tracking: client of MLflow; None without MLflow.
         use: source of what the nodes' agents measure.
+        tokens: tokens of attempts.
         start_seconds: time in which Ray must start an attempt.
         rules: durations of the queue.
-        keys: access keys at MinIO; None if all jobs use the account that is mounted into the nodes.
     """
 
     def __init__(
@@ -89,9 +88,9 @@ class Reconciler:
         outages: Outages,
         tracking: AsyncMlflowRest | None,
         use: UtilisationSource,
+        tokens: AttemptTokens,
         start_seconds: float = 1200,
         rules: Rules = Rules(),  # noqa: B008 - immutable
-        keys: AccessKeys | None = None,
     ) -> None:
         self._driver_labels = driver_labels
         self._store = store
@@ -99,7 +98,7 @@ class Reconciler:
         self._outages = outages
         self._errors = JobErrors()
         self._warn = ThrottledWarning(_log)
-        leftovers, tokens = LeftoverActors(head, driver_labels), AttemptTokens(store.engine, keys)
+        leftovers = LeftoverActors(head, driver_labels)
         self._housekeeping = Housekeeping(store, head, tracking, self._errors, leftovers, tokens)
         self.starter = Starter(starts, driver_labels, store, head, logs, packages, outages, self._errors, rules, tokens)
         self._finisher = Finisher(store, head, logs, outages, self._housekeeping.notice_end)

@@ -54,6 +54,8 @@ class Kind(Protocol):
     """Data of one kind. Both methods raise a PlatformError while a service is unavailable."""
 
     title: str
+    on_request: bool
+    """Removed by `make prune` only, not once per hour."""
 
     async def find(self) -> Sequence[Removable]:
         """Return what can be removed now."""
@@ -65,7 +67,7 @@ class Kind(Protocol):
 class UnusedPackages:
     """Uploads that no job needs which is open or may be resumed, and that nobody has requested within a day."""
 
-    title = "packages that no open job needs"
+    title, on_request = "packages that no open job needs", False
 
     def __init__(self, store: JobStore, packages: Packages) -> None:
         self._store = store
@@ -88,7 +90,7 @@ class OldCheckpoints:
         days: time after a job's end.
     """
 
-    title = "checkpoints of ended jobs"
+    title, on_request = "checkpoints of ended jobs", False
 
     def __init__(self, ends: JobEnds, files: ObjectStore, days: float) -> None:
         self._ends = ends
@@ -110,13 +112,40 @@ class OldCheckpoints:
             if position % _CHECKED_FILES == 0 and found.name in (await self._ends.read())[1]:
                 return False
             await to_thread.run_sync(self._files.delete, entry.key)
+        if files:
+            await to_thread.run_sync(self._files.forget, f"{found.name}/")
         return bool(files)
+
+
+class FormerCheckpoints:
+    """Checkpoints that were dropped or deleted, as far as the storage keeps them until its own rule removes them.
+
+    Args:
+        files: storage with one folder per job.
+    """
+
+    title, on_request = "checkpoints that can still be recovered", True
+
+    def __init__(self, files: ObjectStore) -> None:
+        self._files = files
+
+    async def find(self) -> Sequence[Removable]:
+        folders: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in await to_thread.run_sync(self._files.former):
+            job, _, rest = entry.key.partition("/")
+            if rest:
+                folders[job].append(entry)
+        return [Removable(job, len(files), _size(files)) for job, files in sorted(folders.items())]
+
+    async def remove(self, found: Removable) -> bool:
+        await to_thread.run_sync(self._files.forget, f"{found.name}/")
+        return True
 
 
 class OldRuns:
     """Runs and logged models that were deleted in MLflow some days ago, with their artifacts; MLflow selects them."""
 
-    title = "deleted runs in MLflow"
+    title, on_request = "deleted runs in MLflow", False
 
     def __init__(self, deleted: DeletedRuns, days: float) -> None:
         self._deleted = deleted
@@ -144,7 +173,8 @@ class Retention:
             # The first pass is late too: clients may be about to submit jobs with packages that they have looked for.
             await asyncio.sleep(_PASS_SECONDS)
             for kind in self._kinds:
-                await self._remove_all(kind)
+                if not kind.on_request:
+                    await self._remove_all(kind)
 
     async def plan(self) -> list[tuple[str, Sequence[Removable]]]:
         """Return what `apply` would remove now, by the title of its kind."""

@@ -9,7 +9,6 @@ from typing import Any
 import anyio.to_thread
 
 from mlplatform.contract import MAX_COMMAND
-from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.leaving import Departures
@@ -48,7 +47,7 @@ class Starter:
         starts: jobs that may start at the same time; each start takes seconds of CPU time.
         driver_labels: labels of the nodes that run entry points.
         rules: durations of the queue.
-        tokens: accounts of attempts.
+        tokens: tokens of attempts.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class Starter:
         self.queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
         self._tokens = tokens
-        self._secrets = AttemptSecrets(store.engine)
         self._explanations = Explanations(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
@@ -193,7 +191,6 @@ class Starter:
         for name in package_names(job.runtime_env):
             await self._upload_package(name)
         account = await self._tokens.variables(job, attempt)
-        account |= await self._secrets.variables(job, attempt, account)
         await self._head.submit(self._request(job, attempt, account))
         await self._store.accepted(job.id, attempt.number)
 

@@ -6,7 +6,7 @@ of one job check the right that the table names themselves, because they have th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,14 +14,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.errors import ForbiddenError
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.rights import Verb, may, refusal
 
-LOG_SHIPPER = "log shipper"
-"""Name of the only service that has a token of its own here."""
+LOG_SHIPPER, MLFLOW = "log shipper", "MLflow server"
+"""Names of the services that have tokens of their own here."""
 
 
 class Access(StrEnum):
@@ -30,18 +31,22 @@ class Access(StrEnum):
     OPEN = "open"
     """Everybody, without a token or with one that the route itself checks."""
 
+    USERS = "people and jobs"
+    """Everybody who has logged in, with the shared token or a person's, and attempts of their jobs."""
+
     PEOPLE = "people"
-    """Everybody who has logged in, with the shared token or a person's."""
+    ATTEMPTS = "jobs"
 
     ADMINISTRATORS = "administrators"
     LOG_SHIPPER = "log shipper"
+    MLFLOW = "MLflow server"
     HEAD = "head"
     """Requests for Ray's head, which `AllowedRequests` checks."""
 
 
 ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/health"): Access.OPEN,
-    ("GET", "/platform/openapi.yaml"): Access.PEOPLE,
+    ("GET", "/platform/openapi.yaml"): Access.USERS,
     # Jobs: the verb is the right that somebody needs for the job.
     ("GET", "/platform/jobs/{job_id}"): Verb.SEE,
     ("GET", "/platform/jobs/{job_id}/log"): Verb.LOGS,
@@ -58,15 +63,17 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/api/v0/logs/file"): Verb.LOGS,
     ("GET", "/api/v0/logs/stream"): Verb.LOGS,
     # A package is found by nobody and read by nodes only; its name is a digest of its content.
-    ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.PEOPLE,
-    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.PEOPLE,
+    ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
+    ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
     # The cluster, which is everybody's.
-    ("GET", "/api/version"): Access.PEOPLE,
-    ("POST", "/platform/capacity"): Access.PEOPLE,
+    ("GET", "/api/version"): Access.USERS,
+    ("POST", "/platform/capacity"): Access.USERS,
     ("GET", "/platform/utilisation"): Verb.SEE,
+    ("GET", "/platform/storage-credentials"): Access.PEOPLE,
+    ("POST", "/platform/storage-credentials"): Access.PEOPLE,
     # Everybody sees owner, shape, state and reason of every job.
-    ("GET", "/platform/queue"): Access.PEOPLE,
-    ("GET", "/platform/usage"): Access.PEOPLE,
+    ("GET", "/platform/queue"): Access.USERS,
+    ("GET", "/platform/usage"): Access.USERS,
     # Its operation.
     ("GET", "/platform/prune"): Access.ADMINISTRATORS,
     ("POST", "/platform/prune"): Access.ADMINISTRATORS,
@@ -74,6 +81,8 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/logs"): Access.LOG_SHIPPER,
     ("PUT", "/platform/logs/{node}/{file}"): Access.LOG_SHIPPER,
     ("POST", "/platform/logs/{node}"): Access.LOG_SHIPPER,
+    ("POST", MLFLOW_CHANGES): Access.MLFLOW,
+    ("GET", MODEL_DIGESTS): Access.USERS,
     # People.
     ("GET", "/platform/people"): Access.PEOPLE,
     ("POST", "/platform/people"): Access.ADMINISTRATORS,
@@ -89,8 +98,9 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/secrets"): Access.PEOPLE,
     ("PUT", "/platform/secrets/{name}"): Access.PEOPLE,
     ("DELETE", "/platform/secrets/{name}"): Access.PEOPLE,
-    # Attempts of jobs only: the route checks their tokens, which are accepted nowhere else.
-    ("GET", "/platform/attempt/secrets"): Access.OPEN,
+    # What only attempts have.
+    ("GET", "/platform/attempt/secrets"): Access.ATTEMPTS,
+    ("PUT", "/platform/attempt/runs/{run_id}"): Access.ATTEMPTS,
     # Browsers.
     ("POST", "/api/authenticate"): Access.OPEN,
     ("POST", "/platform/logout"): Access.OPEN,
@@ -110,12 +120,12 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
 }
 
 
-def guarded(routes: Iterable[BaseRoute], shipper_has_token: bool = False) -> list[BaseRoute]:
+def guarded(routes: Iterable[BaseRoute], services: Collection[str] = ()) -> list[BaseRoute]:
     """Return the routes with a check of who uses them.
 
     Args:
         routes: all routes of the gateway.
-        shipper_has_token: accept the log shipper's token only, and not the shared one, for the log shipper's routes.
+        services: those that have a token; for their routes, it alone is accepted, and not the shared one.
 
     Raises:
         LookupError: `ACCESS` lacks one of them.
@@ -124,7 +134,7 @@ def guarded(routes: Iterable[BaseRoute], shipper_has_token: bool = False) -> lis
     for route in found:
         methods = {method: _decision(method, route) for method in methods_of(route)}
         if isinstance(route, Route | WebSocketRoute):
-            route.app = _Guard(route.app, methods, shipper_has_token)
+            route.app = _Guard(route.app, methods, services)
     return found
 
 
@@ -155,10 +165,10 @@ def _decision(method: str, route: Any) -> Access | Verb:
 class _Guard:
     """ASGI application that checks who sends a request for a route."""
 
-    def __init__(self, app: ASGIApp, methods: Mapping[str, Access | Verb], shipper_has_token: bool) -> None:
+    def __init__(self, app: ASGIApp, methods: Mapping[str, Access | Verb], services: Collection[str]) -> None:
         self._app = app
         self._methods = methods
-        self._shipper_has_token = shipper_has_token
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "WEBSOCKET" if scope["type"] == "websocket" else scope["method"]
@@ -169,10 +179,15 @@ class _Guard:
     def _refusal(self, principal: Principal, needed: Access | Verb, shown: str) -> Response | None:
         if needed is Access.OPEN:
             return None
-        if needed is Access.LOG_SHIPPER and self._shipper_has_token:
-            allowed, who = bool(principal.service), "the log shipper, with its own token,"
-        elif needed in (Access.LOG_SHIPPER, Access.ADMINISTRATORS):
+        is_person = principal.administrator or bool(principal.person and not principal.attempt)
+        if needed.value in self._services:
+            allowed, who = principal.service == needed.value, f"the {needed.value}, with its own token,"
+        elif needed in (Access.LOG_SHIPPER, Access.MLFLOW, Access.ADMINISTRATORS):
             allowed, who = principal.administrator, "administrators"
+        elif needed is Access.PEOPLE:
+            allowed, who = is_person, "people"
+        elif needed is Access.ATTEMPTS:
+            allowed, who = principal.attempt is not None, "jobs, with the tokens of their attempts,"
         else:
-            allowed, who = principal.administrator or bool(principal.person), "people"
+            allowed, who = is_person or principal.attempt is not None, "people and jobs"
         return None if allowed else PlainTextResponse(f"Only {who} may use {shown} of the gateway.", 403)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlplatform.gateway.http.auth import principal_of, without_credentials
+from mlplatform.gateway.http.auth import principal_of
 
 _READ = ("GET", "HEAD")
 
@@ -99,9 +99,7 @@ class AllowedRequests:
             any(method in methods and path.fullmatch(scope["path"]) for methods, path in allowed) for allowed in lists
         )
         if for_all and not principal.service:
-            # Clients send their tokens to open paths, too, where nobody has checked or replaced them.
-            known = principal.administrator or principal.person
-            return await self._app(scope if known else without_credentials(scope), receive, send)
+            return await self._app(scope, receive, send)
         shown = f"{method} {scope['path'][:200]!r}"
         if scope["path"].startswith("/platform/"):
             unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.yaml.", 404)

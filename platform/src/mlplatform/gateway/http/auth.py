@@ -1,7 +1,7 @@
 """Token authentication compatible with Ray's own, sessions of browsers, and the guard against cross-site requests.
 
-A request has the shared token, a person's token, a session that either has opened, or a service's token. What comes
-after the authentication sees the shared token, which is the only one that Ray's head accepts, and the `Principal`.
+A request has the shared token, a person's token, a session that either has opened, an attempt's token, or a service's.
+What comes after the authentication sees the `Principal`. The cluster's token, which all jobs have, opens nothing.
 
 Order of the checks, texts and open paths are those of `ray/_private/authentication/http_token_authentication.py`,
 `ray/dashboard/http_server_head.py` and `ray/dashboard/optional_utils.py` in Ray 2.60.
@@ -12,6 +12,8 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from urllib.parse import unquote
 
@@ -22,16 +24,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import SHARED_TOKEN, UNKNOWN, Actor, AuditLog
+from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.revocation import CHECK_SECONDS, until_refused
-from mlplatform.gateway.people.principal import SHARED, Principal
+from mlplatform.gateway.people.principal import NOBODY, SHARED, Principal
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.tokens import PREFIX, Tokens
 from mlplatform.origins import foreign_origin
-from mlplatform.secret_folder import PATH as ATTEMPT_SECRETS
-from mlplatform.throttle import LoginThrottle, ThrottledWarning, throttled_text
+from mlplatform.throttle import ThrottledWarning
 
 COOKIE = "ray-authentication-token"
 """Cookie of the session; its name is Ray's, whose dashboard only checks that there is one."""
@@ -58,7 +60,6 @@ OPEN_PATHS = frozenset(
         "/api/local_raylet_healthz",
         "/-/healthz",
         "/platform/health",
-        ATTEMPT_SECRETS,
         LOGIN_PAGE,
         LOGOUT,
         PROMETHEUS,
@@ -66,8 +67,7 @@ OPEN_PATHS = frozenset(
     }
 )
 """Paths accepted without a token: the pages on which a browser prompts for the token, log-out, health checks, also of
-Grafana, those queries to Prometheus that Ray's dashboard makes, and secrets for attempts, whose tokens are checked
-there."""
+Grafana, and those queries to Prometheus that Ray's dashboard makes."""
 
 OPEN_FOLDERS = ("/static/", f"{STATIC}/", WHEELS)
 
@@ -85,22 +85,27 @@ _KIND, _PRINCIPAL = "mlplatform.kind", "mlplatform.principal"
 INVALID = "Forbidden: Invalid authentication token"
 """The response to a wrong token, which is also the beginning of that to a person's wrong token."""
 
-_warn = ThrottledWarning(logging.getLogger(__name__))
+OF_CLUSTER = (
+    "Unauthorized: The token of Ray's nodes opens nothing here; send your own or, in a job, the attempt's "
+    "(RAY_JOB_HEADERS)."
+)
 
-_CREDENTIALS = (b"authorization", b"x-ray-authorization")
+_warn = ThrottledWarning(logging.getLogger(__name__))
 
 # Two servers may read these differently: no slash at the start, an empty, `.` or `..` part, control characters.
 _AMBIGUOUS = re.compile(r"^(?!/)|//|/\.{1,2}(/|$)|[\x00-\x1f\x7f\ufffd]")
 
 
 class TokenCheck:
-    """Check of a token as Ray's head does it, and a limit of failed log-ins per address.
+    """Check of a token as Ray's head does it.
 
     Args:
         token: returns the current shared token.
-        audit: where failed log-ins are recorded, those that get 429 excepted; None to record none.
+        audit: where failed log-ins are recorded; None to record none.
         tokens: tokens of people; None to accept none.
         services: by the name of each service that has a token of its own, what returns it.
+        attempts: tokens of attempts; None to accept none.
+        cluster: returns the token of Ray's nodes, which is refused on every path; None if there is none.
     """
 
     def __init__(
@@ -109,20 +114,23 @@ class TokenCheck:
         audit: AuditLog | None = None,
         tokens: Tokens | None = None,
         services: Mapping[str, Callable[[], str]] | None = None,
+        attempts: AttemptTokens | None = None,
+        cluster: Callable[[], str] | None = None,
     ) -> None:
-        self.token = token
+        self._token = token
         self.tokens = tokens
         self._services = services or {}
+        self._attempts = attempts
+        self._cluster = cluster
         self._audit = audit
-        self._throttle = LoginThrottle()
-        self._recorded = LoginThrottle(RECORDED_FAILURES, _RECORDED_SECONDS)
+        self._recorded: deque[float] = deque(maxlen=RECORDED_FAILURES)
 
     async def authenticate(self, given: str, scope: Scope, kind: str = "token") -> Principal | PlainTextResponse:
-        """Return the owner of a credential `Bearer <token>`; else 401 for none, 403 for a wrong one, or 429.
+        """Return the owner of a credential `Bearer <token>`; else 401 for none or the cluster's, 403 for a wrong one.
 
         Args:
             given: the credential.
-            scope: the request; only wrong credentials of its client's address are throttled, never a valid token.
+            scope: the request.
             kind: of the credential, for the audit log.
 
         Raises:
@@ -130,43 +138,50 @@ class TokenCheck:
         """
         if not given:
             return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        if _equal(given, self.token()):
+        if refused := self.refused_everywhere(given):
+            return refused
+        try:
+            return await self.owner(given)
+        except TokenError as error:
+            return await self.fail(str(error), scope, kind, error.person or UNKNOWN)
+
+    async def owner(self, given: str) -> Principal:
+        """Return the owner of a credential.
+
+        Raises:
+            TokenError: it is wrong, or has ended.
+            UnreachableError: as `authenticate`.
+        """
+        if _equal(given, self._token()):
             return SHARED
         for service, token in self._services.items():
             if _equal(given, token()):
                 return Principal(service=service)
         if self.tokens is None or not given.startswith(f"Bearer {PREFIX}"):
-            return await self.fail(INVALID, scope, kind)
+            raise TokenError(INVALID)
         try:
             return await self.tokens.check(given.removeprefix("Bearer "))
         except TokenError as error:
-            return await self.fail(str(error), scope, kind, error.person or UNKNOWN)
+            if self._attempts is None or error.person:
+                raise
+        return await self._attempts.check(given.removeprefix("Bearer "))
 
-    async def again(self, principal: Principal) -> None:
-        """Check a person again who was authenticated before.
-
-        Raises:
-            TokenError: the token has ended, or the person's rights have changed.
-        """
-        if self.tokens is None or await self.tokens.owner(principal.token_id) != principal:
-            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
-
-    async def refusal(self, given: str, scope: Scope, kind: str = "token") -> PlainTextResponse | None:
-        """Return the refusal of a credential, as `authenticate` does; None if it is accepted."""
-        found = await self.authenticate(given, scope, kind)
-        return found if isinstance(found, PlainTextResponse) else None
+    def refused_everywhere(self, given: str) -> PlainTextResponse | None:
+        """Return the refusal of the cluster's token; None for any other credential."""
+        refused = self._cluster is not None and _equal(given, self._cluster())
+        return PlainTextResponse(OF_CLUSTER, 401) if refused else None
 
     async def fail(self, text: str, scope: Scope, kind: str, principal: str = UNKNOWN) -> PlainTextResponse:
-        """Count and record a failed log-in; return 403 with the text, or 429 after too many from the address."""
-        if seconds := self._throttle.fail(client_address(scope)):
-            return PlainTextResponse(throttled_text(seconds), 429, {"Retry-After": str(seconds)})
+        """Record a failed log-in; return 403 with the text."""
         actor = Actor(principal, kind, client_address(scope))
         await self._record(actor, f"{scope.get('method', 'GET')} {scope['path']}")
         return PlainTextResponse(text, 403)
 
     async def _record(self, actor: Actor, target: str) -> None:
-        if self._audit is None or self._recorded.fail(""):
+        full = len(self._recorded) == RECORDED_FAILURES and time.monotonic() - self._recorded[0] < _RECORDED_SECONDS
+        if self._audit is None or full:
             return
+        self._recorded.append(time.monotonic())
         try:
             await self._audit.add(actor, "failed log-in", target)
         except UnreachableError as error:
@@ -176,11 +191,11 @@ class TokenCheck:
 class TokenAuth:
     """ASGI middleware that accepts requests with the token or an open session, and reads of the open paths.
 
-    Responds 400 to an ambiguous path, 401 without a token, 403 with a wrong token or an ended session, 429 after ten
-    of these per minute and address, 403 to a browser's request from another origin's page, and 405 to a request of a
-    browser (Ray's CSRF guard) or with a session that changes something. The handshake of a WebSocket is checked in the
-    same way. What comes after sees the shared token instead of the session or of a person's token, and the `Principal`.
-    A browser that opens a page of ours is sent to the login page. Requests that last end with their token or session.
+    Responds 400 to an ambiguous path, 401 without a token or with the cluster's, 403 with a wrong token or an ended
+    session, 403 to a browser's request from another origin's page, and 405 to a request of a browser (Ray's CSRF guard)
+    or with a session that changes something. The handshake of a WebSocket is checked in the same way. What comes after
+    sees the `Principal`. A browser that opens a page of ours is sent to the login page. Requests that last end with
+    their token or session.
 
     Args:
         check: check of the token.
@@ -209,27 +224,28 @@ class TokenAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        refusal = _malformed(scope) or _foreign(scope)
+        refusal = _malformed(scope) or _foreign(scope) or self._check.refused_everywhere(_given(scope))
         if refusal is None and not self._is_open(scope):
             refusal, scope = await self._authenticated(scope)
             if refusal and _shows_pages(scope):
                 refusal = RedirectResponse(LOGIN_PAGE, 303)
         refusal = refusal or _cross_site(scope)
         app = refusal or self._app
-        if refusal is None and (principal_of(scope).administrator or principal_of(scope).token_id):
+        if refusal is None and principal_of(scope) != NOBODY and not principal_of(scope).service:
             app = until_refused(app, lambda: self._again(scope), self._check_seconds)
         await app(scope, receive, send)
 
     async def _again(self, scope: Scope) -> None:
         """Check the credential of a request that lasts again; raise TokenError if it has ended."""
-        principal, headers = principal_of(scope), Headers(scope=scope)
-        if principal.token_id:
-            await self._check.again(principal)
+        principal = principal_of(scope)
         if self._sessions is not None and scope.get(_KIND) == "session":
-            if await self._sessions.holder(_session_in(headers) or "") is None:
+            found = await self._sessions.holder(_session_in(Headers(scope=scope)) or "")
+            if found is None:
                 raise TokenError(f"This session of {principal.person or SHARED_TOKEN} has ended; log in again.")
-        elif not principal.token_id and not _equal(headers["authorization"], self._check.token()):
-            raise TokenError("The shared token was replaced; send the request again with the new one.")
+        else:
+            found = await self._check.owner(_given(scope))
+        if found != principal:
+            raise TokenError(f"The rights of {principal.person} have changed; send the request again.")
 
     def _is_open(self, scope: Scope) -> bool:
         """Return whether a request needs no token: a read of an open path without a body, log-in and log-out."""
@@ -243,24 +259,20 @@ class TokenAuth:
         return _only_reads(scope) or (scope["method"] == "POST" and path in BROWSERS_POST)
 
     async def _authenticated(self, scope: Scope) -> tuple[Response | None, Scope]:
-        """Return the refusal of a request, if any, and the request as its principal's, with the shared token."""
-        headers = Headers(scope=scope)
-        session_id = _session_in(headers)
-        # The first credential decides, as on Ray's head: a client's header, a proxy's, the dashboard's cookie.
-        given = headers.get("authorization") or headers.get("x-ray-authorization") or ""
+        """Return the refusal of a request, if any, and the request as its principal's."""
+        given, session_id = _given(scope), _session_in(Headers(scope=scope))
         try:
             if not given and session_id and self._sessions is not None:
                 holder = await self._sessions.holder(session_id)
                 if holder is None:
                     return await self._check.fail(INVALID, scope, "session"), scope
-                return None, identified({**_with_token(scope, self._check.token()), _KIND: "session"}, holder)
+                return None, identified({**scope, _KIND: "session"}, holder)
             found = await self._check.authenticate(given, scope)
         except UnreachableError as error:
             return error_response(error), scope
         if isinstance(found, Response):
             return found, scope
-        sent = scope if found.service else _with_token(scope, self._check.token())
-        return None, identified(sent, found)
+        return None, identified(scope, found)
 
 
 def _ambiguous(scope: Scope) -> bool:
@@ -320,7 +332,7 @@ def identified(scope: Scope, principal: Principal) -> Scope:
 
 def principal_of(scope: Scope) -> Principal:
     """Return the principal of a request; one without rights if the request needed no credential."""
-    found: Principal = scope.get(_PRINCIPAL, Principal())
+    found: Principal = scope.get(_PRINCIPAL, NOBODY)
     return found
 
 
@@ -332,7 +344,8 @@ def actor_of(scope: Scope, principal: Principal | None = None) -> Actor:
         principal: the one who logs in, if the request is a log-in.
     """
     by = principal or principal_of(scope)
-    return Actor(by.person or by.service or SHARED_TOKEN, scope.get(_KIND, "token"), client_address(scope))
+    kind = f"job {by.attempt.job}" if by.attempt else scope.get(_KIND, "token")
+    return Actor(by.person or by.service or SHARED_TOKEN, kind, client_address(scope))
 
 
 def _shows_pages(scope: Scope) -> bool:
@@ -341,19 +354,14 @@ def _shows_pages(scope: Scope) -> bool:
     return opens and scope["path"].startswith(FRONT_PAGE) and "text/html" in Headers(scope=scope).get("accept", "")
 
 
+def _given(scope: Scope) -> str:
+    """Return the credential that decides, as on Ray's head: a client's header, else a proxy's."""
+    headers = Headers(scope=scope)
+    return headers.get("authorization") or headers.get("x-ray-authorization") or ""
+
+
 def _session_in(headers: Headers) -> str | None:
     return cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE)
-
-
-def _with_token(scope: Scope, token: str) -> Scope:
-    """Return the request with the shared token as its only credential, because Ray's head rejects all others."""
-    bare = without_credentials(scope)
-    return {**bare, "headers": [*bare["headers"], (b"authorization", f"Bearer {token}".encode())]}
-
-
-def without_credentials(scope: Scope) -> Scope:
-    """Return the request without tokens, in whatever form they were sent."""
-    return {**scope, "headers": [item for item in scope["headers"] if item[0] not in _CREDENTIALS]}
 
 
 def _equal(given: str, token: str) -> bool:

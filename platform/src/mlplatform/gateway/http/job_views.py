@@ -104,16 +104,24 @@ async def assign(principal: Principal, people: People, job: JobRow) -> None:
 
     A job that sets no limit gets that of its team.
 
-    The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first.
+    The metadata may name one of the person's teams as `team`; otherwise the job is for the team joined first. A job
+    that an attempt submits has owner and team of the attempt's job.
 
     Raises:
-        ForbiddenError: the person is not a member of the team, or of none, or may not submit urgent jobs for it.
+        ForbiddenError: the person is not a member of the team, or of none, or may not submit urgent jobs for it; or an
+            attempt names another team.
         NoSuchNameError: an administrator names a team that does not exist.
     """
+    attempt, named = principal.attempt, job.job_metadata.get("team")
+    principal = attempt.owner if attempt else principal
     if not principal.person:
         return
     known = {row.name: row for row in await people.teams()}
-    team = job.job_metadata.get("team") or next(iter(principal.teams), None)
+    team = attempt.team if attempt else named or next(iter(principal.teams), None)
+    if attempt and named not in (None, team):
+        raise ForbiddenError(
+            f"Job {attempt.job} is of team {team}, and so is every job that it submits; remove team {named[:100]!r}."
+        )
     _check_member(principal, team)
     if team is not None and team not in principal.teams and team not in known:
         raise NoSuchNameError(f"Team {team[:100]!r} does not exist; `mlplatform teams list` lists them.")

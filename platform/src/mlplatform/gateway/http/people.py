@@ -9,22 +9,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mlplatform.errors import PlatformError
-from mlplatform.gateway.control.person_keys import PersonKeys
+from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
+from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.errors import LoginCodeError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.auth import TOKENS, TokenCheck, actor_of, client_address, principal_of
 from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.people.schema import TeamRow, TokenRow
 from mlplatform.gateway.people.store import DEFAULTS, People
-from mlplatform.gateway.people.tokens import NewToken, Tokens
+from mlplatform.gateway.people.tokens import Tokens
 
 PEOPLE, TEAMS = "/platform/people", "/platform/teams"
 
 _BODY_BYTES = 16 << 10
-
-_REGION = "us-east-1"
-"""Region that requests to MinIO are signed for, as for all services of the stack."""
 
 _Amount = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -91,16 +88,23 @@ class PeopleRoutes:
         people: people and teams.
         tokens: tokens of people.
         check: counts wrong log-in codes.
-        keys: accounts of people at the object store.
-        s3_port: port of the object store on this host.
+        key: the S3 key of people; None without an object store.
+        accounts: accounts of people at MLflow.
     """
 
-    def __init__(self, people: People, tokens: Tokens, check: TokenCheck, keys: PersonKeys, s3_port: int) -> None:
+    def __init__(
+        self,
+        people: People,
+        tokens: Tokens,
+        check: TokenCheck,
+        key: FileKey | PeopleKey | None,
+        accounts: MlflowAccounts,
+    ) -> None:
+        self._accounts = accounts
         self._people = people
         self._tokens = tokens
         self._check = check
-        self._keys = keys
-        self._s3_port = s3_port
+        self._key = key
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -132,17 +136,18 @@ class PeopleRoutes:
         """Add a person, or a team or rights to one, and respond with a log-in code."""
         new = await _parse(request, _NewPerson)
         invited = await self._people.add(new.name, actor_of(request.scope), new.team, new.lead, new.administrator)
-        await self._keys.follow()
         return JSONResponse(
             {"name": new.name, "added": invited.added, "code": invited.code, "expires": invited.expires.isoformat()}
         )
 
     async def _remove_person(self, request: Request) -> Response:
-        """Remove a person, or with `?team=` only from a team."""
+        """Remove a person, or with `?team=` only from a team; say whether the platform replaces the S3 key itself."""
         name, team = request.path_params["name"], request.query_params.get("team")
         await self._people.remove(name, actor_of(request.scope), team)
-        await self._keys.follow()
-        return JSONResponse({"removed": name})
+        if team is None and self._key is not None:
+            await self._key.follow()
+        await self._accounts.follow()
+        return JSONResponse({"removed": name, "s3_key_in_file": isinstance(self._key, FileKey)})
 
     async def _list_teams(self, _: Request) -> Response:
         return JSONResponse({"teams": [_team(team) for team in await self._people.teams()]})
@@ -165,21 +170,9 @@ class PeopleRoutes:
             issued = await self._tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
         except LoginCodeError as error:
             return await self._check.fail(str(error), request.scope, "code")
-        answer = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
-        answer |= await self._storage(issued, request)
-        if sent.instead_of:
-            await self._keys.follow()
+        answer: dict[str, Any] = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
+        answer["mlflow_password"] = await self._accounts.log_in(issued.person)
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
-
-    async def _storage(self, issued: NewToken, request: Request) -> dict[str, Any]:
-        """Make the token's account at the object store; return where it is valid, or why there is none."""
-        try:
-            made = await self._keys.add(issued)
-        except PlatformError as error:
-            return {"s3": None, "s3_problem": str(error)}
-        # By the name by which the client reaches this host, be it by way of a forwarded port.
-        address = f"{request.url.scheme}://{request.url.hostname}:{self._s3_port}"
-        return {"s3": {"endpoint_url": address, "region": _REGION} if made else None, "s3_problem": None}
 
     async def _list_tokens(self, request: Request) -> Response:
         """Respond with the person's own tokens; with all to administrators."""
@@ -191,8 +184,8 @@ class PeopleRoutes:
         """Revoke one of the person's own tokens; an administrator may revoke any."""
         principal, token_id = principal_of(request.scope), request.path_params["token_id"]
         person = None if principal.administrator else principal.person
-        await self._tokens.revoke(token_id, actor_of(request.scope), person)
-        await self._keys.follow()
+        await self._tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
+        await self._accounts.follow()
         return JSONResponse({"revoked": token_id})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 import anyio
@@ -18,8 +18,10 @@ from websockets.typing import Subprotocol
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import ClientGoneError, StalledRequestError
+from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
+from mlplatform.gateway.people.principal import NOBODY
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ _HOP_BY_HOP = {
 
 # uvicorn has answered `Expect` already, and httpx sets the head's name. Cookies know no ports: a browser sends those of
 # all services of this host, and jobs run on the head.
-_NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for", "cookie"}
+_NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for", "cookie", "authorization", "x-ray-authorization"}
 
 # uvicorn sets its own.
 _NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
@@ -66,17 +68,20 @@ _TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
 
 _RawHeaders = list[tuple[bytes, bytes]]
 
+_Token = Callable[[], str] | None
+
 
 class ReverseProxy:
     """ASGI application that forwards requests and WebSockets to the Ray head.
 
     Bodies are streamed both ways unchanged, compressed or not; redirects and the head's cookies are left to the
-    client, whose own cookies the head does not get. While the
-    head is unavailable, requests are answered 503 with the reason, and WebSockets are closed with 1013 (try again
-    later).
+    client, whose own cookies and token the head does not get: requests that were authenticated have the cluster's
+    token instead. While the head is unavailable, requests are answered 503 with the reason, and WebSockets are closed
+    with 1013 (try again later).
 
     Args:
         head: address of the head, `http://host:port`.
+        token: returns the cluster's token; None for a head that needs none.
         connect_seconds: timeout of a connection to the head.
         read_seconds: timeout between two parts of a response; streams of logs and profiles have none.
         silent_seconds: timeout between two parts of a request's body.
@@ -85,11 +90,13 @@ class ReverseProxy:
     def __init__(
         self,
         head: str,
+        token: _Token = None,
         connect_seconds: float = 5.0,
         read_seconds: float = 60.0,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._head = head.rstrip("/")
+        self._token = token
         self._timeout = httpx.Timeout(read_seconds, connect=connect_seconds, pool=None)
         self._silent = silent_seconds
         # A transport, not a client: a client would add headers, keep cookies and use the environment's proxies.
@@ -134,7 +141,7 @@ class ReverseProxy:
         request = httpx.Request(
             scope["method"],
             self._head,
-            headers=_to_head(scope),
+            headers=_to_head(scope, self._token),
             content=body,
             extensions={"target": _target(scope), "timeout": self._timeout_of(scope["path"])},
         )
@@ -193,9 +200,8 @@ class ReverseProxy:
                 await upstream.close()
 
     async def _connect(self, scope: Scope) -> ClientConnection:
-        headers = _without(
-            {name for name in Headers(scope=scope) if name.startswith("sec-websocket-")}, _to_head(scope)
-        )
+        of_handshake = {name for name in Headers(scope=scope) if name.startswith("sec-websocket-")}
+        headers = _without(of_handshake, _to_head(scope, self._token))
         return await _NoRedirects(
             f"ws{self._head.removeprefix('http')}{_target(scope).decode('ascii')}",
             additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
@@ -265,12 +271,15 @@ def _target(scope: Scope) -> bytes:
     return bytes(scope["raw_path"]) + (b"?" + query if query else b"")
 
 
-def _to_head(scope: Scope) -> _RawHeaders:
+def _to_head(scope: Scope, token: _Token) -> _RawHeaders:
     known = Headers(scope=scope)
     chain = [*known.getlist("x-forwarded-for"), *([scope["client"][0]] if scope.get("client") else [])]
     # `Transfer-Encoding` overrides a length (RFC 9112, 6.3), and two servers might split the body differently.
     left_out = _NOT_SENT | ({"content-length"} if "transfer-encoding" in known else set())
-    return [*_without(left_out, scope["headers"]), (b"x-forwarded-for", ", ".join(chain).encode("latin-1"))]
+    added = [(b"x-forwarded-for", ", ".join(chain).encode("latin-1"))]
+    if token is not None and principal_of(scope) != NOBODY:
+        added.append((b"authorization", f"Bearer {token()}".encode()))
+    return [*_without(left_out, scope["headers"]), *added]
 
 
 def _without(names: Iterable[str], headers: Iterable[tuple[bytes, bytes]]) -> _RawHeaders:

@@ -1,31 +1,21 @@
-"""Routes for a person's secrets, whose values only attempts of that person's jobs read."""
+"""Routes for a person's secrets, whose values only attempts of that person's jobs read (`attempts.py`)."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mlplatform.gateway.control.attempt_secrets import AttemptSecrets
-from mlplatform.gateway.errors import RequestError, TokenError
+from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import TokenCheck, actor_of, principal_of
+from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.people.secrets import MOST_BYTES, Secrets
-from mlplatform.secret_folder import PATH as OF_ATTEMPT
 
 _PATH = "/platform/secrets"
 
 
-def routes(secrets: Secrets, attempts: AttemptSecrets, check: TokenCheck) -> list[Route]:
-    """Return the routes; errors are plain text.
-
-    Args:
-        secrets: secrets of people.
-        attempts: checks the tokens of attempts.
-        check: counts wrong tokens.
-    """
+def routes(secrets: Secrets) -> list[Route]:
+    """Return the routes; errors are plain text."""
 
     async def list_all(request: Request) -> Response:
         """Respond with the person's own secrets, without their values."""
@@ -57,24 +47,10 @@ def routes(secrets: Secrets, attempts: AttemptSecrets, check: TokenCheck) -> lis
         await secrets.remove(person, name, actor_of(request.scope))
         return JSONResponse({"removed": name})
 
-    async def of_attempt(request: Request) -> Response:
-        """Respond with the values, in base64, to an attempt of the owner's job that runs."""
-        given = request.headers.get("authorization", "")
-        if not given:
-            return PlainTextResponse("Unauthorized: Missing authentication token", 401)
-        try:
-            person = await attempts.owner(given.removeprefix("Bearer "))
-        except TokenError as error:
-            return await check.fail(str(error), request.scope, "token")
-        values = await secrets.values(person)
-        encoded = {name: b64encode(value).decode() for name, value in values.items()}
-        return JSONResponse({"secrets": encoded}, headers={"Cache-Control": "no-store"})
-
     return [
         Route(_PATH, list_all, methods=["GET"]),
         Route(f"{_PATH}/{{name}}", put, methods=["PUT"]),
         Route(f"{_PATH}/{{name}}", remove, methods=["DELETE"]),
-        Route(OF_ATTEMPT, of_attempt, methods=["GET"]),
     ]
 
 

@@ -45,13 +45,13 @@ async def open_session(check: TokenCheck, sessions: Sessions, given: str, reques
     Args:
         check: check of the token.
         sessions: sessions of browsers.
-        given: the credential, `Bearer <token>`; services have no sessions.
+        given: the credential, `Bearer <token>`; services and attempts have no sessions.
         request: the log-in.
     """
     found = await check.authenticate(given, request.scope)
     if isinstance(found, PlainTextResponse):
         return found
-    if found.service:
+    if found.service or found.attempt:
         return await check.fail(INVALID, request.scope, "token")
     return await sessions.open(actor_of(request.scope, found), found.token_id)
 

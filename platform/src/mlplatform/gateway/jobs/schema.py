@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Identity, Index, Integer, text
+from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Identity, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from mlplatform.gateway.database.base import Base
@@ -152,6 +152,29 @@ class AttemptRow(Base):
     """Ray still has a record of the attempt, which must be deleted eventually."""
 
     runs_closed: Mapped[bool] = mapped_column(default=False)
+    # Read when the attempt is deleted, because SQLite does not enforce foreign keys; otherwise `JobRuns` reads them.
+    runs: Mapped[list[RunRow]] = relationship(cascade="all, delete-orphan")
+
+
+class RunRow(Base):
+    """A run at MLflow that an attempt has opened, or continued."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        ForeignKeyConstraint(("job_id", "attempt"), ("attempts.job_id", "attempts.number"), ondelete="CASCADE"),
+        Index("runs_of_jobs", "job_id"),
+    )
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str]
+    attempt: Mapped[int]
+    """The last attempt that has reported it."""
+
+    own: Mapped[bool]
+    """It is the job's own run, which all attempts share."""
+
+    reported: Mapped[datetime]
+    """Time of the first report."""
 
 
 class NodeRow(Base):

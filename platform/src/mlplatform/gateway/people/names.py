@@ -1,4 +1,4 @@
-"""Names of people and teams, which MLflow and MinIO must accept as names of accounts and in names of buckets."""
+"""Names of people and teams, which MLflow must accept as names of accounts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from mlplatform.gateway.errors import PersonError
 
 RESERVED = frozenset(
     {
-        # Accounts of services at Postgres, MinIO and MLflow (`stack/secrets_folder.py`).
-        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "minio", "grafana"),
+        # Accounts of services at Postgres, the object store and MLflow (`stack/secrets_folder.py`).
+        *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "people"),
+        *("minio", "grafana"),
         # Principals of the audit log, and what could be mistaken for one.
         *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody", "local"),
         *("admin", "administrator", "root", "service", "system"),

@@ -15,6 +15,8 @@ class Relation(StrEnum):
     LEAD = "lead"
     OTHER = "other"
     ADMINISTRATOR = "administrator"
+    ATTEMPT = "attempt"
+    """An attempt of a job of the same owner."""
 
 
 class Verb(StrEnum):
@@ -49,6 +51,8 @@ _CONTROL = (Verb.STOP, Verb.RESUME, Verb.DELETE)
 
 _RIGHTS: dict[Relation, set[Verb]] = {
     Relation.OTHER: {Verb.SEE},
+    # What the code of a job needs for the jobs that it submits.
+    Relation.ATTEMPT: {*_OF_A_TEAM, Verb.STOP},
     Relation.TEAM_MATE: _OF_A_TEAM,
     Relation.LEAD: {*_OF_A_TEAM, *_CONTROL, Verb.URGENT},
     Relation.OWNER: set(Verb),
@@ -60,13 +64,16 @@ _RIGHTS: dict[Relation, set[Verb]] = {
 def relation(principal: Principal, person: str | None, team: str | None) -> Relation:
     """Return the relation of somebody to a job.
 
-    A job of the shared token belongs to everybody who may use that: to administrators.
+    A job of the shared token belongs to everybody who may use that: to administrators. An attempt has rights over jobs
+    of its owner only.
 
     Args:
         principal: the one who asks.
         person: owner of the job; None if the shared token submitted it.
         team: team of the job; None if it has none.
     """
+    if principal.attempt:
+        return Relation.ATTEMPT if principal.person == (person or "") else Relation.OTHER
     if principal.person and principal.person == person:
         return Relation.OWNER
     if principal.administrator:
@@ -97,4 +104,5 @@ def refusal(principal: Principal, verb: Verb, job_id: str, person: str | None, t
         "administrators",
     ]
     may_do = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"Job {job_id} belongs to {whose}, so {principal.person} cannot {action}; only {may_do} can."
+    who = f"job {principal.attempt.job}" if principal.attempt else principal.person
+    return f"Job {job_id} belongs to {whose}, so {who} cannot {action}; only {may_do} can."

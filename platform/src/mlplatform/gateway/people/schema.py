@@ -38,6 +38,12 @@ class PersonRow(Base):
     webhook: Mapped[str | None]
     """Address that gets messages about the person's jobs; like a password, if its path has a secret."""
 
+    revocations: Mapped[int] = mapped_column(default=0)
+    """Number of the person's tokens that somebody has revoked other than by a log-out; changes MLflow's password."""
+
+    mlflow_revocations: Mapped[int | None]
+    """Value of `revocations` with which MLflow has the password; null before it has an account."""
+
     created: Mapped[datetime]
 
 
@@ -95,10 +101,10 @@ class TokenRow(Base):
     """SHA-256 of the secret part, which is random, so the digest needs no salt."""
 
     kind: Mapped[str]
-    """`person`, `service`, or `job` for that of an attempt, which MLflow accepts, and the gateway for secrets only."""
+    """`person`, or `job` for that of an attempt."""
 
     owner: Mapped[str] = mapped_column(index=True)
-    """Name of the person or of the service."""
+    """Name of the person; empty for an attempt of a job of the shared token."""
 
     created: Mapped[datetime]
     expires: Mapped[datetime]

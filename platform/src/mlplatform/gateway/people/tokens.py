@@ -7,7 +7,7 @@ import hmac
 import secrets
 import string
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform.gateway.people.principal import Principal, Role
+from mlplatform.gateway.people.principal import NOBODY, Principal, Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"
@@ -66,12 +66,10 @@ class _Known:
     """A token as the database has it, with the rights of its owner."""
 
     digest: str
-    person: str
+    owner: str
     expires: datetime
-    revoked: datetime | None
-    exists: bool
-    administrator: bool
-    teams: Mapping[str, Role]
+    revoked: bool
+    principal: Principal
     read: float
 
 
@@ -101,10 +99,10 @@ class Tokens:
         known = await self._read(match[1]) if match else None
         if match is None or known is None or not hmac.compare_digest(known.digest, digest(match[2])):
             raise TokenError(WRONG)
-        return _principal(match[1], known)
+        return _valid(known)
 
     async def owner(self, token_id: str) -> Principal:
-        """Return the owner of a token by its id, for sessions and streams that a token has opened.
+        """Return the owner of a token by its id, for sessions that a token has opened.
 
         Raises:
             TokenError: it has expired or was revoked.
@@ -112,7 +110,7 @@ class Tokens:
         known = await self._read(token_id)
         if known is None:
             raise TokenError(WRONG)
-        return _principal(token_id, known)
+        return _valid(known)
 
     def forget(self) -> None:
         """Read all tokens and memberships again when they are used next."""
@@ -135,18 +133,20 @@ class Tokens:
         self.forget()
         return issued
 
-    async def revoke(self, token_id: str, actor: Actor, person: str | None = None) -> None:
+    async def revoke(self, token_id: str, actor: Actor, person: str | None = None, is_own: bool = False) -> None:
         """Revoke a token; do nothing if it was revoked before.
 
         Args:
             token_id: its id.
             actor: the one who revokes it.
             person: only this person's tokens; None for everybody's.
+            is_own: the token itself was sent, as by a log-out; any other may be lost, and the person's password at
+                MLflow with it, which changes.
 
         Raises:
             NoSuchNameError: the token does not exist.
         """
-        await self._revoke(token_id, actor, person)
+        await self._revoke(token_id, actor, person, is_own)
         self.forget()
 
     @transaction
@@ -175,25 +175,15 @@ class Tokens:
     @transaction
     def _find(self, session: Session, token_id: str) -> _Known | None:
         token = session.get(TokenRow, token_id)
-        # A job must not submit or stop jobs as its owner.
+        # `AttemptTokens` checks those of attempts.
         if token is None or token.kind != "person":
             return None
         now = datetime.now(UTC)
         if token.revoked is None and now < token.expires and (token.used is None or now - token.used > _USED):
             token.used = now
-        person = session.get(PersonRow, token.owner)
-        joined = select(MemberRow).where(MemberRow.person == token.owner).order_by(MemberRow.joined, MemberRow.team)
-        return _Known(
-            digest=token.digest,
-            person=token.owner,
-            expires=token.expires,
-            revoked=token.revoked,
-            # A token is never valid for a person who was added later under the name of its owner.
-            exists=person is not None and person.created <= token.created,
-            administrator=person is not None and person.administrator,
-            teams={member.team: Role(member.role) for member in session.scalars(joined)},
-            read=time.monotonic(),
-        )
+        owner = owner_of(session, token)
+        ended = token.revoked is not None or owner is None
+        return _Known(token.digest, token.owner, token.expires, ended, owner or NOBODY, time.monotonic())
 
     @transaction
     def _exchange(self, session: Session, code: str, address: str, instead_of: str) -> NewToken:
@@ -218,13 +208,27 @@ class Tokens:
         return issued
 
     @transaction
-    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None) -> None:
+    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None, is_own: bool) -> None:
         token = session.get(TokenRow, token_id)
         if token is None or person not in (None, token.owner):
             raise NoSuchNameError(f"Token {token_id[:100]!r} does not exist; `mlplatform tokens list` lists them.")
         if token.revoked is None:
             token.revoked = datetime.now(UTC)
+            owner = session.get(PersonRow, token.owner, with_for_update=True)
+            if owner is not None and not is_own:
+                owner.revocations += 1
             record(session, actor, "revoke", f"token {token_id}", {"owner": token.owner})
+
+
+def owner_of(session: Session, token: TokenRow) -> Principal | None:
+    """Return the person who owns a token, with all rights; None if the person was removed."""
+    person = session.get(PersonRow, token.owner)
+    # A token is never valid for a person who was added later under the name of its owner.
+    if person is None or person.created > token.created:
+        return None
+    joined = select(MemberRow).where(MemberRow.person == person.name).order_by(MemberRow.joined, MemberRow.team)
+    teams = {member.team: Role(member.role) for member in session.scalars(joined)}
+    return Principal(person.name, teams, person.administrator, token.id)
 
 
 def new_code(session: Session, person: str) -> tuple[str, datetime]:
@@ -257,7 +261,7 @@ def issue(session: Session, kind: str, owner: str, now: datetime, **more: Any) -
     Args:
         session: the transaction.
         kind: of `TokenRow`.
-        owner: name of the person.
+        owner: name of the person; empty for an attempt of a job of the shared token.
         now: present time.
         more: other columns.
     """
@@ -278,11 +282,11 @@ def _random(letters: str, length: int) -> str:
     return "".join(secrets.choice(letters) for _ in range(length))
 
 
-def _principal(token_id: str, known: _Known) -> Principal:
+def _valid(known: _Known) -> Principal:
     """Return the owner of a token whose secret was shown; raise TokenError if it is not valid any more."""
-    if known.revoked is not None or not known.exists:
-        raise TokenError(f"Forbidden: This token of {known.person} was revoked; {_AGAIN}", known.person)
+    if known.revoked:
+        raise TokenError(f"Forbidden: This token of {known.owner} was revoked; {_AGAIN}", known.owner)
     if datetime.now(UTC) >= known.expires:
         ended = f"{known.expires:%Y-%m-%d %H:%M} UTC"
-        raise TokenError(f"Forbidden: This token of {known.person} expired on {ended}; {_AGAIN}", known.person)
-    return Principal(known.person, known.teams, known.administrator, token_id)
+        raise TokenError(f"Forbidden: This token of {known.owner} expired on {ended}; {_AGAIN}", known.owner)
+    return known.principal

@@ -90,7 +90,6 @@ def restore(database: str, dump: IO[bytes]) -> None:
         target = f"--dbname=service={owner} dbname={database}"
         command = ["pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", target]
         _run([*command, temporary.name], owner, f"The database {database}")
-    bootstrap.share_valid_tokens()
 
 
 def has_rows() -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlplatform.services.backup import databases
-from mlplatform.services.buckets import VERSIONED
-from mlplatform.settings.storage import BUCKETS
+from mlplatform.services.buckets import versioned
+from mlplatform.settings.storage import BUCKETS, StorageSettings
 from mlplatform.storage.s3 import s3_client, s3_errors
 
 _SILENT = {"AccessDenied", "NotImplemented", "MethodNotAllowed"}
@@ -22,13 +22,13 @@ def state() -> dict[str, Any]:
             `Unknown` if the server does not tell), and `versioned`, true if it must be on.
     """
     found, known = databases.revisions(), databases.known_revisions()
-    heads = databases.heads()
+    heads, kept = databases.heads(), versioned(StorageSettings.load())
     return {
         "databases": {
             name: {"found": found.get(name), "needed": heads[name], "known": found.get(name) in {None, *known[name]}}
             for name in databases.DATABASES
         },
-        "buckets": {name: {"versioning": _versioning(name), "versioned": name in VERSIONED} for name in BUCKETS},
+        "buckets": {name: {"versioning": _versioning(name), "versioned": name in kept} for name in BUCKETS},
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from mlplatform.errors import StorageError
-from mlplatform.services.buckets import VERSIONED
+from mlplatform.services.buckets import Versions, set_versioning
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -32,7 +32,7 @@ _PARALLEL = 8
 _ATTEMPTS = 5
 
 _WITHOUT_VERSIONS = ("NotImplemented", "VersioningNotConfigured", "MethodNotAllowed")
-"""Answers of servers other than MinIO to questions about versions."""
+"""Answers of servers without versions to questions about them."""
 
 _NO_VERSION = "null"
 """Id of the one version of an object that is written while its bucket, or its folder, keeps none."""
@@ -51,25 +51,26 @@ class Version:
 
 
 @contextmanager
-def versions_kept(client: S3Client, buckets: Iterable[str]) -> Iterator[None]:
-    """Keep the former versions of objects; afterwards, only buckets that always keep them still do.
+def versions_kept(client: S3Client, buckets: Iterable[str], always: Mapping[str, Versions]) -> Iterator[None]:
+    """Keep the former versions of objects; afterwards, buckets keep what they always do.
 
     A bucket may keep them because an earlier backup was killed; nothing else would end that. The lifecycle rule of such
-    a bucket (`services.bootstrap`) removes what was kept.
+    a bucket (`services.buckets`) removes what was kept.
+
+    Args:
+        client: of an account that may set this for the bucket `ray`, and for others that do not always keep versions.
+        buckets: their names.
+        always: what buckets always keep.
     """
-    with ExitStack() as suspended:
+    with ExitStack() as restored:
         for name in buckets:
-            kept = keeps_versions(client, name)
-            if kept and name in VERSIONED:
+            rule = always.get(name)
+            if rule and not rule.whole_backup and keeps_versions(client, name):
                 continue
-            suspended.callback(_set_versioning, client, name, "Suspended")
-            if not kept:
-                _set_versioning(client, name, "Enabled")
+            status: Literal["Enabled", "Suspended"] = "Enabled" if rule else "Suspended"
+            restored.callback(set_versioning, client, name, status, rule.excluded if rule else ())
+            set_versioning(client, name, "Enabled")
         yield
-
-
-def _set_versioning(client: S3Client, bucket: str, status: Literal["Enabled", "Suspended"]) -> None:
-    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
 
 
 def keeps_versions(client: S3Client, bucket: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mlplatform.errors import StorageError
-from mlplatform.services import object_store
+from mlplatform.services import buckets
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Member, Reader
 from mlplatform.services.backup.progress import Progress
@@ -64,7 +64,7 @@ def check_places(kinds: Collection[str]) -> None:
 
 def has_data() -> bool:
     """Return whether the stack has runs, jobs or objects other than those of an unfinished restore."""
-    client = object_store.owner_client(StorageSettings.load())
+    client = _owner()
     with s3_errors("s3://"):
         if _marked(client):
             return False
@@ -78,7 +78,7 @@ def apply(source: Source) -> None:
 
     Until it has finished, a mark in the object store says so, and it can be repeated.
     """
-    client, progress = object_store.owner_client(StorageSettings.load()), Progress("restored")
+    client, progress = _owner(), Progress("restored")
     with s3_errors("s3://"), source() as stream, Reader(stream, databases.known_revisions()) as reader:
         client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=reader.header.created.encode())
         for bucket in BUCKETS:
@@ -91,6 +91,11 @@ def apply(source: Source) -> None:
         uploads.wait()
         client.delete_object(Bucket=_MARK_BUCKET, Key=_MARK)
     progress.print()
+
+
+def _owner() -> S3Client:
+    settings = StorageSettings.load()
+    return buckets.client_of(settings, buckets.owner(settings))
 
 
 def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> None:

@@ -12,6 +12,7 @@ from mlplatform.errors import StorageError
 from mlplatform.services.backup import databases, files, objects
 from mlplatform.services.backup.archive import Header, Writer
 from mlplatform.services.backup.progress import Progress
+from mlplatform.services.buckets import versioned
 from mlplatform.settings.storage import BUCKETS, StorageSettings
 from mlplatform.storage.s3 import s3_client, s3_errors
 
@@ -30,9 +31,10 @@ def save(output: IO[bytes]) -> None:
         PlatformError: something cannot be read; what was written must be discarded.
     """
     client, progress = s3_client(bulk=True), Progress("saved")
-    # Another server than MinIO need not have versions, or a rule that removes them afterwards.
-    external = StorageSettings.load().account is not None
-    with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS):
+    # A server of others need not have versions, or a rule that removes them afterwards.
+    settings = StorageSettings.load()
+    external, always = bool(settings.external), versioned(settings)
+    with s3_errors("s3://"), objects.versions_kept(client, () if external else BUCKETS, always):
         since = datetime.now(UTC)
         header = Header(version("mlplatform"), since.isoformat(), databases.revisions(), SECRETS.is_dir())
         writer = Writer(output, header)

@@ -42,7 +42,6 @@ CHECKS: tuple[Check, ...] = (
     gpus.lost,
     secrets.files,
     accounts.rejected,
-    accounts.on_nodes,
     certificates.of_entrance,
     firewall.metadata_address,
     clocks.skew,

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from mlplatform.client.people import connected, people
 from mlplatform.credentials import read_mlflow_account
-from mlplatform.errors import AccessError, UnreachableError
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack import env
 from mlplatform.stack.checks.finding import Finding, Place
 
 _REJECTED = (401, 403)
@@ -68,28 +65,6 @@ def rejected(place: Place) -> Iterator[Finding]:
                 log_in.fix,
                 blocks=True,
             )
-
-
-def on_nodes(place: Place) -> Iterator[Finding]:
-    """Yield the accounts on Ray's nodes if people have been added; none while the gateway does not run.
-
-    With another S3 server, attempts of people's jobs need the accounts on the nodes.
-    """
-    settings = place.settings
-    if settings.node_accounts or settings.s3_endpoint or not (place.root / "secrets" / "ray_token").is_file():
-        return
-    try:
-        with connected(env.client_settings(place.root)) as link:
-            added = len(people(link))
-    except (AccessError, UnreachableError):
-        return  # `rejected` reports the token, `health` a service of ours that failed
-    if added:
-        yield Finding(
-            f"NODE_ACCOUNTS in .env is empty, although there are people with tokens of their own ({added}).",
-            "Any job can read the MLflow and MinIO accounts that all jobs share, and with them change everybody's runs"
-            " and checkpoints.",
-            "NODE_ACCOUNTS=no_account in .env, then `make up`, once every job is submitted with a person's token",
-        )
 
 
 def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:

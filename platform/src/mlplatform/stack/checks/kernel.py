@@ -36,7 +36,7 @@ _LEAST = (
     _Least(
         "kernel/pid_max", 32768, "Ray allows 16,384 processes and threads per node, and one host has several nodes."
     ),
-    _Least("fs/file-max", 262144, "Each Ray process and MinIO open thousands of files and connections."),
+    _Least("fs/file-max", 262144, "Each Ray process and the object store open thousands of files and connections."),
 )
 
 _NO_OVERCOMMIT = "2"

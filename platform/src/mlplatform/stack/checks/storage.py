@@ -72,7 +72,7 @@ def of_buckets(buckets: dict[str, dict[str, Any]], external: bool = False) -> It
 
     Args:
         buckets: of `services.backup.inspection`.
-        external: the server is not the stack's own, which alone is known to keep versions.
+        external: the server is not the stack's own; it may have no versions.
     """
     for name, state in buckets.items():
         if state["versioning"] is None:
@@ -82,9 +82,10 @@ def of_buckets(buckets: dict[str, dict[str, Any]], external: bool = False) -> It
                 "make up",
                 blocks=True,
             )
-        elif state["versioned"] and state["versioning"] != "Enabled" and not external:
+        elif state["versioned"] and state["versioning"] not in ("Enabled", "Unknown"):
+            server = "let the S3 server keep versions, with a rule that removes them, then `make up`"
             yield Finding(
                 f"The bucket {name} keeps no former versions of its objects.",
                 "What is replaced or deleted by mistake is lost, and a backup may lack what its database names.",
-                "make up",
+                server if external else "make up",
             )

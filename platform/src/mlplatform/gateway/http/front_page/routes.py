@@ -23,6 +23,7 @@ from mlplatform.gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.job_views import shown_to
 from mlplatform.gateway.http.sessions import open_session, set_session
+from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.rights import Verb
 from mlplatform.gateway.people.sessions import Sessions
@@ -59,6 +60,7 @@ class FrontPageRoutes:
         check: TokenCheck,
         sessions: Sessions,
         job: Callable[[str], Awaitable[JobRow]],
+        runs: JobRuns | None = None,
         pages: JobPages | None = None,
         mlflow: Tool | None = None,
     ) -> None:
@@ -66,6 +68,7 @@ class FrontPageRoutes:
         self._check = check
         self._sessions = sessions
         self._job = job
+        self._runs = runs
         self._pages = pages
         self._mlflow = mlflow
 
@@ -111,28 +114,26 @@ class FrontPageRoutes:
         return _html("login.html")
 
     async def _log_in(self, request: Request) -> Response:
-        """Open a session for the form's token and go to the page; the form with 403 or 429 for a wrong token."""
+        """Open a session for the form's token and go to the page; the form with 401 or 403 for a wrong token."""
         body = await request_body.whole(request.receive, _FORM_BYTES, "send the token alone")
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
         opened = await open_session(self._check, self._sessions, f"Bearer {token}", request)
         if isinstance(opened, Response):
-            throttled, text = opened.status_code == 429, bytes(opened.body).decode()
+            text = bytes(opened.body).decode()
             problem = "This token is wrong; copy it without spaces." if text.startswith(INVALID) else text
-            form = _html("login.html", opened.status_code, problem=problem)
-            form.headers.update({name: opened.headers[name] for name in ["retry-after"] if throttled})
-            return form
+            return _html("login.html", opened.status_code, problem=problem)
         response = RedirectResponse(FRONT_PAGE, 303)
         set_session(response, request, opened)
         return response
 
     async def _run(self, request: Request) -> Response:
         job = await self._job_of(request)
-        found = await self._pages.run(job.id, job.person) if self._pages else None
+        found = await self._pages.run(await self._runs_of(job)) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job.id} has no run at MLflow.")
 
     async def _model(self, request: Request) -> Response:
         job = await self._job_of(request)
-        found = await self._pages.model(job.id, job.person) if self._pages else None
+        found = await self._pages.model(await self._runs_of(job)) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job.id} has logged no model.")
 
     async def _job_of(self, request: Request) -> JobRow:
@@ -140,6 +141,9 @@ class FrontPageRoutes:
         job = await self._job(request.path_params["job_id"])
         require(request.scope, Verb.METADATA, job)
         return job
+
+    async def _runs_of(self, job: JobRow) -> list[str]:
+        return [run.run_id for run in await self._runs.of(job.id)] if self._runs else []
 
     def _at_mlflow(self, request: Request, page: str | None, missing: str) -> Response:
         if page is None or self._mlflow is None:

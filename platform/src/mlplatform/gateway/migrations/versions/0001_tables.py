@@ -11,30 +11,12 @@ _TIME = sa.DateTime(timezone=True)
 _JSON = sa.JSON(none_as_null=True)
 _SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-_VIEW = """
-CREATE VIEW valid_tokens AS
-SELECT tokens.id, tokens.digest, tokens.kind, tokens.owner FROM tokens
-JOIN people ON people.name = tokens.owner AND people.created <= tokens.created
-LEFT JOIN attempts ON attempts.job_id = tokens.job_id AND attempts.number = tokens.attempt
-WHERE tokens.revoked IS NULL AND tokens.expires > now()
-AND (tokens.kind = 'person' OR (tokens.kind = 'job' AND attempts.number IS NOT NULL AND attempts.ended IS NULL))
-"""
-
-# The roles are created before the gateway starts; a database of a test may lack them.
-_GRANT = """
-DO $$ BEGIN
-IF EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'mlflow') THEN GRANT SELECT ON valid_tokens TO mlflow; END IF;
-END $$
-"""
-
 _STATEMENTS = {
     "postgresql": (
         "CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'the table audit is append-only'; END $$",
         "CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit "
         "FOR EACH STATEMENT EXECUTE FUNCTION audit_append_only()",
-        _VIEW,
-        _GRANT,
     ),
     "sqlite": (
         "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit "
@@ -151,6 +133,17 @@ def _attempts() -> None:
         sa.UniqueConstraint("ray_submission_id"),
     )
     op.create_index("ix_attempts_ray_job_id", "attempts", ["ray_job_id"])
+    op.create_table(
+        "runs",
+        sa.Column("run_id", sa.String, nullable=False),
+        sa.Column("job_id", sa.String, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("own", sa.Boolean, nullable=False),
+        sa.Column("reported", _TIME, nullable=False),
+        sa.ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+    op.create_index("runs_of_jobs", "runs", ["job_id"])
 
 
 def _people() -> None:
@@ -159,6 +152,8 @@ def _people() -> None:
         sa.Column("name", sa.String, nullable=False),
         sa.Column("administrator", sa.Boolean, nullable=False),
         sa.Column("webhook", sa.String),
+        sa.Column("revocations", sa.Integer, nullable=False),
+        sa.Column("mlflow_revocations", sa.Integer),
         sa.Column("created", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
@@ -225,6 +220,14 @@ def _people() -> None:
 
 
 def _records() -> None:
+    op.create_table(
+        "model_digests",
+        sa.Column("source", sa.String, nullable=False),
+        sa.Column("created", sa.BigInteger, nullable=False),
+        sa.Column("files", _JSON, nullable=False),
+        sa.Column("recorded", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("source", "created"),
+    )
     op.create_table(
         "audit",
         sa.Column("sequence", _SEQUENCE, sa.Identity(), nullable=False),

@@ -1,0 +1,55 @@
+"""The gateway as the Jobs API of the code of a job; seen in Ray 2.60.0.
+
+An attempt has the gateway's address in RAY_API_SERVER_ADDRESS and its own token in RAY_JOB_HEADERS. Ray's command line
+reads both; `JobSubmissionClient` reads the first only. Ray's state API reads the first, too, and asks for what the
+gateway shows to administrators only, so it keeps asking the head. Imported when Python starts (`mlplatform.pth`), so it
+imports nothing else, and changes Ray when the script imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mlplatform.compat.ray_train_names import AfterImport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HEADERS, OF_ATTEMPT = "RAY_JOB_HEADERS", "MLPLATFORM_ATTEMPT_TOKEN"
+
+
+def _add_headers(sdk: Any) -> None:
+    """Let `JobSubmissionClient` send the headers of the environment, unless it is given others."""
+    import functools
+    import json
+
+    connect = sdk.JobSubmissionClient.__init__
+
+    @functools.wraps(connect)
+    def connect_as_attempt(self: Any, *args: Any, **options: Any) -> None:
+        given = len(args) > 4 or options.get("headers") is not None  # address, create, cookies, metadata, headers
+        if not given and OF_ATTEMPT in os.environ and os.environ.get(HEADERS):
+            options["headers"] = json.loads(os.environ[HEADERS])
+        connect(self, *args, **options)
+
+    sdk.JobSubmissionClient.__init__ = connect_as_attempt
+
+
+def _ask_head(api: Any) -> None:
+    """Let the state API find the head as it does without RAY_API_SERVER_ADDRESS."""
+    address_for = api.get_address_for_submission_client
+
+    def address_of_head(address: str | None) -> str:
+        if OF_ATTEMPT not in os.environ:
+            return str(address_for(address))
+        from ray.dashboard.utils import ray_address_to_api_server_url
+
+        address = os.environ.get("RAY_ADDRESS") or address
+        return address if address and "://" in address else str(ray_address_to_api_server_url(address))
+
+    api.get_address_for_submission_client = address_of_head
+
+
+sys.meta_path.insert(0, AfterImport({"ray.dashboard.modules.job.sdk": _add_headers, "ray.util.state.api": _ask_head}))

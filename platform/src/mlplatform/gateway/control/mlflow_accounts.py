@@ -1,0 +1,146 @@
+"""Accounts of people at MLflow, made through its REST interface: each has one, from the first log-in to the removal.
+
+A password follows from a key of the gateway, so that all machines of a person have the same without its being stored.
+It changes when a token of the person is revoked, and when somebody else gets the name; after a change of the key, as
+after a restore without secrets, with the next log-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, and_, exists, select, update
+from sqlalchemy.orm import Session
+
+from mlplatform.errors import AccessError, PlatformError
+from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.people.schema import PersonRow, TokenRow
+from mlplatform.mlflow_rest import Account, AsyncMlflowRest
+from mlplatform.throttle import ThrottledWarning
+
+_PASS_SECONDS = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Accounts that MLflow should have.
+
+    Attributes:
+        passwords: those of the people who have logged in.
+        changed: revocations of tokens of those whose password MLflow has not got.
+        removed: names of people who were removed.
+    """
+
+    passwords: Mapping[str, str]
+    changed: Mapping[str, int]
+    removed: frozenset[str]
+
+
+class MlflowAccounts:
+    """Accounts of people.
+
+    Args:
+        engine: the gateway's database.
+        address: address of MLflow.
+        client: client of MLflow as an administrator; None if it has no accounts.
+        key: key from which the passwords follow; None if people have no accounts.
+    """
+
+    def __init__(self, engine: Engine, address: str | None, client: AsyncMlflowRest | None, key: str | None) -> None:
+        self.engine = engine
+        self._address = address or ""
+        self._client = client if key else None
+        self._key = (key or "").encode()
+        self._alone = asyncio.Lock()
+        self._warn = ThrottledWarning(_log)
+
+    async def log_in(self, person: str) -> str | None:
+        """Return the password of a person who has a new token; None if people have no accounts at MLflow.
+
+        MLflow has it at once or, if it is unavailable, after its return.
+        """
+        if self._client is None:
+            return None
+        await self._forget(person)
+        await self.follow()
+        return (await self._wanted()).passwords.get(person)
+
+    async def tidy(self) -> None:
+        """Let MLflow have the accounts that the database asks for.
+
+        Raises:
+            UnreachableError: MLflow or the database is unavailable.
+            AccessError: MLflow rejects the gateway's account.
+        """
+        if self._client is None:
+            return
+        async with self._alone:
+            wanted = await self._wanted()
+            there = {str(user["username"]) for user in (await self._client.call("GET", "users/list"))["users"]}
+            for name in sorted(wanted.removed & there):
+                await self._client.call("DELETE", "users/delete", {"username": name})
+            for name, revocations in wanted.changed.items():
+                await self._apply(self._client, name, wanted.passwords[name], name in there)
+                await self._remember(name, revocations)
+
+    async def follow(self) -> None:
+        """Do so at once after a change; what MLflow cannot do now is done by `run`."""
+        with suppress(PlatformError):
+            await self.tidy()
+
+    async def run(self) -> None:
+        """Tidy every 30 s; never returns."""
+        while self._client is not None:
+            try:
+                await self.tidy()
+            except PlatformError as error:
+                self._warn("Accounts of people at MLflow are not up to date: %s", error)
+            except Exception:
+                _log.exception("Accounts of people at MLflow are not up to date; this will be retried.")
+            await asyncio.sleep(_PASS_SECONDS)
+
+    async def _apply(self, client: AsyncMlflowRest, name: str, password: str, is_there: bool) -> None:
+        values = {"username": name, "password": password}
+        if not is_there:
+            await client.call("POST", "users/create", values)
+        elif not await self._is_accepted(name, password):
+            await client.call("PATCH", "users/update-password", values)
+
+    async def _is_accepted(self, name: str, password: str) -> bool:
+        async with AsyncMlflowRest(self._address, Account((name, password))) as own:
+            try:
+                await own.call("GET", "users/current")
+            except AccessError:
+                return False
+        return True
+
+    @transaction
+    def _wanted(self, session: Session) -> _Wanted:
+        its = and_(TokenRow.owner == PersonRow.name, TokenRow.kind == "person", TokenRow.created >= PersonRow.created)
+        people = session.scalars(select(PersonRow).where(exists().where(its))).all()
+        owners = session.scalars(select(TokenRow.owner).where(TokenRow.kind == "person").distinct()).all()
+        names = set(session.scalars(select(PersonRow.name)))
+        changed = {row.name: row.revocations for row in people if row.mlflow_revocations != row.revocations}
+        return _Wanted({row.name: self._password(row) for row in people}, changed, frozenset(owners) - names)
+
+    @transaction
+    def _forget(self, session: Session, person: str) -> None:
+        session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=None))
+
+    @transaction
+    def _remember(self, session: Session, person: str, revocations: int) -> None:
+        session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=revocations))
+
+    def _password(self, person: PersonRow) -> str:
+        """Return a password in the form of a token, which clients send to the platform's own MLflow only."""
+        text = f"mlflow\n{person.name}\n{person.created.timestamp()}\n{person.revocations}"
+        found = hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+        return f"mlp_{found[:20]}_{found[20:60]}"

@@ -1,0 +1,63 @@
+"""Routes for MLflow: the changes that its server reports, and the digests of registered models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
+from mlplatform.gateway.audit.log import UNKNOWN, Actor, AuditLog
+from mlplatform.gateway.control.digests import ModelDigests
+from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.http import request_body
+from mlplatform.gateway.http.logs import number_in
+from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.models.digests import DigestStore
+
+_BODY_BYTES = 16 << 10
+
+_KIND = "mlflow"
+"""Kind of the credential in the audit log: an account of MLflow."""
+
+_Text = Annotated[str, Field(max_length=1000)]
+
+
+class _Change(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    account: _Text
+    address: _Text
+    method: Annotated[str, Field(max_length=20)]
+    path: _Text
+    values: Annotated[dict[str, _Text], Field(max_length=50)]
+
+
+def routes(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> list[Route]:
+    """Return the routes; errors are plain text."""
+
+    async def change(request: Request) -> Response:
+        """Record a change at MLflow, and look for new versions of models."""
+        body = await request_body.whole(request.receive, _BODY_BYTES, "send one change")
+        try:
+            made = _Change.model_validate_json(body)
+        except ValidationError as error:
+            raise RequestError(invalid_field(error)) from error
+        actor = Actor(made.account or UNKNOWN, _KIND, made.address)
+        await audit.add(actor, made.method, made.path, after=made.values)
+        digests.wake()
+        return JSONResponse({"recorded": True})
+
+    async def get(request: Request) -> Response:
+        """Respond with the digests of a version's files; null before they are recorded."""
+        source = request.query_params.get("source", "")
+        found = await store.of(source, number_in("created", request.query_params.get("created", "")))
+        if found is None:
+            digests.wake()
+            return JSONResponse({"files": None, "recorded": None})
+        return JSONResponse({"files": dict(found.files), "recorded": found.time.isoformat()})
+
+    return [Route(MLFLOW_CHANGES, change, methods=["POST"]), Route(MODEL_DIGESTS, get, methods=["GET"])]

@@ -1,0 +1,138 @@
+"""The S3 key of people, as clients get it by the profile that `mlplatform login` has written, and its replacement."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from figures import count
+from host import CHECKOUT, Stack, wait_for
+from persons import Person, administer, log_in
+
+pytestmark = [pytest.mark.nightly, pytest.mark.minio]
+
+SCRIPT = CHECKOUT / "tests/scripts/tries_with_profile.py"
+
+ENDS_SECONDS = 60
+"""A key is refused within this time after a person was removed."""
+
+ALLOWED = {
+    *("read checkpoint", "list checkpoints", "overwrite checkpoint", "delete checkpoint"),
+    *("add data set", "add data set in parts", "read data set", "list data sets", "delete data set", "read artifacts"),
+}
+"""Tries of `tries_with_profile.py` that succeed; MinIO must refuse all others."""
+
+
+@pytest.fixture
+def checkpoint(stack: Stack) -> Iterator[str]:
+    """Folder of a job's checkpoints."""
+    folder = f"tries-{secrets.token_hex(4)}"
+    stack.s3.put_object(Bucket="ray", Key=f"{folder}/weights", Body=b"weights")
+    yield folder
+    for bucket in ("ray", "datasets"):
+        for key in stack.objects(bucket, "tries-"):
+            stack.s3.delete_object(Bucket=bucket, Key=key)
+
+
+@pytest.fixture
+def alice(stack: Stack, team: str, tmp_path: Path) -> Iterator[Person]:
+    """A person who has logged in."""
+    (tmp_path / "alice").mkdir()
+    person = log_in(stack, tmp_path / "alice", "alice", team)
+    yield person
+    administer(stack, "people", "remove", person.name)
+
+
+def key_of(person: Person) -> dict[str, str]:
+    printed = person.types("mlplatform", "s3-credentials")
+    found: dict[str, str] = json.loads(printed)
+    return found
+
+
+def accepted(stack: Stack, key: dict[str, str]) -> bool:
+    client: Any = boto3.client(
+        *("s3", "us-east-1"),
+        endpoint_url=f"http://127.0.0.1:{stack.settings.minio_port}",
+        aws_access_key_id=key["AccessKeyId"],
+        aws_secret_access_key=key["SecretAccessKey"],
+    )
+    try:
+        client.list_objects_v2(Bucket="ray", MaxKeys=1)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "InvalidAccessKeyId":
+            raise
+        return False
+    return True
+
+
+def test_person_uses_storage_as_table_says(alice: Person, checkpoint: str) -> None:
+    assert (alice.home / ".aws/config").stat().st_mode & 0o077 == 0
+    printed = alice.types("python", str(SCRIPT), checkpoint)
+    found = re.search(r"tries: (.*)", printed)
+    assert found, printed[-3000:]
+    outcomes = json.loads(found[1])
+    count("tries with accounts of people at MinIO", len(outcomes))
+    assert {name for name, outcome in outcomes.items() if outcome == "done"} == ALLOWED, outcomes
+    assert {outcome for name, outcome in outcomes.items() if name not in ALLOWED} == {"AccessDenied"}, outcomes
+
+
+def test_pyarrow_uses_the_profile(alice: Person, checkpoint: str) -> None:
+    code = (
+        "import sys, time, pyarrow.fs as fs; began = time.monotonic(); "
+        "files = fs.S3FileSystem(endpoint_override=sys.argv[1], region='us-east-1'); "
+        "[files.open_input_stream(sys.argv[2]).read() for _ in range(200)]; "
+        "print('read in', time.monotonic() - began)"
+    )
+    endpoint = f"http://127.0.0.1:{alice.stack.settings.minio_port}"
+    printed = alice.types("python", "-c", code, endpoint, f"ray/{checkpoint}/weights")
+    found = re.search(r"read in ([\d.]+)", printed)
+    # Without an end of the key, each read would start our command.
+    assert found, printed
+    assert float(found[1]) < 60, printed
+
+
+def test_removal_of_a_person_ends_the_key(stack: Stack, team: str, alice: Person, tmp_path: Path) -> None:
+    (tmp_path / "bob").mkdir()
+    bob = log_in(stack, tmp_path / "bob", "bob", team)
+    key = key_of(bob)
+    assert key_of(alice)["AccessKeyId"] == key["AccessKeyId"]
+    assert accepted(stack, key)
+
+    printed = administer(stack, "people", "remove", bob.name)
+    began = time.monotonic()
+    assert "within a minute the former one is refused" in printed
+    wait_for(lambda: not accepted(stack, key), "the key to be refused", ENDS_SECONDS)
+    count("seconds until MinIO refused the key that a removed person had", round(time.monotonic() - began))
+    assert "was revoked" in bob.types("mlplatform", "s3-credentials")
+    assert accepted(stack, key_of(alice))
+
+
+def test_restarted_gateway_keeps_the_key(stack: Stack, alice: Person) -> None:
+    key = key_of(alice)
+    stack.compose("restart", "gateway")
+    wait_for(lambda: "AccessKeyId" in alice.types("mlplatform", "s3-credentials"), "the gateway", 120)
+    assert key_of(alice)["SecretAccessKey"] == key["SecretAccessKey"]
+
+
+def test_log_out_removes_the_profile(alice: Person) -> None:
+    assert "Logged out" in alice.types("mlplatform", "logout")
+    assert list((alice.home / ".aws").iterdir()) == []
+
+
+def test_data_sets_are_stored_with_a_log_in_alone(alice: Person) -> None:
+    folder, name = alice.home / "photos", f"photos-{secrets.token_hex(3)}"
+    folder.mkdir()
+    (folder / "one").write_text("one")
+    stored = alice.types("mlplatform", "data", "put", str(folder), name)
+    assert f"{name}@" in stored, stored
+    assert name in alice.types("mlplatform", "data", "list")
+    fetched = alice.types("mlplatform", "data", "get", name, str(alice.home / "fetched"))
+    assert (alice.home / "fetched/one").read_text() == "one", fetched

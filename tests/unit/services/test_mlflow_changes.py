@@ -1,0 +1,95 @@
+"""Which requests to MLflow are changes, and that a report waits for the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ray_head import served
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mlplatform.contract import MLFLOW_CHANGES
+from mlplatform.services import mlflow_changes
+from mlplatform.services.mlflow_changes import Reporter, is_change
+
+API = "/api/2.0/mlflow"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "recorded"),
+    [
+        ("POST", "registered-models/create", True),
+        ("POST", "registered-models/alias", True),
+        ("DELETE", "registered-models/alias", True),
+        ("POST", "registered-models/rename", True),
+        ("POST", "registered-models/get-latest-versions", False),
+        ("GET", "registered-models/search", False),
+        ("POST", "model-versions/create", True),
+        ("PATCH", "model-versions/update", True),
+        ("DELETE", "model-versions/delete-tag", True),
+        ("POST", "users/create", True),
+        ("PATCH", "users/update-password", True),
+        ("POST", "users/permissions/grant", True),
+        ("POST", "roles/permissions/add", True),
+        ("POST", "experiments/delete", True),
+        ("POST", "experiments/restore", True),
+        ("POST", "experiments/create", False),
+        ("POST", "runs/delete", True),
+        ("POST", "runs/restore", True),
+        ("POST", "runs/delete-tag", False),
+        ("POST", "runs/log-batch", False),
+        ("POST", "runs/search", False),
+        ("POST", "traces/delete-traces", True),
+        ("DELETE", "traces/tr-1/tags", True),
+        ("DELETE", "logged-models/m-1", True),
+        ("POST", "logged-models", False),
+        ("PATCH", "logged-models/m-1", False),
+    ],
+)
+def test_what_others_rely_on_is_recorded_and_logging_is_not(method: str, path: str, recorded: bool) -> None:
+    for prefix in (API, "/ajax-api/3.0/mlflow"):
+        assert is_change(method, f"{prefix}/{path}") == recorded
+
+
+def test_files_are_recorded_only_when_deleted() -> None:
+    path = "/api/2.0/mlflow-artifacts/artifacts/0/run/artifacts/users/delete"
+    assert is_change("DELETE", path)
+    assert not is_change("PUT", path)
+    assert not is_change("POST", path.replace("artifacts/artifacts", "artifacts/mpu/create"))
+
+
+def test_reports_wait_for_the_gateway_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_changes, "_RETRY_SECONDS", 0.01)
+    got: list[Mapping[str, Any]] = []
+    answers = [503, 403, 200, 400, 200]
+
+    async def take(request: Request) -> Response:
+        status = answers.pop(0)
+        if status != 503:
+            got.append({**await request.json(), "token": request.headers["authorization"], "status": status})
+        return Response(status_code=status)
+
+    async def report(address: str) -> None:
+        reporter = Reporter(address, "of the server")
+        for number in range(3):
+            reporter({"path": str(number)})
+        while answers:
+            await asyncio.sleep(0.01)
+
+    with served(Starlette(routes=[Route(MLFLOW_CHANGES, take, methods=["POST"])])) as address:
+        asyncio.run(asyncio.wait_for(report(address), 60))
+    assert [(one["path"], one["status"]) for one in got] == [("0", 403), ("0", 200), ("1", 400), ("2", 200)]
+    assert {one["token"] for one in got} == {"Bearer of the server"}
+
+
+def test_report_shows_names_and_nothing_else() -> None:
+    body = {"name": "net", "version": 3, "password": "p", "description": "long", "tags": [{"key": "a"}]}
+    assert mlflow_changes._named(json.dumps(body).encode()) == {"name": "net", "version": "3"}
+    for other in (b"", b"[]", b"\xff", b"{"):
+        assert mlflow_changes._named(other) == {}

@@ -1,0 +1,61 @@
+"""Rights of role accounts at MLflow, by method and path."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlplatform.services.mlflow_rights import may
+
+ROLES, PEOPLE = ("job", "person"), ("alice", "admin", "gateway")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "2.0/mlflow/users/create"),
+        ("POST", "2.0/mlflow/users/create-ui"),
+        ("PATCH", "2.0/mlflow/users/update-password"),
+        ("PATCH", "2.0/mlflow/users/current"),
+        ("GET", "2.0/mlflow/users/list"),
+        ("GET", "3.0/mlflow/users/current/permissions"),
+        ("POST", "3.0/mlflow/users/permissions/grant"),
+        ("POST", "3.0/mlflow/roles/create"),
+        ("POST", "2.0/mlflow/experiments/permissions/create"),
+        ("POST", "2.0/mlflow/webhooks"),
+    ],
+)
+def test_roles_change_no_accounts_and_rights(method: str, path: str) -> None:
+    for prefix in ("/api/", "/ajax-api/"):
+        assert [name for name in ROLES if may(name, method, prefix + path)] == []
+        assert [name for name in PEOPLE if not may(name, method, prefix + path)] == []
+
+
+@pytest.mark.parametrize("kind", ["experiments", "registered-models", "model-versions"])
+def test_jobs_delete_nothing_that_others_rely_on(kind: str) -> None:
+    for method in ("POST", "DELETE"):
+        path = f"/api/2.0/mlflow/{kind}/delete"
+        assert not may("job", method, path)
+        assert all(may(name, method, path) for name in ("person", *PEOPLE))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/2.0/mlflow/users/current"),
+        ("POST", "/api/2.0/mlflow/runs/create"),
+        ("POST", "/api/2.0/mlflow/runs/delete-tag"),
+        ("DELETE", "/api/2.0/mlflow/registered-models/alias"),
+        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/run/artifacts/users/permissions"),
+        ("POST", "/v1/traces"),
+        ("GET", "/"),
+    ],
+)
+def test_jobs_log_register_and_promote(method: str, path: str) -> None:
+    assert all(may(name, method, path) for name in (*ROLES, *PEOPLE))
+
+
+def test_prometheus_reads_metrics_and_nothing_else() -> None:
+    assert may("prometheus", "GET", "/metrics")
+    assert not may("prometheus", "POST", "/metrics")
+    assert not may("prometheus", "GET", "/api/2.0/mlflow/users/list")
+    assert not may("prometheus", "GET", "/")
