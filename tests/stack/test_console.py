@@ -24,7 +24,7 @@ def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> Non
     page.type(secret, into="#secretKey")
     wait_for(lambda: not page.evaluate("document.querySelector('#do-login').disabled"), "an enabled button", BOUND_S)
     page.click("#do-login")
-    for bucket in ("datasets", "jobs", "mlflow-artifacts", "ray"):
+    for bucket in ("datasets", "mlflow-artifacts", "ray"):
         page.wait_for_text(bucket, f"bucket {bucket}")
     # The console asks each browser to acknowledge MinIO's licence.
     button = "[...document.querySelectorAll('button')].find(button => button.innerText.trim() == '{}')"

@@ -27,7 +27,7 @@ HOME = {"mlflow": "mlflow", "gateway": "gateway", "exporter": "postgres", "backu
 CONNECT: dict[str, tuple[str, ...]] = {
     "mlflow": ("mlflow", "backup"),
     "mlflow_auth": ("mlflow", "backup"),
-    "gateway": ("mlflow", "gateway", "backup"),  # MLflow checks tokens there
+    "gateway": ("gateway", "backup"),
     "postgres": ("exporter",),
     "template1": (),
 }
