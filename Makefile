@@ -109,7 +109,7 @@ prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, im
 upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again (TO=tag or commit checks that out first)
 	@$(CLI) stack upgrade --to "$(TO)"
 
-rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=minio,mlflow,... for some)
+rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=store,mlflow,... for some)
 	@$(CLI) stack rotate --only "$(ONLY)"
 
 destroy:  ## Remove the stack with all of its data, after asking

@@ -42,8 +42,8 @@ ENV = {
     "WEBHOOK_SCHEMES": "https,http",
     "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",
-    "MINIO_PORT": "19000",
-    "MINIO_CONSOLE_PORT": "19001",
+    "S3_PORT": "19000",
+    "S3_CONSOLE_PORT": "19001",
     "RAY_PORT": "18265",
     "NOTEBOOK_PORT": "18888",
     "GRAFANA_PORT": "13000",
@@ -215,7 +215,7 @@ class Stack:
         import boto3
 
         client = client_settings(self.root)
-        key, secret = "root", self.secret("minio_root_password")
+        key, secret = "root", self.secret("store_root_password")
         if self.settings.s3_endpoint:
             key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
         return boto3.client(

@@ -72,8 +72,8 @@ class Secrets:
     def minio_accounts(self) -> set[str]:
         """Accounts of MinIO whose keys are accepted."""
         pairs = {name: read_s3_account(self.folder / f"s3_{name}") for name in MINIO if name != "prometheus"}
-        pairs["prometheus"] = read_s3_account(self.folder / "minio_prometheus")
-        pairs["root"] = ("root", self.text("minio_root_password"))
+        pairs["prometheus"] = read_s3_account(self.folder / "store_prometheus")
+        pairs["root"] = ("root", self.text("store_root_password"))
         count("log-ins with rotated secrets", len(pairs))
         return {name for name, pair in pairs.items() if accepted_by_minio(self.stack, pair)}
 
@@ -106,8 +106,8 @@ class Secrets:
                 headers={"Authorization": f"Bearer {self.text('gateway_prometheus_token')}"},
             ),
             "minio's metrics": httpx.get(
-                f"{base}:{settings.minio_port}/minio/v2/metrics/cluster",
-                headers={"Authorization": f"Bearer {self.text('minio_prometheus_token')}"},
+                f"{base}:{settings.s3_port}/minio/v2/metrics/cluster",
+                headers={"Authorization": f"Bearer {self.text('store_prometheus_token')}"},
             ),
             "alertmanager": httpx.get(
                 f"http://{self.stack.address('alertmanager')}:9093/metrics",
@@ -127,9 +127,7 @@ MLFLOW = ("admin", "gateway", "job", "person", "prometheus")
 
 def accepted_by_minio(stack: Stack, pair: tuple[str, str]) -> bool:
     """Return whether MinIO knows the account; an account without rights is refused in another way."""
-    admin = MinioAdmin(
-        endpoint=f"127.0.0.1:{stack.settings.minio_port}", credentials=StaticProvider(*pair), secure=False
-    )
+    admin = MinioAdmin(endpoint=f"127.0.0.1:{stack.settings.s3_port}", credentials=StaticProvider(*pair), secure=False)
     try:
         admin.user_info("nobody")
     except MinioAdminException as error:

@@ -163,8 +163,8 @@ CLOSED = {
 PORTS = {
     "gateway": "ray_port",
     "mlflow": "mlflow_port",
-    "minio": "minio_port",
-    "console": "minio_console_port",
+    "minio": "s3_port",
+    "console": "s3_console_port",
     "notebook": "notebook_port",
     "prometheus": "prometheus_port",
     "grafana": "grafana_port",
@@ -222,7 +222,7 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
 
 METRICS = {
     "gateway_prometheus_token": ("gateway", {"/platform/metrics"}),
-    "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
+    "store_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
 }
 """Tokens that only Prometheus has: their service and the paths that they open."""
 

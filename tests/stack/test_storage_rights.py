@@ -165,8 +165,8 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
 
 
 def root_account(stack: Stack) -> Account:
-    server = f"127.0.0.1:{stack.settings.minio_port}"
-    return Account("root", server, "root", stack.secret("minio_root_password"))
+    server = f"127.0.0.1:{stack.settings.s3_port}"
+    return Account("root", server, "root", stack.secret("store_root_password"))
 
 
 def key_of_people(stack: Stack) -> tuple[str, str]:
@@ -179,7 +179,7 @@ def key_of_people(stack: Stack) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
-    server = f"127.0.0.1:{running.settings.minio_port}"
+    server = f"127.0.0.1:{running.settings.s3_port}"
     files = {name: f"{'minio' if name == 'prometheus' else 's3'}_{name}" for name in ACCOUNTS[:-1]}
     pairs = {name: read_s3_account(running.root / "secrets" / file) for name, file in files.items()}
     pairs[KEY] = key_of_people(running)

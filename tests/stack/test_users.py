@@ -12,7 +12,7 @@ from owners import volumes_have_owners_of_services
 
 from mlplatform.services.ownership import OWNERS
 
-OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "minio"}
+OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "store"}
 
 OF_HOSTS = (1000, 1001, 999, 65534)
 """Ids that users of hosts have: the first persons, the first system user, and nobody."""

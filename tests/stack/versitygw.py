@@ -14,7 +14,7 @@ import boto3
 from botocore.exceptions import BotoCoreError
 from host import CHECKOUT, run
 
-from mlplatform.services.minio import RIGHTS
+from mlplatform.services.store import RIGHTS
 from mlplatform.settings.storage import BUCKETS
 
 IMAGE = "versity/versitygw:v1.8.0"

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import base64
 import configparser
-import hashlib
-import hmac
-import json
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +15,6 @@ from mlplatform.errors import SettingsError
 
 if TYPE_CHECKING:
     import httpx
-
-# The token is valid longer than any stack; `make rotate` replaces the key that has signed it.
-_TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
 _PAGE_HEADERS = """\
 http_server_config:
@@ -76,18 +70,6 @@ def read_postgres_service(path: Path) -> tuple[str, str]:
     config = _read_ini(path)
     section = config[config.sections()[0]]
     return section["user"], section["password"]
-
-
-def minio_metrics_token(account: Path, path: Path) -> None:
-    """Write the bearer token that lets its holder read MinIO's metrics as `account`.
-
-    A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
-    """
-    access_key, secret_key = read_s3_account(account)
-    header = _base64url(json.dumps({"alg": "HS512", "typ": "JWT"}).encode())
-    claims = _base64url(json.dumps({"exp": _TOKEN_EXPIRES, "sub": access_key, "iss": "prometheus"}).encode())
-    signature = hmac.new(secret_key.encode(), f"{header}.{claims}".encode(), hashlib.sha512).digest()
-    path.write_text(f"{header}.{claims}.{_base64url(signature)}")
 
 
 def prometheus_web(password_file: Path, path: Path) -> None:
@@ -188,7 +170,3 @@ def _read_ini(path: Path) -> configparser.ConfigParser:
     if not config.read(path):
         raise SettingsError(f"There is no secret {path}; run `make env` to generate missing secrets.")
     return config
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

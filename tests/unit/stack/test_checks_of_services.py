@@ -233,6 +233,14 @@ def test_bucket_without_versions_is_found(versioning: str | None, versioned: boo
         assert len(list(storage.of_buckets(state, external))) == count
 
 
+@pytest.mark.parametrize(("server", "limits", "count"), [("https://s3.example.org", "ray=1t", 1), ("", "ray=1t", 0)])
+def test_quotas_at_another_server_are_named(place: Place, server: str, limits: str, count: int) -> None:
+    with (place.root / ".env").open("a") as file:
+        file.write(f"S3_ENDPOINT_URL={server}\nBUCKET_QUOTAS={limits}\n")
+    problems = [finding.problem for finding in storage.quotas(place)]
+    assert problems == [f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}."] * count
+
+
 # --- GPUs ---
 
 

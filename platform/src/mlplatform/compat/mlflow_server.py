@@ -112,8 +112,8 @@ def disable_direct_transfers() -> None:
     """Make clients download and upload artifacts through the server only, whatever they ask for.
 
     `MultipartUploadMixin` and the like in `mlflow.server.handlers`, by which MLflow decides what its server offers and
-    which requests for presigned addresses it answers: MLflow 3.17 gives clients the object store's address, here
-    `http://minio:9000`, whatever is configured. A laptop cannot reach that. Without them, clients fall back.
+    which requests for presigned addresses it answers: MLflow 3.17 gives clients the address at which it reaches the
+    object store itself, whatever is configured. A laptop cannot reach that. Without them, clients fall back.
     """
     from mlflow.server import handlers
 

@@ -7,10 +7,7 @@ from typing import Any
 from mlplatform.services.backup import databases
 from mlplatform.services.buckets import versioned
 from mlplatform.settings.storage import BUCKETS, StorageSettings
-from mlplatform.storage.s3 import s3_client, s3_errors
-
-_SILENT = {"AccessDenied", "NotImplemented", "MethodNotAllowed"}
-"""Answers of other S3 servers that keep no versions, or show them to no account of ours."""
+from mlplatform.storage.s3 import s3_client, s3_errors, versioning
 
 
 def state() -> dict[str, Any]:
@@ -19,7 +16,7 @@ def state() -> dict[str, Any]:
     Returns:
         databases: name -> `found` (None without tables), `needed`, and `known`, false for another version's.
         buckets: name -> `versioning` (None if the bucket does not exist,
-            `Unknown` if the server does not tell), and `versioned`, true if it must be on.
+            `Unknown` if another server does not tell this account), and `versioned`, true if it must be on.
     """
     found, known = databases.revisions(), databases.known_revisions()
     heads, kept = databases.heads(), versioned(StorageSettings.load())
@@ -36,10 +33,10 @@ def _versioning(bucket: str) -> str | None:
     client = s3_client()
     with s3_errors(f"s3://{bucket}"):
         try:
-            return client.get_bucket_versioning(Bucket=bucket).get("Status", "Off")
+            return versioning(client, bucket) or "Off"
         except client.exceptions.ClientError as error:
             code = error.response["Error"]["Code"]
-            if code in _SILENT:
+            if code == "AccessDenied":
                 return "Unknown"
             if code != "NoSuchBucket":
                 raise

@@ -48,6 +48,7 @@ CHECKS: tuple[Check, ...] = (
     health.unhealthy,
     networks.of_notebooks,
     storage.databases_and_buckets,
+    storage.quotas,
     alerts.firing,
     backups.untimed,
 )

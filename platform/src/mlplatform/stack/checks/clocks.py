@@ -21,7 +21,7 @@ of runs are wrong long before."""
 def skew(place: Place) -> Iterator[Finding]:
     """Yield each clock that differs from this host's by more than 10 s; a clock that does not answer is left out."""
     settings = place.settings
-    server = settings.s3_endpoint or f"http://{LOOPBACK}:{settings.minio_port}/minio/health/live"
+    server = settings.s3_endpoint or f"http://{LOOPBACK}:{settings.s3_port}"
     yield from differing({"Docker's engine": _engine(), "the S3 server": of_server(server)})
 
 

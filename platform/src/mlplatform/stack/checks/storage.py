@@ -9,6 +9,7 @@ from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.stack import compose as stack_compose
+from mlplatform.stack import services
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.compose_command import compose
 
@@ -19,12 +20,10 @@ _SECONDS = 60
 def databases_and_buckets(place: Place) -> Iterator[Finding]:
     """Yield each database without this version's tables, and each bucket that is missing or keeps no versions.
 
-    Nothing while Postgres or MinIO does not run, or before the first `make up`.
+    Nothing while Postgres or the stack's own object store does not run, or before the first `make up`.
     """
-    external = bool(place.settings.s3_endpoint)
-    needed = {"postgres"} if external else {"postgres", "minio"}
     try:
-        if not stack_compose.running(place.root) >= needed:
+        if not stack_compose.running(place.root) >= set(services.stores(place.settings)):
             return
     except (HostError, FileNotFoundError):
         return  # reported as a problem of the start
@@ -42,8 +41,18 @@ def databases_and_buckets(place: Place) -> Iterator[Finding]:
         subprocess.run(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
     yield from of_databases(state["databases"])
-    for finding in of_buckets(state["buckets"], external):
+    for finding in of_buckets(state["buckets"], external=bool(place.settings.s3_endpoint)):
         yield Finding(finding.problem, finding.why, finding.fix, finding.blocks, repair=create)
+
+
+def quotas(place: Place) -> Iterator[Finding]:
+    """Yield quotas that nothing enforces: S3 has no interface for them, so they are set at our own store only."""
+    if (server := place.settings.s3_endpoint) and (limits := place.settings.bucket_quotas):
+        yield Finding(
+            f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}.",
+            "A bucket can grow until that server's disk is full.",
+            "set quotas at that server, and leave BUCKET_QUOTAS empty in .env",
+        )
 
 
 def of_databases(databases: dict[str, dict[str, Any]]) -> Iterator[Finding]:
