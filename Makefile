@@ -154,6 +154,7 @@ nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out
 	$(LIGHT)/pytest -n 4 -m nightly $(PYTEST) tests/unit
 	.venv/bin/pytest -m nightly $(PYTEST) tests/embedded
 	tests/stack/run.sh -m nightly $(PYTEST) tests/stack
+	tests/stack/run.sh --store=versitygw -m "" $(PYTEST) tests/stack
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))

@@ -120,6 +120,11 @@ class Stack:
     def settings(self) -> StackSettings:
         return StackSettings.load(self.root / ".env")
 
+    @property
+    def own_store(self) -> bool:
+        """True if the object store is the stack's own."""
+        return not self.settings.s3_endpoint
+
     def set_env(self, **values: str) -> None:
         """Set variables in `.env`, as a user would with an editor."""
         lines = (self.root / ".env").read_text().splitlines()
@@ -216,7 +221,7 @@ class Stack:
 
         client = client_settings(self.root)
         key, secret = "root", self.secret("store_root_password")
-        if self.settings.s3_endpoint:
+        if not self.own_store:
             key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
         return boto3.client(
             "s3",

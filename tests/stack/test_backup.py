@@ -125,7 +125,9 @@ def damaged(backups: Path, copy: Path) -> Path:
     return copy
 
 
+# Without versions, a backup may lack the checkpoint that a state file names, if a job writes meanwhile.
 @pytest.mark.nightly
+@pytest.mark.minio
 def test_restored_stack_has_everything_and_resumes_jobs(
     stack: Stack, jobs: Jobs, trained: Trained, people: dict[str, Person], moved: Stack, tmp_path: Path
 ) -> None:
@@ -221,6 +223,7 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
 
 
 @pytest.mark.nightly
+@pytest.mark.minio
 @pytest.mark.parametrize("round_", range(20))
 def test_backup_while_twenty_jobs_write_restores_completely(
     stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int

@@ -26,6 +26,7 @@ from failure_training import (
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.stack.services import stores
 
 
 def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:
@@ -81,7 +82,7 @@ def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
     outages: list[tuple[float, str]] = []
-    for service in ("mlflow", "postgres", "minio"):
+    for service in ("mlflow", *stores(stack.settings)):
         run("docker", "kill", stack.container(service))
         outages.append((time.monotonic() + OUTAGE_SECONDS, service))
         wait_until(time.monotonic() + 5)
@@ -130,7 +131,7 @@ def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("service", ["mlflow", "postgres", "minio"])
+@pytest.mark.parametrize("service", ["mlflow", "postgres", pytest.param("minio", marks=pytest.mark.minio)])
 def test_one_minute_service_outage_loses_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
     steps = 40
     job_id = submit(jobs, steps, pause=1)

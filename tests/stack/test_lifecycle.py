@@ -9,6 +9,8 @@ import pytest
 from failure_training import crash, whole_again
 from host import Stack, Trained, run, wait_for
 
+from mlplatform.stack.services import stores
+
 
 def still_there(stack: Stack, job_id: str) -> None:
     """Assert that the job's run, model, checkpoints and state still exist."""
@@ -41,7 +43,8 @@ def test_crashed_services_come_back_by_themselves(stack: Stack) -> None:
         }
 
     before = restarts()
-    assert {"mlflow", "postgres", "minio", "notebook", "prometheus", "alertmanager", "log-shipper"} <= before.keys()
+    assert {"mlflow", "notebook", "prometheus", "alertmanager", "log-shipper"} <= before.keys()
+    assert before.keys() >= set(stores(stack.settings))
     for service in before:
         crash(stack, service)
     wait_for(

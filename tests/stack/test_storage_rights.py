@@ -180,7 +180,7 @@ def key_of_people(stack: Stack) -> tuple[str, str]:
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
     server = f"127.0.0.1:{running.settings.s3_port}"
-    files = {name: f"{'minio' if name == 'prometheus' else 's3'}_{name}" for name in ACCOUNTS[:-1]}
+    files = {name: f"{'store' if name == 'prometheus' else 's3'}_{name}" for name in ACCOUNTS[:-1]}
     pairs = {name: read_s3_account(running.root / "secrets" / file) for name, file in files.items()}
     pairs[KEY] = key_of_people(running)
     found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
