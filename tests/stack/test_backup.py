@@ -62,7 +62,6 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
         yield second
     finally:
         second.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
-        stack.up()
 
 
 def share_password(stack: Stack, moved: Stack) -> None:
@@ -77,6 +76,7 @@ def test_data_of_release_is_upgraded(moved: Stack, tmp_path: Path, release: Path
     with tarfile.open(release) as tar:
         tar.extractall(tmp_path / "release", filter="data")
     kept = tmp_path / "release"
+    moved.set_env(COMPOSE_PROFILES="tracking,ray")
     password = moved.root / "secrets" / "backup_password"
     password.chmod(0o600)
     shutil.copy(kept / "password", password)
