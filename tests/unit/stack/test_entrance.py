@@ -15,7 +15,7 @@ import yaml
 from mlplatform.cli import stack as cli
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, entrance, openssl, prune, sizing
+from mlplatform.stack import compose, doctor, entrance, images, openssl, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
 from mlplatform.stack.pages import pages
@@ -181,7 +181,7 @@ def test_start_prints_notes_fingerprint_and_trust_command(
 ) -> None:
     monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
     monkeypatch.setattr(compose, "up", lambda root, only: None)
-    monkeypatch.setattr(prune, "remove_unused_images", lambda root: 0)
+    monkeypatch.setattr(images, "remove_former", lambda root: 0)
     cli.up(tmp_path)
     printed = capsys.readouterr()
     assert printed.err == "Note: a rule is missing\n"

@@ -284,17 +284,6 @@ def test_doctor_finds_and_connects_service_out_of_reach(stack: Stack) -> None:
     assert list(of_notebooks(place)) == [], "a notebook that is not running"
 
 
-@pytest.mark.parametrize(("value", "valid"), [("30m", True), ("never", True), ("2", False), ("soon", False)])
-def test_idle_time_is_checked(stack: Stack, value: str, valid: bool) -> None:
-    with (stack.root / ".env").open("a") as file:
-        file.write(f"NOTEBOOK_IDLE={value}\n")
-    if valid:
-        assert stack.settings.notebook_idle == value
-    else:
-        with pytest.raises(SettingsError, match=f"NOTEBOOK_IDLE='{value}'.*as in 7d"):
-            _ = stack.settings
-
-
 def test_pages_name_person_and_token_file(stack: Stack) -> None:
     notebooks.add(stack.root, "alice")
     (page,) = notebooks.pages_of_people(stack.root)

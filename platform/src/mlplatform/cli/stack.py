@@ -47,7 +47,7 @@ def engine() -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, notebook_file, prune, shell, unfinished
+    from mlplatform.stack import compose, doctor, images, joining, notebook_file, shell, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
@@ -57,7 +57,7 @@ def up(root: Root = Path(), only: Only = "") -> None:
     if notebook_file.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
-    if removed := prune.remove_unused_images(root.absolute()):
+    if removed := images.remove_former(root.absolute()):
         print(f"Removed {removed} images of former versions.")
     status(root)
 
@@ -170,11 +170,12 @@ def prune(
     root = root.absolute()
     found = stack_prune.plan(root)
     if remove:
-        removed = stack_prune.total(_shown(stack_prune.apply(root), sum(one.count for one in found)))
-        found = [stack_prune.Amount(one.kind, one.place, *removed.get((one.kind, one.place), (0, 0))) for one in found]
-    rows = [(one.kind, one.place, str(one.count), human(one.bytes)) for one in found]
-    rows.append(("all", "", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
-    print_table(("Kind", "Where", "Removed" if remove else "Removable", "Size"), rows)
+        removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
+        of_kind = {one.kind: [other.bytes for other in removed if other.kind == one.kind] for one in found}
+        found = [stack_prune.Amount(kind, len(sizes), sum(sizes)) for kind, sizes in of_kind.items()]
+    rows = [(one.kind, str(one.count), human(one.bytes)) for one in found]
+    rows.append(("all", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
+    print_table(("Kind", "Removed" if remove else "Removable", "Size"), rows)
     if not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")
 
