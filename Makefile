@@ -9,7 +9,7 @@ export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default
 LIGHT = .venv/light/bin
 
 # Arguments of verbs count on the command line of make only: shells export NAME, TO or FORCE for other programs.
-ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CERTIFICATE CHECK CHECKOUT FIX FORCE FROM HOST JOB JSON KEEP LOGS NAME ONLY \
+ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CHECK CHECKOUT FIX FORCE FROM JOB JSON KEEP LOGS NAME ONLY \
 	PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
 $(foreach name,$(ARGUMENTS),$(if $(filter environment,$(origin $(name))),$(eval unexport $(name))$(eval $(name) =)))
 
@@ -82,11 +82,11 @@ notebook: .venv/cli  ## Make a notebook for one person, with files, token and ne
 ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
 
-host-token: build  ## Invite another machine: print the line and the one-time code that join it (ADDRESS=this host's, as it reaches it)
-	@$(CLI) stack host-token --address "$(ADDRESS)"
+host-token: build  ## Write the file with which another machine joins (NAME=its name, ADDRESS=this host's, as it reaches it)
+	@$(CLI) stack host-token "$(or $(NAME),$(error Set NAME= to a name for the other machine))" --address "$(ADDRESS)"
 
-join: .venv/cli  ## Add this machine's workers to a stack on another host (HOST= and CERTIFICATE= as `make host-token` prints, NAME=)
-	@$(CLI) stack join --host "$(HOST)" --certificate "$(CERTIFICATE)" --name "$(NAME)"
+join: .venv/cli  ## Add this machine's workers to a stack on another host (FROM=file that `make host-token` wrote there)
+	@$(CLI) stack join $(if $(FROM),"$(FROM)")
 
 hosts: .venv/cli  ## List the hosts that have joined
 	@$(CLI) stack hosts

@@ -236,49 +236,43 @@ def bundle(
 
 @app.command("host-token")
 def host_token(
+    name: Annotated[str, typer.Argument(help="Name of the other machine in the stack.")],
     address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",
     root: Root = Path(),
 ) -> None:
-    """Invite another machine: print the line and the one-time code that join it, and wait until it has joined."""
+    """Write the file with which another machine joins this stack."""
     from mlplatform.errors import HostError
     from mlplatform.stack import hosts
-    from mlplatform.stack.invitation import SECONDS
 
     address = address or hosts.address_of_this_host()
     if not address:
         raise HostError("This host has no route to another one: name the address to use with ADDRESS=.")
-    invitation = hosts.invite(root.absolute())
-    print("In a clone of this repository on the other machine:\n")
-    print(f"  make join HOST={address}:{invitation.port} CERTIFICATE={invitation.fingerprint}\n")
-    print(f"It asks for this code, which is valid for {SECONDS / 60:.0f} minutes and one machine: {invitation.code}")
-    print("Waiting; Ctrl-C withdraws the invitation.", flush=True)
-    print(f"{invitation.wait()} has joined; its worker starts now.")
+    file = hosts.invite(root.absolute(), name, address)
+    print(f"wrote {file.name}, which has the secrets of a worker. Move it to a clone of this repository on {name}:\n")
+    print(f"  scp {file} {name}:CLONE/ && rm {file}")
+    print(f"  make join FROM={file.name}    # there")
 
 
 @app.command()
 def join(
-    host: Annotated[str, typer.Option(help="Address and port that `make host-token` prints.")] = "",
-    certificate: Annotated[str, typer.Option(help="Fingerprint that `make host-token` prints.")] = "",
-    name: Annotated[str, typer.Option(help="Name of this machine in the stack.", show_default="its host name")] = "",
+    file: Annotated[Path | None, typer.Argument(help="File that `make host-token` wrote for this machine.")] = None,
     root: Root = Path(),
 ) -> None:
-    """Add this machine's worker to the stack that printed an invitation; asks for its one-time code.
+    """Add this machine's worker to the stack that wrote a file for it, and remove the file.
 
-    On a machine that has joined, without an address: apply the settings in joined.env.
+    On a machine that has joined, without a file: apply the settings in joined.env.
     """
     from mlplatform.errors import SettingsError
     from mlplatform.stack import joining
     from mlplatform.stack.host import this_host
 
-    if not host and joining.has_joined(root.absolute()):
+    if file:
+        name = joining.join(root.absolute(), this_host(), file.expanduser())
+        print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
+    elif joining.has_joined(root.absolute()):
         joining.start(root.absolute())
-        return
-    if not (host and certificate):
-        raise SettingsError("HOST and CERTIFICATE are missing: copy the line that `make host-token` prints.")
-    code = getpass.getpass("One-time code: ")
-    name = name or socket.gethostname().partition(".")[0].lower()
-    joining.join(root.absolute(), this_host(), host, certificate, code, name)
-    print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
+    else:
+        raise SettingsError("FROM is missing: name the file that `make host-token` wrote on the stack's host.")
 
 
 @app.command()

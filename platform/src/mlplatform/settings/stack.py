@@ -163,7 +163,7 @@ class StackSettings(BaseSettings):
     """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
 
     hub_port: int = _of_host(51820, "HUB_PORT", ge=1, le=65535)
-    """UDP port for the traffic of joined hosts, and TCP port while an invitation is open."""
+    """UDP port for the traffic of joined hosts."""
 
     mlflow_port: int = _of_host(8000, "MLFLOW_PORT", ge=1, le=65535)
     minio_port: int = _of_host(9000, "MINIO_PORT", ge=1, le=65535)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
@@ -49,17 +48,6 @@ def image_id(image: str) -> str:
     """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def layers_digest(image: str) -> str:
-    """Return a digest of an image's layers, or an empty string if this host lacks it.
-
-    Unlike the id, it is the same in all engines: with the containerd image store, the default from Engine 29 on, the id
-    is that of a manifest, and with overlay2 that of a configuration.
-    """
-    command = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return hashlib.sha256(json.dumps(json.loads(found)).encode()).hexdigest() if found else ""
 
 
 def tagged(image: str) -> str:
