@@ -48,9 +48,7 @@ def join(root: Path, host: Host, file: Path) -> str:
     try:
         content: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise HostError(
-            f"{file} cannot be read ({error}): copy the file that `make host-token` wrote again."
-        ) from error
+        raise HostError(f"{file} cannot be read ({error}): copy it from the stack's host again.") from error
     if content["version"] != (version := env.checkout_version(root)):
         raise HostError(
             f"{file} is for version {content['version']}, and this checkout has {version}: check out the same one."
