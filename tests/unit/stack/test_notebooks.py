@@ -18,7 +18,7 @@ from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
 from mlplatform.stack.checks.finding import Place
-from mlplatform.stack.checks.networks import of_notebooks
+from mlplatform.stack.checks.health import unconnected_notebooks
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -275,13 +275,13 @@ def test_doctor_finds_and_connects_service_out_of_reach(stack: Stack) -> None:
     network = "mlplatform_notebook-alice"
     place = Place(stack.root)
     stack.reports(notebook_alice=[network], gateway=["mlplatform_cluster"], minio=["mlplatform_cluster", network])
-    (found,) = of_notebooks(place)
+    (found,) = unconnected_notebooks(place)
     assert "The notebook of alice cannot reach gateway" in found.problem
     assert found.repair
     found.repair()
     assert stack.calls == [f"network connect --alias gateway {network} gateway"]
     stack.reports(gateway=["mlplatform_cluster"])
-    assert list(of_notebooks(place)) == [], "a notebook that is not running"
+    assert list(unconnected_notebooks(place)) == [], "a notebook that is not running"
 
 
 def test_pages_name_person_and_token_file(stack: Stack) -> None:
