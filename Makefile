@@ -103,11 +103,11 @@ backup: .venv/cli  ## Save the stack while it runs (TO=folder or s3:https://serv
 restore: build  ## Replace the stack's data by a backup (FROM=folder or s3:...; SNAPSHOT=id; FORCE=1 if there is data)
 	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
 
-prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
+prune: .venv/cli  ## List what nobody needs any more: packages, and checkpoints and runs by retention (APPLY=1 removes it)
 	@$(CLI) stack prune $(if $(APPLY),--apply)
 
-upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again (TO=tag or commit checks that out first)
-	@$(CLI) stack upgrade --to "$(TO)"
+upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again
+	@$(CLI) stack upgrade
 
 rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=minio,mlflow,... for some)
 	@$(CLI) stack rotate --only "$(ONLY)"

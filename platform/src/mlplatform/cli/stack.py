@@ -181,22 +181,15 @@ def prune(
 
 
 @app.command("upgrade")
-def upgrade_stack(
-    to: Annotated[str, typer.Option(help="Branch, tag or commit to check out first; empty: already done.")] = "",
-    root: Root = Path(),
-) -> None:
+def upgrade_stack(root: Root = Path()) -> None:
     """Upgrade the running stack to the version checked out, or complete an upgrade that was interrupted."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import joining, unfinished, upgrade
+    from mlplatform.stack import joining, upgrade
 
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    if to and not unfinished.has_upgrade(root.absolute()):
-        # Without a terminal nobody can answer.
-        confirm = typer.confirm if sys.stdin.isatty() else lambda question: False
-        raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to, confirm))
     if not upgrade.prepare(root.absolute()):
-        print("The stack runs this commit already. To upgrade it, check out another one or set TO=.")
+        print("The stack runs this commit already. To upgrade it, check out another one.")
         return
     upgrade.start_program(root.absolute())
 
