@@ -17,7 +17,7 @@ from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import accounts, alerts, backups, health, kernel, start
+from mlplatform.stack.checks import accounts, alerts, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
@@ -202,7 +202,7 @@ def test_missing_timer_of_backups_is_found(
 mlplatform_backup_interval_seconds {interval * HOUR}.0
 """
     monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, text))))
-    found = [finding.problem for finding in backups.untimed(place)]
+    found = [finding.problem for finding in alerts.no_backups(place)]
     assert len(found) == bool(expected)
     assert all(expected in problem for problem in found if expected)
 
@@ -211,7 +211,7 @@ def test_backups_are_not_judged_without_gateway(
     place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_PORT", str(closed_port))
-    assert list(backups.untimed(place)) == []
+    assert list(alerts.no_backups(place)) == []
 
 
 def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:

@@ -21,8 +21,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose, doctor, entrance, images, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
-from mlplatform.stack.pages import pages
-from mlplatform.stack.services import only_variables
+from mlplatform.stack.services import only_variables, pages
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -109,11 +109,11 @@ def status(root: Root = Path()) -> None:
     from rich.console import Console
 
     from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, entrance, notebooks, pages
+    from mlplatform.stack import compose, entrance, notebooks, services
 
     settings = StackSettings.load(root.absolute() / ".env")
     running, of_people = compose.running(root.absolute()), notebooks.pages_of_people(root.absolute())
-    shown = [page for page in [*pages.pages(settings), *of_people] if page.service in running]
+    shown = [page for page in [*services.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return
@@ -129,7 +129,7 @@ def status(root: Root = Path()) -> None:
     # The command on one line whatever the terminal's width, so that it can be copied.
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
     host = f"{getpass.getuser()}@{socket.gethostname()}"
-    console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
+    console.print(f"  {services.ssh_line(shown, host)}", soft_wrap=True)
 
 
 @app.command()

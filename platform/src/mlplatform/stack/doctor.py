@@ -16,7 +16,7 @@ from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, services, sizing
 from mlplatform.stack.host import this_host
-from mlplatform.stack.pages import pages
+from mlplatform.stack.services import pages
 
 _GB = 10**9
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import accounts, alerts, backups, certificates, gpus, health, kernel, start
+from mlplatform.stack.checks import accounts, alerts, certificates, gpus, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -32,7 +32,7 @@ CHECKS: tuple[Check, ...] = (
     health.unhealthy,
     health.unconnected_notebooks,
     alerts.firing,
-    backups.untimed,
+    alerts.no_backups,
 )
 """Every check, in the order in which its findings are shown."""
 
