@@ -37,7 +37,7 @@ def test_former_sessions_are_left_over_after_a_day(tmp_path: Path) -> None:
     assert left(tmp_path) == ["session_old"]
 
 
-def test_log_that_no_process_has_open_is_left_over_after_a_week(tmp_path: Path) -> None:
+def test_log_without_process_is_left_over_after_week(tmp_path: Path) -> None:
     (tmp_path / "session_latest").symlink_to(tmp_path / "session_now")
     for name, days in (("worker.out", 8), ("old/worker.err", 8), ("train/app.log", 6), ("raylet.out", 400)):
         write(tmp_path, f"session_now/logs/{name}", days)
