@@ -67,7 +67,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
 def remove_leftovers(sessions: Path) -> None:
     """Remove what former starts of the node have left, and start the process that removes old files once per hour."""
     ray_files.prepare_start(sessions)
-    command = [sys.executable, "-m", ray_files.__name__, str(sessions), "hourly"]
+    command = [sys.executable, "-m", ray_files.__name__, str(sessions)]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 

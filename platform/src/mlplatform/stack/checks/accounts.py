@@ -1,4 +1,4 @@
-"""Tokens and passwords of `secrets/`, tried where people use them."""
+"""Files of `secrets/`: modes, completeness, and tokens and passwords, tried where people use them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import httpx
 
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack import secrets_folder
 from mlplatform.stack.checks.finding import Finding, Place
 
 _REJECTED = (401, 403)
@@ -48,12 +49,33 @@ class _LogIn:
         return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10, trust_env=False)
 
 
+def files(place: Place) -> Iterator[Finding]:
+    """Yield a folder that other users can open, and secrets that are missing or empty."""
+    folder = place.root / "secrets"
+    if folder.is_dir() and (mode := folder.stat().st_mode & 0o777) != 0o700:
+        yield Finding(
+            f"{folder} has the mode {mode:04o} instead of 0700.",
+            "Its files are readable by all, so that the folder's mode alone keeps other users of this host out.",
+            f"chmod 700 {folder}",
+            repair=lambda: folder.chmod(0o700),
+        )
+    paths = [folder / name for name in secrets_folder.FILES]
+    if missing := [path.name for path in paths if not path.exists() or not path.stat().st_size]:
+        yield Finding(
+            f"{len(missing)} files of {folder} are missing or empty: {', '.join(missing)}.",
+            "A service without its password does not start, or falls back to a known one.",
+            "make env",
+            blocks=True,
+            repair=lambda: secrets_folder.write_missing(folder),
+        )
+
+
 def rejected(place: Place) -> Iterator[Finding]:
     """Yield each file that its service rejects; a service that does not run is left out."""
     folder = place.root / "secrets"
     for log_in in _log_ins(place.settings):
         if not (folder / log_in.secret).is_file():
-            continue  # `secrets.files` reports it
+            continue  # `files` reports it
         try:
             answer = log_in.send(folder)
         except httpx.TransportError:
