@@ -54,6 +54,7 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, Any]:
         "model": alias.json()["model_version"],
         "artifacts": artifacts,
         "checkpoints": checkpoints,
+        "data sets": checksums(stack, "datasets", ""),
         "log": log,
         "status": job.status,
         "command": job.entrypoint,
@@ -63,6 +64,8 @@ def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, Any]:
 def record(root: Path, job_id: str) -> None:
     """Write the fixture of this version."""
     stack = Stack(root)
+    # Of several parts, and without a size in the archive.
+    stack.s3.put_object(Bucket="datasets", Key="zeros/large", Body=bytes(40 << 20))
     with tempfile.TemporaryDirectory() as folder:
         stack.make("backup", f"TO={folder}/backups")
         (Path(folder) / "password").write_text(stack.secret("backup_password"))

@@ -62,6 +62,8 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
         yield second
     finally:
         second.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
+        if stack.unhealthy():
+            stack.up()
 
 
 def share_password(stack: Stack, moved: Stack) -> None:
