@@ -51,7 +51,7 @@ BUDGETS = [
     Budget("settings in .env.example", 71, 72),
     Budget("files in secrets/", 38, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 63, 66),
+    Budget("commands of mlplatform", 64, 66),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 

@@ -38,6 +38,7 @@ CLOSED = {
         ("GET", "/platform/teams"),
         ("POST", "/platform/teams"),
         ("PATCH", "/platform/teams/x"),
+        ("DELETE", "/platform/teams/x"),
         ("GET", "/platform/tokens"),
         ("DELETE", "/platform/tokens/x"),
         ("GET", "/platform/webhook"),

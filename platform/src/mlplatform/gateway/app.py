@@ -186,7 +186,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, storage_key, accounts).routes(),
+            *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
             *http_mlflow.routes(audit, digest_store, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),

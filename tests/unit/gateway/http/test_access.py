@@ -83,6 +83,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/teams"): Asked("/platform/teams", PEOPLE),
     ("POST", "/platform/teams"): Asked("/platform/teams", ADMINISTRATORS, {"json": {"name": "vision"}}),
     ("PATCH", "/platform/teams/{name}"): Asked("/platform/teams/vision", ADMINISTRATORS, {"json": {}}),
+    ("DELETE", "/platform/teams/{name}"): Asked("/platform/teams/missing", ADMINISTRATORS),
     ("POST", "/platform/tokens"): Asked("/platform/tokens", OPEN, {"json": {}}),
     ("GET", "/platform/tokens"): Asked("/platform/tokens", PEOPLE),
     ("DELETE", "/platform/tokens/{token_id}"): Asked("/platform/tokens/missing", PEOPLE),
