@@ -129,12 +129,12 @@ def test_replaced_file_of_registered_model_is_named(stack: Stack) -> None:
 
 
 def test_webhook_key_is_in_no_environment(stack: Stack) -> None:
-    key = stack.secret("mlflow_webhook_key")
+    key = stack.secret("mlflow_key")
     inspected = run("docker", "inspect", stack.container("mlflow")).stdout
     assert key not in inspected
     # The environment at the start of each process; a variable that it sets itself is not in here.
     seen = stack.execute("mlflow", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").stdout
-    assert "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE=/run/secrets/mlflow_webhook_key" in seen
+    assert "MLPLATFORM_MLFLOW_KEY_FILE=/run/secrets/mlflow_key" in seen
     assert key not in seen
 
 

@@ -222,10 +222,10 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
 
 
 METRICS = {
-    "gateway_prometheus_token": ("gateway", {"/platform/metrics"}),
+    "prometheus_password": ("gateway", {"/platform/metrics"}),
     "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
 }
-"""Tokens that only Prometheus has: their service and the paths that they open."""
+"""What Prometheus sends as a token: the service and the paths that it opens."""
 
 
 @pytest.mark.parametrize("secret", METRICS)
