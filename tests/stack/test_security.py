@@ -225,7 +225,7 @@ METRICS = {
     "prometheus_password": ("gateway", {"/platform/metrics"}),
     "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
 }
-"""What Prometheus sends as a token: the service and the paths that it opens."""
+"""Tokens that Prometheus sends: the service and the paths that each opens."""
 
 
 @pytest.mark.parametrize("secret", METRICS)
