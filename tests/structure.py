@@ -49,9 +49,9 @@ BUDGETS = [
     Budget("lines of mlplatform.compat", 2_150, 1_700),
     Budget("lines of tests and their data", 62_300, 53_000),
     Budget("settings in .env.example", 71, 72),
-    Budget("files in secrets/", 38, 34),
+    Budget("files in secrets/", 35, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 73, 66),
+    Budget("commands of mlplatform", 64, 66),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 

@@ -90,7 +90,7 @@ def test_data_of_release_is_upgraded(moved: Stack, tmp_path: Path, release: Path
 
 def published(stack: Stack, name: str) -> float:
     """A number about backups that the gateway publishes for Prometheus."""
-    headers = {"Authorization": f"Bearer {stack.secret('gateway_prometheus_token')}"}
+    headers = {"Authorization": f"Bearer {stack.secret('prometheus_password')}"}
     text = httpx.get(f"http://127.0.0.1:{stack.settings.ray_port}/platform/metrics", headers=headers).text
     return float(re.findall(rf"^mlplatform_backup_{name}_seconds (\S+)$", text, re.M)[0])
 

@@ -81,13 +81,17 @@ def gateway(stack: Stack) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_shares_are_left(running: Stack) -> Iterator[None]:
-    """Take the shares from the generated teams, which stay: a cluster that is promised many times gives each a bit."""
-    yield
+def no_generated_team_is_left(running: Stack) -> Iterator[None]:
+    """Remove the generated teams: a cluster that is promised many times gives each a bit."""
     with running.ray as client:
-        for team in client.get("/platform/teams").raise_for_status().json()["teams"]:
-            shares = {"share_gpus": 0, "share_cpus": 0}
-            client.patch(f"/platform/teams/{team['name']}", json=shares).raise_for_status()
+        before = names_of_teams(client)
+        yield
+        for name in names_of_teams(client) - before:
+            client.delete(f"/platform/teams/{name}", params={"force": "1"}).raise_for_status()
+
+
+def names_of_teams(client: httpx.Client) -> set[str]:
+    return {team["name"] for team in client.get("/platform/teams").raise_for_status().json()["teams"]}
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 from figures import count
 from gpu_jobs import holding_gpu
 from host import CHECKOUT, ENV, Stack, run, wait_for
@@ -21,7 +23,7 @@ SCRIPTS = CHECKOUT / "tests/scripts"
 GRACE_S = int(ENV["GRACE_SECONDS"])
 METHODS = ("GET", "POST", "PUT", "DELETE")
 REVOKED_SECONDS = 60
-"""A revoked token is refused within this time."""
+"""A revoked token, and all that a removed person had, is refused within this time."""
 
 
 def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
@@ -106,6 +108,11 @@ def test_people_read_no_more_of_ray_than_its_nodes(stack: Stack, people: dict[st
         assert bob.asks(method, path).status_code == 403, path
 
 
+def statuses_at_mlflow(person: Person) -> set[int]:
+    """Ask so often that each of the server's processes has answered."""
+    return {person.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+
+
 def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str, Person]) -> None:
     bob = people["bob"]
     assert bob.asks("GET", "/api/jobs/").status_code == 200
@@ -116,12 +123,7 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
     left = REVOKED_SECONDS - (time.monotonic() - began)
-
-    def asks() -> set[int]:
-        """Ask so often that each of the server's processes has answered."""
-        return {bob.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
-
-    wait_for(lambda: asks() == {401}, "MLflow to refuse the person's former password", left)
+    wait_for(lambda: statuses_at_mlflow(bob) == {401}, "MLflow to refuse the person's former password", left)
     count("seconds until MLflow refused the password of a revoked token", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
@@ -146,15 +148,47 @@ def test_people_delete_what_their_jobs_made_and_jobs_do_not(
     assert alice.deletes_at_mlflow(run["info"]["experiment_id"], "restore") == 200
 
 
-def test_removed_person_has_no_account_at_mlflow(stack: Stack, team: str, tmp_path: Path) -> None:
-    eve = log_in(stack, tmp_path, "eve", team)
-    assert eve.asks_mlflow("experiments/search?max_results=1") == 200
-    administer(stack, "people", "remove", eve.name)
+@pytest.mark.minio
+def test_removal_ends_all_access_of_a_person_within_a_minute(
+    stack: Stack, people: dict[str, Person], team: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    alice = people["alice"]
+    (tmp_path / "removed").mkdir()
+    bob = log_in(stack, tmp_path / "removed", "bob", team)
+    storage, path = bob.s3(), "/api/jobs/"
+    job = submit(bob, "python", "asks_until_refused.py", folder=SCRIPTS)
+    browser = httpx.Client(base_url=stack.ray.base_url, timeout=30)
+    browser.post("/platform/login", data={"token": bob.token_file.read_text().strip()})
 
-    def asks() -> set[int]:
-        return {eve.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+    def key_is_refused() -> bool:
+        try:
+            storage.list_objects_v2(Bucket="ray", MaxKeys=1)
+        except ClientError as error:
+            return error.response["Error"]["Code"] == "InvalidAccessKeyId"
+        return False
 
-    wait_for(lambda: asks() == {401}, "MLflow to refuse the person", REVOKED_SECONDS)
+    wait_for(lambda: "answer: 200" in jobs.logs(job), "the job to use the token of its attempt")
+    assert {bob.asks("GET", path).status_code, browser.get(path).status_code} | statuses_at_mlflow(bob) == {200}
+    storage.list_objects_v2(Bucket="ray", MaxKeys=1)
+
+    began = time.monotonic()
+    assert "within a minute the former one is refused" in administer(stack, "people", "remove", bob.name)
+    refused: dict[str, Callable[[], bool]] = {
+        "token": lambda: bob.asks("GET", path).status_code == 403,
+        "browser's session": lambda: browser.get(path).status_code == 403,
+        "account at MLflow": lambda: statuses_at_mlflow(bob) == {401},
+        "key at MinIO": key_is_refused,
+        "token of a running attempt": lambda: f"because {bob.name} was removed" in jobs.logs(job),
+    }
+    for access, is_refused in refused.items():
+        wait_for(is_refused, f"the {access} to be refused", REVOKED_SECONDS - (time.monotonic() - began))
+        count(f"seconds until the {access} of a removed person was refused", round(time.monotonic() - began))
+    browser.close()
+
+    assert jobs.wait(job, timeout_s=60).status == "SUCCEEDED", "the job of the removed person did not continue"
+    assert "was revoked" in bob.types("mlplatform", "s3-credentials")
+    assert alice.asks("GET", "/api/jobs/").status_code == 200
+    alice.s3().list_objects_v2(Bucket="ray", MaxKeys=1)
 
 
 @pytest.mark.nightly

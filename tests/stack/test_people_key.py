@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 from figures import count
 from host import CHECKOUT, Stack, wait_for
 from persons import Person, administer, log_in
@@ -20,9 +16,6 @@ from persons import Person, administer, log_in
 pytestmark = [pytest.mark.nightly, pytest.mark.minio]
 
 SCRIPT = CHECKOUT / "tests/scripts/tries_with_profile.py"
-
-ENDS_SECONDS = 60
-"""A key is refused within this time after a person was removed."""
 
 ALLOWED = {
     *("read checkpoint", "list checkpoints", "overwrite checkpoint", "delete checkpoint"),
@@ -57,22 +50,6 @@ def key_of(person: Person) -> dict[str, str]:
     return found
 
 
-def accepted(stack: Stack, key: dict[str, str]) -> bool:
-    client: Any = boto3.client(
-        *("s3", "us-east-1"),
-        endpoint_url=f"http://127.0.0.1:{stack.settings.minio_port}",
-        aws_access_key_id=key["AccessKeyId"],
-        aws_secret_access_key=key["SecretAccessKey"],
-    )
-    try:
-        client.list_objects_v2(Bucket="ray", MaxKeys=1)
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "InvalidAccessKeyId":
-            raise
-        return False
-    return True
-
-
 def test_person_uses_storage_as_table_says(alice: Person, checkpoint: str) -> None:
     assert (alice.home / ".aws/config").stat().st_mode & 0o077 == 0
     printed = alice.types("python", str(SCRIPT), checkpoint)
@@ -97,22 +74,6 @@ def test_pyarrow_uses_the_profile(alice: Person, checkpoint: str) -> None:
     # Without an end of the key, each read would start our command.
     assert found, printed
     assert float(found[1]) < 60, printed
-
-
-def test_removal_of_a_person_ends_the_key(stack: Stack, team: str, alice: Person, tmp_path: Path) -> None:
-    (tmp_path / "bob").mkdir()
-    bob = log_in(stack, tmp_path / "bob", "bob", team)
-    key = key_of(bob)
-    assert key_of(alice)["AccessKeyId"] == key["AccessKeyId"]
-    assert accepted(stack, key)
-
-    printed = administer(stack, "people", "remove", bob.name)
-    began = time.monotonic()
-    assert "within a minute the former one is refused" in printed
-    wait_for(lambda: not accepted(stack, key), "the key to be refused", ENDS_SECONDS)
-    count("seconds until MinIO refused the key that a removed person had", round(time.monotonic() - began))
-    assert "was revoked" in bob.types("mlplatform", "s3-credentials")
-    assert accepted(stack, key_of(alice))
 
 
 def test_restarted_gateway_keeps_the_key(stack: Stack, alice: Person) -> None:

@@ -21,7 +21,12 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.credentials import (
+    minio_metrics_account,
+    read_mlflow_account,
+    read_postgres_service,
+    read_s3_account,
+)
 from mlplatform.stack.rotation import NOT_ROTATED
 from mlplatform.stack.secrets_folder import FILES
 
@@ -72,7 +77,7 @@ class Secrets:
     def minio_accounts(self) -> set[str]:
         """Accounts of MinIO whose keys are accepted."""
         pairs = {name: read_s3_account(self.folder / f"s3_{name}") for name in MINIO if name != "prometheus"}
-        pairs["prometheus"] = read_s3_account(self.folder / "minio_prometheus")
+        pairs["prometheus"] = minio_metrics_account(self.text("minio_root_password"))
         pairs["root"] = ("root", self.text("minio_root_password"))
         count("log-ins with rotated secrets", len(pairs))
         return {name for name, pair in pairs.items() if accepted_by_minio(self.stack, pair)}
@@ -103,7 +108,7 @@ class Secrets:
             ),
             "gateway's metrics": httpx.get(
                 f"{base}:{settings.ray_port}/platform/metrics",
-                headers={"Authorization": f"Bearer {self.text('gateway_prometheus_token')}"},
+                headers={"Authorization": f"Bearer {self.text('prometheus_password')}"},
             ),
             "minio's metrics": httpx.get(
                 f"{base}:{settings.minio_port}/minio/v2/metrics/cluster",

@@ -38,6 +38,7 @@ CLOSED = {
         ("GET", "/platform/teams"),
         ("POST", "/platform/teams"),
         ("PATCH", "/platform/teams/x"),
+        ("DELETE", "/platform/teams/x"),
         ("GET", "/platform/tokens"),
         ("DELETE", "/platform/tokens/x"),
         ("GET", "/platform/webhook"),
@@ -221,10 +222,10 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
 
 
 METRICS = {
-    "gateway_prometheus_token": ("gateway", {"/platform/metrics"}),
+    "prometheus_password": ("gateway", {"/platform/metrics"}),
     "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
 }
-"""Tokens that only Prometheus has: their service and the paths that they open."""
+"""Tokens that Prometheus sends: the service and the paths that each opens."""
 
 
 @pytest.mark.parametrize("secret", METRICS)

@@ -78,12 +78,21 @@ def read_postgres_service(path: Path) -> tuple[str, str]:
     return section["user"], section["password"]
 
 
-def minio_metrics_token(account: Path, path: Path) -> None:
-    """Write the bearer token that lets its holder read MinIO's metrics as `account`.
+def minio_metrics_account(root_password: str) -> tuple[str, str]:
+    """Return the account with which Prometheus reads MinIO's metrics; its secret follows from the root password.
+
+    So nobody has to store it: whoever has the root password sets the account, and Prometheus needs the token alone.
+    """
+    derived = hmac.digest(root_password.encode(), b"prometheus", "sha256")
+    return "prometheus", _base64url(derived)[:32]  # 192 bits, as of other passwords
+
+
+def minio_metrics_token(root_password: Path, path: Path) -> None:
+    """Write the bearer token that lets its holder read MinIO's metrics.
 
     A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
     """
-    access_key, secret_key = read_s3_account(account)
+    access_key, secret_key = minio_metrics_account(root_password.read_text())
     header = _base64url(json.dumps({"alg": "HS512", "typ": "JWT"}).encode())
     claims = _base64url(json.dumps({"exp": _TOKEN_EXPIRES, "sub": access_key, "iss": "prometheus"}).encode())
     signature = hmac.new(secret_key.encode(), f"{header}.{claims}".encode(), hashlib.sha512).digest()

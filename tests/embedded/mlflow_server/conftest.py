@@ -44,15 +44,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "auth.ini").write_text(
         re.sub("database_uri = .*", f"database_uri = sqlite:///{folder}/auth.db", SHIPPED.read_text())
     )
-    (folder / "key").write_text("a key of the server")
-    (folder / "fernet").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+    (folder / "key").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
     write_mlflow_account("gateway", f"{PASSWORD}gateway", folder / "gateway")
     environment = {
         **os.environ,
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
         "MLPLATFORM_MLFLOW_KEY_FILE": str(folder / "key"),
         "MLPLATFORM_MLFLOW_GATEWAY_FILE": str(folder / "gateway"),
-        "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE": str(folder / "fernet"),
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

@@ -218,6 +218,16 @@ def test_people_are_listed_and_removed(host: Machine) -> None:
     assert "Team 'audio' does not exist" in host.refuses("people", "add", "otto", "--team", "audio")
 
 
+def test_team_with_people_is_removed_with_force_only(host: Machine) -> None:
+    host.prints("teams", "add", "vision")
+    code_of(host, "lena", "--team", "vision")
+    assert "would submit nothing: lena; `mlplatform teams remove vision --force`" in host.refuses(
+        *("teams", "remove", "vision")
+    )
+    assert host.prints("teams", "remove", "vision", "--force").startswith("Removed team vision. Its jobs stay")
+    assert "Team 'vision' does not exist" in host.refuses("teams", "remove", "vision")
+
+
 def test_new_person_prints_what_to_do_next(host: Machine) -> None:
     printed = host.prints("people", "add", "alice", "--admin")
     assert "`make notebook PERSON=alice` makes a JupyterLab" in printed

@@ -123,10 +123,11 @@ def test_rejected_secrets_are_found_by_name(
         monkeypatch.setenv(name, port)
     found = " ".join(finding.problem for finding in accounts.rejected(place))
     names = (
-        *("ray_token", "gateway_prometheus_token", "log_shipper_token", "mlflow_person", "notebook_token"),
+        *("ray_token", "log_shipper_token", "mlflow_person", "notebook_token"),
         *("prometheus_password", "grafana_password"),
     )
     assert [f"secrets/{name} ({status})" in found for name in names] == [status == 401] * len(names)
+    assert ("The gateway rejects secrets/prometheus_password (401)" in found) == (status == 401)
 
 
 def test_secrets_of_stopped_services_are_not_tried(

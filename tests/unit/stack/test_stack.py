@@ -109,14 +109,16 @@ def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
 
 
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
-    credentials.s3_account("prometheus", tmp_path / "account")
-    credentials.minio_metrics_token(tmp_path / "account", tmp_path / "token")
+    (tmp_path / "root").write_text(credentials.password())
+    credentials.minio_metrics_token(tmp_path / "root", tmp_path / "token")
     signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
-    key = credentials.read_s3_account(tmp_path / "account")[1]
+    user, key = credentials.minio_metrics_account((tmp_path / "root").read_text())
     expected = hmac.new(key.encode(), signed.encode(), hashlib.sha512).digest()
     assert base64.urlsafe_b64encode(expected).rstrip(b"=").decode() == signature
     claims = json.loads(base64.urlsafe_b64decode(signed.split(".")[1] + "=="))
-    assert claims["sub"] == "prometheus"
+    assert claims["sub"] == user == "prometheus"
+    assert len(key) == 32
+    assert credentials.minio_metrics_account(credentials.password())[1] != key
 
 
 def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:

@@ -33,16 +33,6 @@ def env(root: Root = Path()) -> None:
         print(line if line.startswith(" ") else f"wrote {line}")
 
 
-@app.command(hidden=True)
-def engine() -> None:
-    """Check that Docker can build the images."""
-    from mlplatform.errors import HostError
-    from mlplatform.stack.engine import problems
-
-    if found := "\n".join(problems()):
-        raise HostError(found)
-
-
 @app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
@@ -88,19 +78,6 @@ def ci(
     folder, _, command = job.partition(" -- ")
     found = job_file.submission(Path(folder.strip()).absolute(), **({"entrypoint": command} if command.strip() else {}))
     raise typer.Exit(run(root.absolute(), found, check, logs.absolute()))
-
-
-@app.command()
-def lock(
-    upgrade: Annotated[bool, typer.Option(help="Replace digests by those that the tags have now.")] = False,
-    root: Root = Path(),
-) -> None:
-    """Write the digests of the images that others build, and list those whose registries do not answer."""
-    from mlplatform.stack import image_lock
-
-    unseen = image_lock.lock(root.absolute(), upgrade=upgrade)
-    for image in unseen:
-        print(f"unseen: {image.name} stays pinned by its tag only, because its registry did not answer")
 
 
 @app.command()

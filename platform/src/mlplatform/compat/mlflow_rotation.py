@@ -37,7 +37,7 @@ def encrypt_webhooks_again(database: str, keys: Sequence[str]) -> int:
                 values = {"id": webhook, "secret": ciphers.rotate(secret.encode()).decode()}
             except InvalidToken:
                 raise SettingsError(
-                    f"The secret of webhook {webhook} was encrypted with another key than secrets/mlflow_webhook_key: "
+                    f"The secret of webhook {webhook} was encrypted with another key than secrets/mlflow_key: "
                     "delete that webhook and add it again, then repeat `make rotate`."
                 ) from None
             connection.execute(sqlalchemy.text("UPDATE webhooks SET secret = :secret WHERE webhook_id = :id"), values)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlplatform.credentials import read_s3_account
+from mlplatform.credentials import minio_metrics_account, read_s3_account
 from mlplatform.services.secret_files import secret
 from mlplatform.settings.storage import BUCKETS, StorageSettings, bucket_quotas
 
@@ -76,9 +76,10 @@ def make_accounts(admin: MinioAdmin, settings: StorageSettings) -> None:
             statements.append(_NO_NEW_KEYS)
         else:
             statements += [_no_sessions("*"), _NO_NEW_KEYS]
-        _grant(admin, f"s3_{role}", role, [*statements, _keep_versions(rights)])
+        _grant(admin, read_s3_account(secret(f"s3_{role}")), role, [*statements, _keep_versions(rights)])
     metrics: dict[str, object] = {"Effect": "Allow", "Action": ["admin:Prometheus"]}
-    _grant(admin, "minio_prometheus", "prometheus", [metrics, _NO_NEW_KEYS])
+    account = minio_metrics_account(secret("minio_root_password").read_text())
+    _grant(admin, account, "prometheus", [metrics, _NO_NEW_KEYS])
     quotas = bucket_quotas(settings.quotas)
     for bucket in BUCKETS:
         admin.bucket_quota_set(bucket, quotas.get(bucket, 0))
@@ -108,8 +109,8 @@ def _statements(bucket: str, actions: tuple[str, ...]) -> list[dict[str, object]
     ]
 
 
-def _grant(admin: MinioAdmin, name: str, policy: str, statements: list[dict[str, object]]) -> None:
-    access_key, secret_key = read_s3_account(secret(name))
+def _grant(admin: MinioAdmin, account: tuple[str, str], policy: str, statements: list[dict[str, object]]) -> None:
+    access_key, secret_key = account
     admin.policy_add(policy, policy={"Version": "2012-10-17", "Statement": statements})
     admin.user_add(access_key, secret_key)
     # Not attach_policy, the newer call, which fails if the policy is already attached.

@@ -7,6 +7,7 @@ changes to the gateway, and open on training.
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 from mlplatform.compat import mlflow_server
@@ -26,9 +27,10 @@ def create_app() -> Any:
     neither in the container's environment nor in the one with which the process was started.
     """
     settings = Settings.load()
-    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)
-    # Without this key, each worker of the server generates its own, and cannot decrypt what another has stored.
-    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
+    key = settings.mlflow_key_file.read_text().strip()
+    # Without these, each worker of the server makes its own, and cannot read what another has signed or encrypted.
+    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", key)
+    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", hmac.digest(key.encode(), b"forms", "sha256").hex())
     report = Reporter(settings.ray_address, read_mlflow_account(settings.mlflow_gateway_file)[1])
     app = with_roles(reported(mlflow_server.authenticated_app(), report))
     return with_headers(for_own_pages(opening_on_training(app)))

@@ -22,8 +22,8 @@ def change_databases() -> None:
     if _changes("gateway_secrets_key") and _has_table("gateway", "secrets"):
         found = people_secrets.encrypt_again(_address("gateway"), values("gateway_secrets_key"))
         print(f"Gateway: {found} secrets of people are encrypted with the new key.")
-    if _changes("mlflow_webhook_key") and _has_table("mlflow", "webhooks"):
-        webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_webhook_key"))
+    if _changes("mlflow_key") and _has_table("mlflow", "webhooks"):
+        webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_key"))
         print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
 
 

@@ -17,6 +17,9 @@ _REJECTED = (401, 403)
 
 _RESTART = "make down up"
 
+_USERS = {"Grafana": "admin", "Prometheus": "prometheus"}
+"""Services that ask for a user and a password; others take a token."""
+
 
 @dataclass(frozen=True)
 class _LogIn:
@@ -42,8 +45,7 @@ class _LogIn:
         if self.secret.startswith("mlflow_"):
             return httpx.get(address, auth=read_mlflow_account(file), timeout=10, trust_env=False)
         secret = file.read_text().strip()
-        if self.secret.endswith("_password"):
-            user = "admin" if self.service == "Grafana" else "prometheus"
+        if user := _USERS.get(self.service):
             return httpx.get(address, auth=(user, secret), timeout=10, trust_env=False)
         scheme = "token" if self.service == "JupyterLab" else "Bearer"
         return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10, trust_env=False)
@@ -91,7 +93,7 @@ def rejected(place: Place) -> Iterator[Finding]:
 
 def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:
     yield _LogIn("The gateway", "ray_token", settings.ray_port, "/api/version")
-    yield _LogIn("The gateway", "gateway_prometheus_token", settings.ray_port, "/platform/metrics")
+    yield _LogIn("The gateway", "prometheus_password", settings.ray_port, "/platform/metrics")
     yield _LogIn("The gateway", "log_shipper_token", settings.ray_port, "/platform/logs")
     for account in ("mlflow_person", "mlflow_admin"):
         yield _LogIn("MLflow", account, settings.mlflow_port, "/version")

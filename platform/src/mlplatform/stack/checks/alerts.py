@@ -70,7 +70,7 @@ def no_backups(place: Place) -> Iterator[Finding]:
 
 
 def _published(place: Place) -> dict[str, float]:
-    token = place.root / "secrets" / "gateway_prometheus_token"
+    token = place.root / "secrets" / "prometheus_password"
     if not token.is_file():
         return {}
     address = f"http://{LOOPBACK}:{place.settings.ray_port}/platform/metrics"
