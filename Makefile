@@ -179,10 +179,12 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml platform/mlplatform.pth
+# The lock files together have the version and the hashes of each package in unit/requirements.in and of what these need.
+LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit/requirements.txt
+.venv/light/ready: tests/unit/requirements.in $(LIGHT_LOCKS) .venv/cli
 	platform/venv.sh .venv/light
-	$(LIGHT)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
-	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
+	.venv/bin/uv pip install --quiet --python .venv/light --requirement $< $(LIGHT_LOCKS:%=--constraint %)
+	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
 	@touch $@
 
 .PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock
