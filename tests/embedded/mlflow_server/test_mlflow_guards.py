@@ -114,7 +114,7 @@ def test_metrics_are_for_prometheus_alone(server: Server) -> None:
     assert "mlflow_http_request_total" in server.send("prometheus", "GET", "/metrics").text
     for user in ("job", "person", "alice"):
         assert server.send(user, "GET", "/metrics").status_code == 403, user
-    for method, path in (("GET", "users/list"), ("POST", "experiments/search"), ("DELETE", "users/delete")):
+    for method, path in (("GET", "users/list"), ("POST", "experiments/search"), ("GET", f"{FILES}/0/x"), ("GET", "/")):
         assert refused(server.send("prometheus", method, path, {}), "The account 'prometheus' may not"), path
 
 

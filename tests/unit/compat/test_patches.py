@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,36 +20,22 @@ class Library:
         return value
 
     @classmethod
-    def of_class(cls, value: int) -> str:
-        return f"{cls.__name__} {value}"
+    def of_class(cls, value: int) -> int:
+        return value if cls is Library else -1
 
 
-@pytest.mark.parametrize(("name", "result"), [("method", 3), ("static", 3), ("of_class", "Library 3")])
-def test_replacement_gets_function_and_arguments(monkeypatch: pytest.MonkeyPatch, name: str, result: Any) -> None:
+@pytest.mark.parametrize("name", ["method", "static", "of_class"])
+def test_replacement_gets_function_and_arguments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(Library, name, vars(Library)[name])
-    seen: list[Any] = []
-
-    @around(Library, name)
-    def noted(original: Any, *arguments: Any) -> Any:
-        seen.append(arguments[-1])
-        return original(*arguments)
-
-    assert getattr(Library(), name)(3) == result
-    assert seen == [3]
+    around(Library, name)(lambda original, *arguments: original(*arguments) + 1)
+    assert getattr(Library(), name)(3) == 4
 
 
 def test_second_replacement_adds_to_first_unless_it_is_once() -> None:
     module = SimpleNamespace(number=lambda: 1)
-    around(module, "number")(lambda number: number() + 1)
-    around(module, "number")(lambda number: number() + 1)
+    for once in (False, False, True):
+        around(module, "number", once=once)(lambda number: number() + 1)
     assert module.number() == 3
-    around(module, "number", once=True)(lambda number: number() + 1)
-    assert module.number() == 3
-
-
-def test_function_that_a_later_version_renames_is_named() -> None:
-    with pytest.raises(AttributeError, match="renamed"):
-        around(Library, "renamed")(lambda original: None)
 
 
 def test_module_is_changed_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,18 +85,12 @@ class SystemMetricsSampler:
         self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
             run_id, resume_logging=True, node_id=node, tracking_uri=tracking_uri
         )
+        self.interval_s = float(self._monitor.sampling_interval)
+        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
+        self.samples_per_point = int(self._monitor.samples_before_logging)
+        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
         node = self._monitor.node_id
         self._prefix = f"system/{node}/" if node else "system/"
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
-        return float(self._monitor.sampling_interval)
-
-    @property
-    def samples_per_point(self) -> int:
-        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
-        return int(self._monitor.samples_before_logging)
 
     def sample(self) -> None:
         """Take one sample."""

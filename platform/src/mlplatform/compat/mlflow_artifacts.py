@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from mlplatform.artifact_names import problem_of, sentence
 from mlplatform.compat.patches import around
 
 FILES = "/mlflow-artifacts/artifacts"
@@ -26,12 +27,6 @@ _HIDDEN = {ord(character): 0xE000 + ord(character) for character in "#?\n\r\t"}
 """Characters with a meaning in a URL, and others from Unicode's private area that stand for them while it is parsed."""
 
 _SHOWN = {hidden: character for character, hidden in _HIDDEN.items()}
-
-_UNSTORABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffd]")
-"""Control characters, which neither routes nor S3's XML can carry, and what stands for bytes that are not UTF-8."""
-
-_LONGEST_NAME, _LONGEST_PATH = 255, 1024
-"""Bytes of a name in a file system and of a key in S3."""
 
 
 def exact_path(path: str) -> str:
@@ -48,38 +43,23 @@ def exact_path(path: str) -> str:
     return path
 
 
-def sentence(path: str, problem: str) -> str:
-    """Return the message of a problem."""
-    return f"Invalid path: the artifact name {path!r} {problem}."
-
-
-def problem_of(path: str) -> str | None:
-    """Return why no store can keep a path, or None."""
-    if _UNSTORABLE.search(path):
-        return "has a control character or is not UTF-8; rename the file"
-    # MinIO takes both for separators.
-    parts = re.split(r"[/\\]", path)
-    if path.startswith("/") or ".." in parts or ("\\" in path and "." in parts):
-        return "leads out of its folder; use a name without `..`"
-    if max(len(part.encode()) for part in path.split("/")) > _LONGEST_NAME or len(path.encode()) > _LONGEST_PATH:
-        return f"is too long; use names of at most {_LONGEST_NAME} and paths of at most {_LONGEST_PATH} bytes"
-    return None
-
-
 @functools.cache
 def keep_names_in_client(log_artifacts: Callable[..., None]) -> None:
     """Let this process send and parse artifact names as they are, and upload folders completely.
 
     `http_request` of `mlflow.store.artifact.http_artifact_repo`, which all requests for proxied files pass; the
     functions that parse addresses of runs, models and artifacts; `log_artifacts` of `HttpArtifactRepository`, which
-    skips linked folders and hangs at a FIFO; and its `list_artifacts`, which takes a folder with a single file of its
-    own name, `logs/logs`, for a file.
+    skips linked folders and hangs at a FIFO; its `list_artifacts`, which takes a folder with a single file of its own
+    name, `logs/logs`, for a file; and `TrackingServiceClient.set_tag`, by which `log_table` records names in ASCII that
+    `load_table` then does not find.
     """
     from mlflow.store.artifact import http_artifact_repo, local_artifact_repo
     from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
     from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
     from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository
     from mlflow.tracking import artifact_utils
+    from mlflow.tracking._tracking_service.client import TrackingServiceClient
+    from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
     _accept_exact_paths(http_artifact_repo, local_artifact_repo)
     for owner, name in (
@@ -108,6 +88,12 @@ def keep_names_in_client(log_artifacts: Callable[..., None]) -> None:
     def of_valid_name(repository: Any, self: Any, run_id: str, name: str) -> Any:
         # MLflow puts the name into a filter as it is; no model can have such a name.
         return None if "'" in name else repository(self, run_id, name)
+
+    @around(TrackingServiceClient, "set_tag")
+    def set_readable_tag(set_tag: Any, self: Any, run_id: str, key: str, value: Any, *args: Any, **options: Any) -> Any:
+        if key == MLFLOW_LOGGED_ARTIFACTS:
+            value = json.dumps(json.loads(value), ensure_ascii=False)
+        return set_tag(self, run_id, key, value, *args, **options)
 
 
 def keep_names_in_server() -> None:

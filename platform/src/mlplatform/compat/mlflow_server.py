@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlplatform.compat import mlflow_retention
-
 ADMINISTRATORS = ("admin", "gateway", "prometheus")
 """Administrators at MLflow, which lets nobody else read `/metrics` or use a route of ours; the last is limited to its
 metrics (`services/mlflow_rights.py`)."""
@@ -36,40 +34,6 @@ def serve() -> None:
 
     vars(server)["_exec_cmd"] = run
     cli.server(sys.argv[1:])
-
-
-def add_removals(app: Any) -> None:
-    """Let the gateway find and remove what was deleted some days ago, by a route of our own beside MLflow's.
-
-    `mlflow.server.handlers.catch_mlflow_exception`, which makes answers of errors. MLflow's authentication refuses a
-    route that it does not know to everybody but administrators.
-
-    Args:
-        app: MLflow's Flask application.
-    """
-    from mlflow.server.handlers import catch_mlflow_exception
-
-    view = catch_mlflow_exception(_expired)  # type: ignore[no-untyped-call]
-    app.add_url_rule("/api/2.0/mlflow/mlplatform/expired", "mlplatform_expired", view, methods=["GET", "POST"])
-
-
-def _expired() -> Any:
-    from flask import request
-
-    if request.method == "GET":
-        days = _days(request.args.get("days", type=float))
-        return {"expired": mlflow_retention.expired(days, request.args.get("after", ""))}
-    values = request.get_json()
-    return {"removed": mlflow_retention.remove(str(values.get("id", "")), _days(values.get("days")))}
-
-
-def _days(given: Any) -> float:
-    """Return a number of days that a request names; a missing one must not remove everything."""
-    from mlflow.exceptions import MlflowException
-
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        raise MlflowException.invalid_parameter_value(f"Invalid days {given!r}: pass a number, 0 or more.")
-    return float(given)
 
 
 def migrations() -> dict[str, Path]:

@@ -92,17 +92,10 @@ def write_dashboards(folder: Path) -> list[Path]:
     """
     from ray.dashboard.modules.metrics import grafana_dashboard_factory as factory
 
-    generators = {
-        "core": factory.generate_default_grafana_dashboard,
-        "train": factory.generate_train_grafana_dashboard,
-        "data": factory.generate_data_grafana_dashboard,
-        "serve": factory.generate_serve_grafana_dashboard,
-        "serve-deployment": factory.generate_serve_deployment_grafana_dashboard,
-    }
     files = []
-    for name, generate in generators.items():
-        content, _uid = generate()
-        path = folder / f"ray-{name}.json"
+    for name in ("default", "train", "data", "serve", "serve_deployment"):
+        content, _uid = getattr(factory, f"generate_{name}_grafana_dashboard")()
+        path = folder / f"ray-{name.replace('default', 'core').replace('_', '-')}.json"
         path.write_text(content)
         files.append(path)
     return files

@@ -27,21 +27,7 @@ from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGro
 
 from mlplatform.compat.patches import around
 
-__all__ = [
-    "ControllerCallback",
-    "ReportCallback",
-    "WorkerCallback",
-    "WorkerGroupCallback",
-    "active_fits",
-    "before_silent_reports",
-    "count_deaths_at_start",
-    "outlast_deadline",
-    "preemption_setter",
-    "replace_tune_report",
-    "report_before_listing",
-    "stored_checkpoint",
-    "wrap_report",
-]
+__all__ = ["ControllerCallback", "ReportCallback", "WorkerCallback", "WorkerGroupCallback"]  # Ray's, for others
 
 
 def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:

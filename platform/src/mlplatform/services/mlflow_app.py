@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlplatform.compat import mlflow_artifacts, mlflow_locations, mlflow_server
+from mlplatform.compat import mlflow_artifacts, mlflow_locations, mlflow_retention
 from mlplatform.credentials import TokenFile, read_mlflow_account
 from mlplatform.errors import SettingsError
 from mlplatform.services.mlflow_changes import Reporter, report_changes
@@ -31,7 +31,7 @@ def create_app() -> Any:
     from mlflow.server import app, auth
 
     mlflow_locations.guard_locations()
-    mlflow_server.add_removals(app)
+    mlflow_retention.add_removals(app)
     mlflow_artifacts.keep_names_in_server()
     report_changes(app, Reporter(settings.ray_address, read_mlflow_account(settings.mlflow_gateway_file)[1]))
     return for_own_pages(opening_on_training(with_exact_names(auth.create_app())))

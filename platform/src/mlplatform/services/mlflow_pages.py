@@ -14,7 +14,8 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
-from mlplatform.compat.mlflow_artifacts import FILES, problem_of, sentence
+from mlplatform.artifact_names import problem_of, sentence
+from mlplatform.compat.mlflow_artifacts import FILES
 from mlplatform.origins import foreign_origin
 
 _ASSISTANT = re.compile(r"(/ajax-api|/api)/[0-9.]+/mlflow/assistant(/|$)")
