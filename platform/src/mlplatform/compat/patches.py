@@ -52,7 +52,7 @@ class AfterImport:
 
     def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
         self._changes = changes
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """Return the module's own spec, with a loader that changes it; None for other modules."""
