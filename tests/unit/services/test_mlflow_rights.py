@@ -52,10 +52,3 @@ def test_jobs_delete_nothing_that_others_rely_on(kind: str) -> None:
 )
 def test_jobs_log_register_and_promote(method: str, path: str) -> None:
     assert all(may(name, method, path) for name in (*ROLES, *PEOPLE))
-
-
-def test_prometheus_reads_metrics_and_nothing_else() -> None:
-    assert may("prometheus", "GET", "/metrics")
-    assert not may("prometheus", "POST", "/metrics")
-    assert not may("prometheus", "GET", "/api/2.0/mlflow/users/list")
-    assert not may("prometheus", "GET", "/")
