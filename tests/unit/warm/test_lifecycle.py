@@ -320,7 +320,7 @@ program.communicate("")
 warm.process.kill()
 warm.process.wait()
 """
-    path = f"{Path(__file__).parent}:{ROOT}"
+    path = f"{Path(warm.__file__).parent}:{ROOT}"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
