@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from embedded import JOBS, Killed
+from embedded import JOBS, SCRIPTS, Killed
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -25,7 +25,6 @@ from mlplatform.registry import datasets, lineage, lookup, models, records, webh
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
 import sys, time, mlflow, mlplatform
 if sys.argv[1] == "outside":
