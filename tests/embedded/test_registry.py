@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import JOBS, Killed
+from embedded import JOBS, SCRIPTS, Killed
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -26,7 +26,6 @@ from mlplatform.registry import datasets, lineage, lookup, models, records
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
 import sys, time, mlflow, mlplatform
 if sys.argv[1] == "outside":

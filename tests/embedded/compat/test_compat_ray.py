@@ -332,13 +332,14 @@ def test_tune_snapshot_files_have_expected_names(tmp_path: Path) -> None:
 
 
 def test_tune_schedulers_have_expected_attributes() -> None:
-    from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, MedianStoppingRule
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandForBOHB, MedianStoppingRule
 
     from mlplatform.compat import ray_tune
 
     assert ray_tune.schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
     assert ray_tune.schedule_length(HyperBandForBOHB(max_t=50)) == ("training_iteration", 50)
-    assert ray_tune.schedule_length(MedianStoppingRule()) is None
+    for without in (MedianStoppingRule(), ASHAScheduler(max_t=50, stop_last_trials=False), FIFOScheduler()):
+        assert ray_tune.schedule_length(without) is None
 
 
 def test_raylet_gets_port_of_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:

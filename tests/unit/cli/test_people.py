@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import certifi
 import httpx
 import pytest
 from botocore.session import Session
+from command_line import mlplatform
 from cryptography.fernet import Fernet
 from ray_head import TOKEN, served
 from stand_in_minio import ACCOUNT, SECRET, StandInMinio
@@ -39,11 +38,9 @@ class Machine:
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200", **self.variables}
-        if self.token_file:
-            env["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
-        command = [sys.executable, "-m", "mlplatform", *words]
-        return subprocess.run(command, env=env, input=answer, capture_output=True, text=True, check=False)
+        token = {"RAY_AUTH_TOKEN_PATH": str(self.token_file)} if self.token_file else {}
+        place = {"RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200"}
+        return mlplatform(*words, answer=answer, **place, **token, **self.variables)
 
     def prints(self, *words: str) -> str:
         """Standard output of a command that succeeds."""

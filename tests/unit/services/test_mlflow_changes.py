@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from waiting import wait_for
+from waiting import until
 
 from mlplatform.contract import MLFLOW_CHANGES
 from mlplatform.services import mlflow_changes
@@ -63,7 +63,7 @@ def test_files_are_recorded_only_when_deleted() -> None:
     assert not is_change("POST", path.replace("artifacts/artifacts", "artifacts/mpu/create"))
 
 
-def test_reports_wait_for_the_gateway_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_wait_for_the_gateway_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_changes, "_RETRY_SECONDS", 0.01)
     got: list[Mapping[str, Any]] = []
     answers = [503, 403, 200, 400, 200]
@@ -78,7 +78,7 @@ def test_reports_wait_for_the_gateway_in_their_order(monkeypatch: pytest.MonkeyP
         reporter = Reporter(address, "of the server")
         for number in range(3):
             reporter({"path": str(number)})
-        wait_for(lambda: len(got) == 4, "four answers of the gateway")
+        await until(lambda: len(got) == 4)
     assert [(one["path"], one["status"]) for one in got] == [("0", 403), ("0", 200), ("1", 400), ("2", 200)]
     assert {one["token"] for one in got} == {"Bearer of the server"}
 
