@@ -9,7 +9,7 @@ export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default
 LIGHT = .venv/light/bin
 
 # Arguments of verbs count on the command line of make only: shells export NAME, TO or FORCE for other programs.
-ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CERTIFICATE CHECK CHECKOUT FIX FORCE FROM HOST JOB JSON KEEP LOGS NAME ONLY \
+ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CHECK CHECKOUT FIX FORCE FROM JOB JSON KEEP LOGS NAME ONLY \
 	PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
 $(foreach name,$(ARGUMENTS),$(if $(filter environment,$(origin $(name))),$(eval unexport $(name))$(eval $(name) =)))
 
@@ -42,7 +42,7 @@ env: .venv/cli  ## Write .env and secrets/; keeps what exists, except the versio
 	@$(CLI) stack env
 
 build: env  ## Build the images
-	@$(CLI) stack engine
+	@.venv/bin/python -m mlplatform.stack.engine
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build storage-init $$($(COMPOSE) config --images | sed -n 's/^mlplatform-\(minio\):.*/\1/p') ray-head proxy)
 	$(if $(BUNDLE),,$(COMPOSE) --profile '*' build notebook hub)
 
@@ -82,11 +82,11 @@ notebook: .venv/cli  ## Make a notebook for one person, with files, token and ne
 ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
 	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
 
-host-token: build  ## Invite another machine: print the line and the one-time code that join it (ADDRESS=this host's, as it reaches it)
-	@$(CLI) stack host-token --address "$(ADDRESS)"
+host-token: build  ## Write the file with which another machine joins (NAME=its name, ADDRESS=this host's, as it reaches it)
+	@$(CLI) stack host-token "$(or $(NAME),$(error Set NAME= to a name for the other machine))" --address "$(ADDRESS)"
 
-join: .venv/cli  ## Add this machine's workers to a stack on another host (HOST= and CERTIFICATE= as `make host-token` prints, NAME=)
-	@$(CLI) stack join --host "$(HOST)" --certificate "$(CERTIFICATE)" --name "$(NAME)"
+join: .venv/cli  ## Add this machine's workers to a stack on another host (FROM=file that `make host-token` wrote there)
+	@$(CLI) stack join $(if $(FROM),"$(FROM)")
 
 hosts: .venv/cli  ## List the hosts that have joined
 	@$(CLI) stack hosts
@@ -103,11 +103,11 @@ backup: .venv/cli  ## Save the stack while it runs (TO=folder or s3:https://serv
 restore: build  ## Replace the stack's data by a backup (FROM=folder or s3:...; SNAPSHOT=id; FORCE=1 if there is data)
 	@$(CLI) stack restore "$(or $(FROM),$(error Set FROM= to what was TO= of the backup))" $(if $(SNAPSHOT),--snapshot "$(SNAPSHOT)") $(if $(FORCE),--force)
 
-prune: .venv/cli  ## List what nobody needs any more: files of Ray, packages, images, and by retention (APPLY=1 removes it)
+prune: .venv/cli  ## List what nobody needs any more: packages, and checkpoints and runs by retention (APPLY=1 removes it)
 	@$(CLI) stack prune $(if $(APPLY),--apply)
 
-upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again (TO=tag or commit checks that out first)
-	@$(CLI) stack upgrade --to "$(TO)"
+upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again
+	@$(CLI) stack upgrade
 
 rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=store,mlflow,... for some)
 	@$(CLI) stack rotate --only "$(ONLY)"
@@ -161,7 +161,7 @@ tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the 
 
 lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of extra-requirements.in, ONLY=images: pull those of others and compare them with tests/official/facts.toml; UPGRADE=1: newest versions)
 	$(if $(filter images,$(ONLY)),.venv/bin/python tests/official/compare.py --pull,ONLY="$(ONLY)" images/lock.sh $(if $(UPGRADE),--upgrade))
-	$(if $(filter-out images,$(ONLY)),,@$(CLI) stack lock $(if $(UPGRADE),--upgrade))
+	$(if $(filter-out images,$(ONLY)),,@.venv/bin/python -m mlplatform.stack.image_lock $(if $(UPGRADE),--upgrade))
 
 # --- Set-up: one virtual environment that grows as verbs need it, and a light one for style and unit tests ---
 
@@ -180,10 +180,12 @@ lock: .venv/cli  ## Pin packages and images with hashes (ONLY=extra: those of ex
 	.venv/bin/uv pip install --quiet --python .venv --requirement $< --requirement images/platform/requirements.txt
 	@touch $@
 
-.venv/light/ready: tests/unit/requirements.txt platform/pyproject.toml platform/mlplatform.pth
+# The lock files together have the version and the hashes of each package in unit/requirements.in and of what these need.
+LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit/requirements.txt
+.venv/light/ready: tests/unit/requirements.in $(LIGHT_LOCKS) .venv/cli
 	platform/venv.sh .venv/light
-	$(LIGHT)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
-	$(LIGHT)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable platform
+	.venv/bin/uv pip install --quiet --python .venv/light --requirement $< $(LIGHT_LOCKS:%=--constraint %)
+	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
 	@touch $@
 
 .PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock

@@ -24,11 +24,17 @@ with_checksum() {
     printf '# sha256 of %s: %s\n%s\n' "${2##*/}" "$(checksum "$2")" "$pinned" >"$1"
 }
 
+# beside "FILE ..." OPTION ...: pin for an environment that takes from these files the packages that they pin.
+beside() {
+    files=$1
+    shift
+    # shellcheck disable=SC2046,SC2086
+    pin "$@" $(printf -- '--constraint %s ' $files) $(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' $files)
+}
+
 # Without the packages of the image itself: with TORCH_INDEX_URL, torch has other hashes.
 pin_extra() {
-    # shellcheck disable=SC2046
-    pin "$@" $(sed -n 's/^\([A-Za-z0-9_.-]*\)==.*/--no-emit-package \1/p' images/ray/requirements.txt) \
-        --constraint images/ray/requirements.txt images/ray/extra-requirements.in \
+    beside images/ray/requirements.txt "$@" images/ray/extra-requirements.in \
         --output-file images/ray/extra-requirements.txt
     with_checksum images/ray/extra-requirements.txt images/ray/extra-requirements.in
 }
@@ -67,11 +73,13 @@ esac
 pin "$@" images/ray/requirements.in --output-file images/ray/requirements.txt
 pin_extra "$@"
 pin_torch "$@"
-for folder in platform images/platform images/notebook tests; do
+for folder in platform images/platform images/notebook; do
     pin "$@" --constraint images/ray/requirements.txt "$folder/requirements.in" \
         --output-file "$folder/requirements.txt"
 done
+beside "images/ray/requirements.txt images/platform/requirements.txt" "$@" tests/requirements.in \
+    --output-file tests/requirements.txt
 # The unit tests use the same versions as the gateway and the other tests.
-pin "$@" --constraint images/ray/requirements.txt --constraint images/platform/requirements.txt \
-    --constraint tests/requirements.txt tests/unit/requirements.in --output-file tests/unit/requirements.txt
+beside "images/platform/requirements.txt tests/requirements.txt" "$@" tests/unit/requirements.in \
+    --output-file tests/unit/requirements.txt
 pin "$@" --constraint platform/requirements.txt images/platform/uv.in --output-file images/platform/uv.txt

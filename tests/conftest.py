@@ -26,6 +26,12 @@ def frequent_polls() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Event loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hide the platform that the shell may be connected to, and the settings of the previous test."""

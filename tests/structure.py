@@ -45,13 +45,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 45_400, 40_000),
-    Budget("lines of mlplatform.compat", 2_150, 1_700),
-    Budget("lines of tests and their data", 62_200, 53_000),
+    Budget("lines of Python below platform/src", 43_500, 40_000),
+    Budget("lines of mlplatform.compat", 1_850, 1_700),
+    Budget("lines of tests and their data", 56_450, 53_000),
     Budget("settings in .env.example", 71, 72),
-    Budget("files in secrets/", 38, 34),
+    Budget("files in secrets/", 35, 34),
     Budget("verbs of make", 38, 39),
-    Budget("commands of mlplatform", 73, 66),
+    Budget("commands of mlplatform", 64, 66),
 ]
 """To raise a bound is a decision that CHANGELOG.md names."""
 
@@ -205,7 +205,8 @@ def figures(files: Sequence[Path]) -> list[int]:
     """The present sizes, in the order of `BUDGETS`."""
     library = [path for path in files if path.suffix == ".py" and path.is_relative_to(ROOT / LIBRARY)]
     compat = [path for path in library if path.is_relative_to(ROOT / LIBRARY / "mlplatform" / "compat")]
-    tests = [path for path in files if path.is_relative_to(ROOT / "tests")]
+    # Recorded releases are archives, which have no lines.
+    tests = [path for path in files if path.is_relative_to(ROOT / "tests") and path.suffix != ".tar"]
     settings = re.findall(r"^[A-Z0-9_]+=", (ROOT / ".env.example").read_text(), re.M)
     verbs = re.findall(r"^[a-z-]+:.*## ", (ROOT / "Makefile").read_text(), re.M)
     sizes = lines(library), lines(compat), lines(tests)

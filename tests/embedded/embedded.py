@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from mlplatform.client.jobs import report_in
+from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local import processes as local_processes
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 
 JOBS = Path(__file__).parents[2] / "jobs"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 EPOCHS = 24
 KILL_AFTER_REPORTS = 6
 
@@ -32,6 +34,27 @@ def command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
+    """Addresses on which the processes accept connections."""
+    found = set()
+    for process in members:
+        with suppress(psutil.Error):
+            found |= {
+                (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            }
+    return found
+
+
+def succeeded(jobs: Jobs, job_id: str, seconds: float = 120) -> str:
+    """Wait until a job has succeeded; return its log."""
+    job = jobs.wait(job_id, timeout_s=seconds)
+    log = jobs.logs(job_id)
+    assert job.status == "SUCCEEDED", (job.message, log[-3000:])
+    return log
 
 
 @dataclass

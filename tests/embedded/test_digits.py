@@ -13,12 +13,7 @@ from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
 
-pytestmark = pytest.mark.nightly
-
-
-@pytest.fixture(autouse=True)
-def connected(environment: Settings) -> Settings:
-    return environment
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("environment")]
 
 
 def history(run_id: str, key: str) -> list[tuple[int, float]]:
@@ -120,10 +115,6 @@ def test_second_attempt_continues_run_without_duplicates(digits: Killed, reached
     assert len(MlflowClient().search_model_versions(f"run_id = '{run.info.run_id}'")) == 1
 
 
-def test_best_run_of_experiment_is_found(digits: Killed) -> None:
-    assert models.best_run("digits", "test_accuracy").data.tags["mlplatform.job_id"] == digits.job_id
-
-
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
@@ -147,24 +138,3 @@ def test_missing_registry_entries_are_named(
         call()
     assert "\n" not in str(error.value)
     assert "half-made" not in [name for name, _, _ in models.models()]
-
-
-def test_champion_is_not_replaced_by_worse_model(digits: Killed) -> None:
-    import mlflow
-
-    champion = lookup.version_of("digits", "champion")
-    run = server.find_run(digits.job_id)
-    assert champion
-    assert run
-    with mlflow.start_run() as other:
-        mlflow.log_metric("test_accuracy", 0.5)
-        mlflow.log_text("not looked at", "model/MLmodel")
-    worse = mlflow.MlflowClient().create_model_version(
-        "digits", f"{other.info.artifact_uri}/model", run_id=other.info.run_id
-    )
-    with pytest.raises(RegistryError, match=r"its test_accuracy of 0.5000 is worse than the 0\.9"):
-        models.promote("digits", worse.version, metric="test_accuracy")
-    now = lookup.version_of("digits", "champion")
-    assert now
-    assert now.version == champion.version
-    assert models.promote("digits", worse.version, "candidate").version == worse.version

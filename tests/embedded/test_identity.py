@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from embedded import succeeded
 from waiting import wait_for
 
 from mlplatform import contract
@@ -90,8 +91,7 @@ def test_run_records_commit_changes_and_output_of_gpu_tool(
     tool.chmod(0o755)
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python new.py", folder, name="dirty", env={"PATH": f"{tmp_path}:${{PATH}}"})
-        job = jobs.wait(job_id, timeout_s=120)
-        assert job.status == "SUCCEEDED", jobs.logs(job_id)
+        succeeded(jobs, job_id)
     run = server.find_run(job_id)
     assert run
     assert run.info.status == "FINISHED"

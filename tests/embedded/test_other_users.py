@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
-from embedded import processes
+from embedded import listening, processes
 
 from mlplatform.local.instance import Home, Instance
 from mlplatform.local.platform import LocalPlatform
@@ -154,17 +153,6 @@ def test_own_password_opens_everything_but_assistant(reached: Settings) -> None:
         assert mlflow.get("/", headers={"Host": f"localhost:{port}"}).is_success
 
 
-def listening(local: LocalPlatform) -> set[int]:
-    ports = set()
-    for process in processes(local):
-        try:
-            found = process.net_connections("inet")
-        except psutil.Error:
-            continue
-        ports |= {connection.laddr.port for connection in found if connection.status == psutil.CONN_LISTEN}
-    return ports
-
-
 @as_root
 def test_other_user_without_token_reads_health_and_metrics_only(local: LocalPlatform) -> None:
     paths = ("/", "/api/jobs/", "/api/v0/nodes", "/api/cluster_status", "/logs", "/metrics", "/get_runtime_envs_info")
@@ -182,5 +170,5 @@ def test_other_user_without_token_reads_health_and_metrics_only(local: LocalPlat
                     found.append((path, text[:100]))
         return found
 
-    ports = sorted(listening(local))
+    ports = sorted({port for _, port in listening(processes(local))})
     assert [(path, text) for path, text in by_stranger(everywhere) if path != "/"] == []

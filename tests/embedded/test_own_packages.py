@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from embedded import succeeded
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.environment import environment
@@ -44,8 +45,6 @@ def test_job_installs_wheel_without_network(reached: Settings, tmp_path: Path) -
     options = ("--working-dir", folder, "--runtime-env-json", json.dumps({"pip": pip}), "--", "python", "train.py")
     subprocess.run([*command, *options], env=environment() | reached.environment(), check=True)
     with Jobs(reached) as jobs:
-        job = jobs.wait("own-package", timeout_s=400)
-        log = jobs.logs(job.id)
-        assert job.status == "SUCCEEDED", (job.message, log[-3000:])
+        log = succeeded(jobs, "own-package", 400)
         assert log.count("installed for this job") == 2, "the driver and its task"
         assert "/runtime_resources/pip/" in log

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from embedded import JOBS, command, processes
+from command_line import mlplatform
+from embedded import JOBS, command, listening, processes
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -21,19 +22,6 @@ from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.local.processes import LOOPBACK, is_running
 from mlplatform.settings.job import Settings
-
-
-def listening(members: list[psutil.Process]) -> set[tuple[str, int]]:
-    """Addresses on which the processes accept connections."""
-    found = set()
-    for process in members:
-        with suppress(psutil.NoSuchProcess):
-            found |= {
-                (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-                for connection in process.net_connections("inet")
-                if connection.status == psutil.CONN_LISTEN
-            }
-    return found
 
 
 def test_every_port_is_on_loopback(local: LocalPlatform, reached: Settings) -> None:
@@ -122,9 +110,7 @@ def test_ray_is_restarted_after_failure_of_its_agent(local: LocalPlatform, reach
 
 def test_submit_exits_nonzero_and_shows_job_error(reached: Settings, tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("raise SystemExit('the data is missing')\n")
-    command = [sys.executable, "-m", "mlplatform", "submit", str(tmp_path / "fail.py")]
-    env = {**os.environ, **reached.environment()}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    done = mlplatform("submit", str(tmp_path / "fail.py"), **reached.environment())
     assert done.returncode == 1
     assert "the data is missing" in done.stdout
     assert "ended FAILED" in done.stderr

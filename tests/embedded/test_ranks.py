@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedded import SCRIPTS, succeeded
 
 from mlplatform import contract
 from mlplatform.client.jobs import Jobs
@@ -14,12 +15,7 @@ from mlplatform.settings.job import Settings
 from mlplatform.tracking import run as tracking_run
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-
-@pytest.fixture(autouse=True)
-def connected(environment: Settings) -> Settings:
-    return environment
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 def the_run_of(job_id: str) -> Any:
@@ -45,9 +41,7 @@ def test_ray_train_ranks_share_run_of_driver(reached: Settings) -> None:
         job_id = jobs.submit(
             ["python", "autologged.py", "--train", "--held", "--logger"], SCRIPTS, name="ranks", env=env
         )
-        job = jobs.wait(job_id, timeout_s=400)
-        log = jobs.logs(job_id)
-    assert job.status == "SUCCEEDED", log[-3000:]
+        log = succeeded(jobs, job_id, 400)
     run = the_run_of(job_id)
     client = MlflowClient()
     assert run.data.params["lr"] == "0.1"

@@ -10,9 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from embedded import JOBS, Killed
+from embedded import JOBS, SCRIPTS, Killed
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -21,11 +22,10 @@ from mlplatform.client.audit import read
 from mlplatform.client.people import connected as connected_to
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
-from mlplatform.registry import datasets, lineage, lookup, models, records, webhooks
+from mlplatform.registry import datasets, lineage, lookup, models, records
 from mlplatform.settings.job import Settings
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINS_ON_DATA = """
 import sys, time, mlflow, mlplatform
 if sys.argv[1] == "outside":
@@ -94,18 +94,27 @@ def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
     return found
 
 
+def add_webhook(url: str, secret: str) -> Any:
+    """A webhook for promotions, as the README says."""
+    from mlflow import MlflowClient
+
+    return MlflowClient().create_webhook("promotions", url, ["model_version_alias.created"], secret=secret)
+
+
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
     """A webhook receiver for promotions; each call returns its next line of output."""
+    from mlflow import MlflowClient
+
     (tmp_path / "secret").write_text("shared by both\n")
     command = [sys.executable, str(SCRIPTS / "receiver.py"), "0", "secret", str(tmp_path / "deployed")]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     lines = lines_of(process)
     try:
         port = lines.get(timeout=60).split()[-1]
-        hook = webhooks.add(f"http://127.0.0.1:{port}/", "shared by both", name="deployment")
+        hook = add_webhook(f"http://127.0.0.1:{port}/", "shared by both")
         yield lambda: json.loads(lines.get(timeout=60))
-        webhooks.remove(hook.id)
+        MlflowClient().delete_webhook(hook.webhook_id)
     finally:
         process.kill()
         process.wait()
@@ -137,18 +146,20 @@ def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
 
 
 def test_unsigned_webhook_delivery_is_rejected(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
-    (hook,) = webhooks.webhooks()
-    other = webhooks.add(hook.url, "another secret", name="stranger")
+    from mlflow import MlflowClient
+
+    registry = MlflowClient()
+    (hook,) = registry.list_webhooks()
+    other = add_webhook(hook.url, "another secret")
     try:
-        with pytest.raises(RegistryError, match=rf"webhook {other.id} did not accept the delivery: it answered 403"):
-            webhooks.send_example(other.id)
+        assert registry.test_webhook(other.webhook_id).response_status == 403
     finally:
-        webhooks.remove(other.id)
-    assert "does not have the webhook's signature" in receiver()["refused"]
-    webhooks.send_example(hook.id)
+        registry.delete_webhook(other.webhook_id)
+    assert "the signature is wrong" in receiver()["refused"]
+    assert registry.test_webhook(hook.webhook_id).success
     models.promote("petals", 1, "champion")
     assert receiver()["model"] == "petals"
-    assert [known.id for known in webhooks.webhooks()] == [hook.id]
+    assert [known.webhook_id for known in registry.list_webhooks()] == [hook.webhook_id]
 
 
 def test_lineage_names_job_commit_and_data(petals: tuple[str, str]) -> None:

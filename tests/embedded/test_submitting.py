@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from embedded import succeeded
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs, new_id
@@ -142,9 +143,7 @@ def test_runtime_env_of_script_is_added_to_jobs(reached: Settings, tmp_path: Pat
     (tmp_path / "train.py").write_text(RUNTIME_ENV)
     with Jobs(reached) as jobs:
         job_id = jobs.submit("python train.py", tmp_path, name="init", env={"OF_JOB": "job"})
-        job = jobs.wait(job_id, timeout_s=120)
-        log = jobs.logs(job_id)
-    assert job.status == "SUCCEEDED", log[-3000:]
+        log = succeeded(jobs, job_id)
     expected = {"OF_SCRIPT": "script", "OF_JOB": "job", "MLPLATFORM_JOB_ID": job_id}
     assert printed(log) == [{**expected, "MLPLATFORM_STORAGE": reached.storage}]
 

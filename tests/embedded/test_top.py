@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from command_line import mlplatform
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs
@@ -26,9 +24,7 @@ def test_running_job_appears_with_its_use(reached: Settings, tmp_path: Path) -> 
     (tmp_path / "busy.py").write_text(BUSY)
 
     def row() -> re.Match[str] | None:
-        command = [sys.executable, "-m", "mlplatform", "top", "--once"]
-        environment = {**os.environ, **reached.environment()}
-        shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        shown = mlplatform("top", "--once", **reached.environment()).stdout
         assert re.search(r"^Node .*\n\S+ +[\d.]+ of [\d.]+ +[\d.]+ of [\d.]+ GiB$", shown, re.MULTILINE), shown
         return re.search(rf"^{job_id} +{reached.user} +([\d.]+) +([\d.]+) GiB +- +python busy.py$", shown, re.MULTILINE)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import command, processes
+from embedded import SCRIPTS, command, processes, succeeded
 
 from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.platform import LocalPlatform
@@ -15,15 +15,11 @@ from mlplatform.settings.job import Settings
 from mlplatform.storage import objects
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+pytestmark = pytest.mark.usefixtures("environment")
+
 STEPS = 10
 KILL_AFTER_REPORTS = 5
 """Two steps after the checkpoint of the third step, one before that of the sixth."""
-
-
-@pytest.fixture(autouse=True)
-def connected(environment: Settings) -> Settings:
-    return environment
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +160,4 @@ def test_worker_that_dies_as_its_group_starts_counts_as_failure(reached: Setting
     with Jobs(reached) as jobs:
         job_id = jobs.submit(["python", "dies_at_start.py"], SCRIPTS, name="dies-at-start")
         # Two starts of a group; 100 s beside the tests of the stack.
-        job = jobs.wait(job_id, timeout_s=480)
-        log = jobs.logs(job_id)
-    assert job.status == "SUCCEEDED", log[-3000:]
-    assert "A worker died while its group started" in log
+        assert "A worker died while its group started" in succeeded(jobs, job_id, 480)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from embedded import SCRIPTS, succeeded
 from mlflow.entities import Run
 from waiting import wait_for
 
@@ -20,17 +21,11 @@ from mlplatform.tracking import server
 from mlplatform.tracking.metrics import Point
 from mlplatform.tuning.trial_runs import COMPLETED, EARLY_STOPPED, TrialRuns
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("environment")]
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 EPOCHS = 6
 GATED_EPOCH = 2
 TRIALS = 8
-
-
-@pytest.fixture(autouse=True)
-def connected(environment: Settings) -> Settings:
-    return environment
 
 
 def children(job_id: str) -> dict[str, Run]:
@@ -205,9 +200,8 @@ def test_stopping_job_ends_trial_runs_as_killed(jobs: Jobs, tmp_path: Path) -> N
 
 def test_multi_worker_trial_reports_to_its_run(jobs: Jobs, reached: Settings, tmp_path: Path) -> None:
     job_id = jobs.submit(["python", "search.py", str(tmp_path), "--workers"], SCRIPTS, name="search-workers")
-    ended = jobs.wait(job_id, 240)
-    assert ended.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
-    assert re.search(r"rank 0 starts at epoch [12]", jobs.logs(job_id)), "the failed worker loaded no checkpoint"
+    log = succeeded(jobs, job_id, 240)
+    assert re.search(r"rank 0 starts at epoch [12]", log), "the failed worker loaded no checkpoint"
     ((trial_id, run),) = children(job_id).items()
     lr = float(run.data.params["lr"])
     assert points(run, "accuracy") == [(epoch, pytest.approx(lr * epoch)) for epoch in range(3)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from embedded import command, processes
+from embedded import SCRIPTS, command, processes
 from waiting import wait_for
 
 from mlplatform.client.jobs import Jobs, report_in
@@ -24,7 +24,6 @@ from mlplatform.warm import client, notes
 
 pytestmark = pytest.mark.nightly
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 ROUNDS = 50
 """Jobs; four processes are killed during each."""
 

@@ -1,6 +1,7 @@
 """Submit jobs from within a job, by Ray's own clients and the platform's, and try to stop somebody else's.
 
-Prints one line of JSON with the ids of the children, what came of the tries, and the nodes that the state API lists.
+Prints one line of JSON with the ids of the children, what came of the tries, and the number of live nodes that the
+state API lists.
 """
 
 from __future__ import annotations
@@ -64,7 +65,12 @@ def main() -> None:
         refused = str(error)
     paths = ("/api/jobs/", "/platform/health", "/", "/nodes", "/platform/attempt/secrets")
     statuses = [with_clusters_token(path) for path in paths]
-    found = {"children": children, "refused": refused, "statuses": statuses, "nodes": len(list_nodes())}
+    found = {
+        "children": children,
+        "refused": refused,
+        "statuses": statuses,
+        "nodes": len(list_nodes(filters=[("state", "=", "ALIVE")])),
+    }
     print("found:", json.dumps(found), flush=True)
 
 

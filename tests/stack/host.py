@@ -88,6 +88,14 @@ def wait_for(condition: Callable[[], _T], what: str, seconds: float = 120) -> _T
     raise AssertionError(f"timed out after {seconds} s waiting for {what}; last seen: {last}")
 
 
+def notebook_of(*cells: str) -> str:
+    """Return the JSON of a notebook with these cells of code."""
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    made = [{**empty, "id": f"c{number}", "source": cell} for number, cell in enumerate(cells)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    return json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+
+
 @dataclass(frozen=True)
 class Trained:
     """A job that succeeded, with the log that `ray job submit` printed."""

@@ -8,8 +8,11 @@ import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import botocore.session
 import httpx
+from botocore.config import Config
 from host import CHECKOUT, Stack, run
 
 from mlplatform.credentials import read_mlflow_account
@@ -64,6 +67,13 @@ class Person:
         account = read_mlflow_account(self.home / ".mlflow/credentials")
         address = f"http://127.0.0.1:{self.stack.settings.mlflow_port}/api/2.0/mlflow/{path}"
         return httpx.get(address, auth=account, timeout=30).status_code
+
+    def s3(self) -> Any:
+        """A client of the object store with the profile that `mlplatform login` has written; it keeps its key."""
+        session = botocore.session.Session()
+        for name in ("config", "credentials"):
+            session.set_config_variable(f"{name}_file", str(self.home / ".aws" / name))
+        return session.create_client("s3", config=Config(retries={"max_attempts": 1}))
 
     def deletes_at_mlflow(self, experiment_id: str, verb: str = "delete") -> int:
         """Delete or restore an experiment with the same account; return the status."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -48,7 +47,7 @@ class SecondHost:
         stack: the stack to join.
         source: data folder of the first engine.
         folder: has the engine's data, its socket and the checkout.
-        images: names of images that it has without fetching them.
+        images: names of images that it has.
     """
 
     def __init__(self, stack: Stack, source: Path, folder: Path, *images: str) -> None:
@@ -148,35 +147,17 @@ class SecondHost:
         variables = {**environment(), "DOCKER_HOST": self.socket}
         return run(*command, check=check, cwd=self.checkout, env=variables, **options)
 
-    def join(self, name: str = "second") -> None:
-        """Invite this host on the first one, and join with the line and the code that it prints."""
-        invitation = subprocess.Popen(
-            ["make", "host-token", f"ADDRESS={FIRST}"], cwd=self.stack.root, stdout=subprocess.PIPE, text=True
-        )
-        assert invitation.stdout
-        # A verb that fails, or waits without a line, must not block the test.
-        timer = threading.Timer(300, invitation.kill)
-        timer.start()
-        try:
-            printed = ""
-            for line in invitation.stdout:
-                printed += line
-                if line.startswith("Waiting"):
-                    break
-            found = re.search(r"make join (HOST=\S+) (CERTIFICATE=\w+)", printed)
-            code = re.search(r"one machine: (\S+)", printed)
-            assert found, printed
-            assert code, printed
-            self.make("join", found[1], found[2], f"NAME={name}", input=f"{code[1]}\n")
-            assert f"{name} has joined" in invitation.stdout.read()
-            settings = {"WORKER_CPUS": str(CPUS), **_SIZES}
-            with (self.checkout / "joined.env").open("a") as file:
-                file.writelines(f"{setting}={value}\n" for setting, value in settings.items())
-            self.make("join")
-        finally:
-            timer.cancel()
-            invitation.kill()
-            invitation.wait()
+    def join(self, *more: str, name: str = "second") -> None:
+        """Join with the file that the first host writes, and further arguments of make."""
+        file = f"join-{name}.json"
+        self.stack.make("host-token", f"NAME={name}", f"ADDRESS={FIRST}")
+        shutil.move(self.stack.root / file, self.checkout / file)
+        self.make("join", f"FROM={file}", *more)
+        assert not (self.checkout / file).exists(), "the secrets of a worker are still in the file"
+        settings = {"WORKER_CPUS": str(CPUS), **_SIZES}
+        with (self.checkout / "joined.env").open("a") as env:
+            env.writelines(f"{setting}={value}\n" for setting, value in settings.items())
+        self.make("join")
 
     # --- Removal ---
 
@@ -288,7 +269,7 @@ def second_host(stack: Stack, *present: str) -> Iterator[SecondHost]:
 
     Args:
         stack: the stack that it may join.
-        present: kinds of our images that it already has; it fetches the others when it joins.
+        present: kinds of our images that it has; it would build the others when it joins.
     """
     root = Path(run("docker", "info", "--format", "{{.DockerRootDir}}").stdout.strip())
     images = [f"mlplatform-{kind}:{stack.settings.version}" for kind in present]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,6 +26,7 @@ from failure_training import (
 )
 from host import CHECKOUT, Stack, Trained, run, wait_for
 from persons import Person
+from releases import FIXTURES, evidence
 from secret_search import values
 
 from mlplatform.client.jobs import Jobs
@@ -61,7 +62,8 @@ def moved(stack: Stack, tmp_path: Path) -> Iterator[Stack]:
         yield second
     finally:
         second.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", check=False)
-        stack.up()
+        if stack.unhealthy():
+            stack.up()
 
 
 def share_password(stack: Stack, moved: Stack) -> None:
@@ -71,47 +73,27 @@ def share_password(stack: Stack, moved: Stack) -> None:
     password.write_text(stack.secret("backup_password"))
 
 
-def checksums(stack: Stack, bucket: str, prefix: str) -> dict[str, str]:
-    """Contents of objects as a user reads them."""
-    keys = stack.objects(bucket, prefix)
-    bodies = {key: stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
-    return {key: hashlib.sha256(body).hexdigest() for key, body in bodies.items()}
+@pytest.mark.minio
+@pytest.mark.parametrize("release", sorted(FIXTURES.glob("*.tar")), ids=lambda path: path.stem)
+def test_data_of_release_is_upgraded(moved: Stack, tmp_path: Path, release: Path) -> None:
+    with tarfile.open(release) as tar:
+        tar.extractall(tmp_path / "release", filter="data")
+    kept = tmp_path / "release"
+    moved.set_env(COMPOSE_PROFILES="tracking,ray")
+    password = moved.root / "secrets" / "backup_password"
+    password.chmod(0o600)
+    shutil.copy(kept / "password", password)
+    moved.make("restore", f"FROM={kept / 'backups'}")
+    wait_for(moved.whole, "the restored stack", 300)
+    expected = json.loads((kept / "evidence.json").read_text())
+    assert {"job": expected["job"], **evidence(moved, expected["job"])} == expected
 
 
 def published(stack: Stack, name: str) -> float:
     """A number about backups that the gateway publishes for Prometheus."""
-    headers = {"Authorization": f"Bearer {stack.secret('gateway_prometheus_token')}"}
+    headers = {"Authorization": f"Bearer {stack.secret('prometheus_password')}"}
     text = httpx.get(f"http://127.0.0.1:{stack.settings.ray_port}/platform/metrics", headers=headers).text
     return float(re.findall(rf"^mlplatform_backup_{name}_seconds (\S+)$", text, re.M)[0])
-
-
-def evidence(stack: Stack, job_id: str, running: str = "") -> dict[str, object]:
-    """Run, model, artifacts, checkpoints and log of a job that has ended, as users see them.
-
-    Artifacts include those of all other runs, but for those of a job that is running: it may write one at any time.
-    """
-    (found,) = stack.runs_of(job_id)
-    # MLflow lists metrics, parameters and tags in the order of its tables, which a dump does not keep.
-    data = {kind: sorted(entries, key=lambda entry: entry["key"]) for kind, entries in found["data"].items()}
-    alias = stack.mlflow.get("/registered-models/alias", params={"name": "digits", "alias": "champion"})
-    assert alias.status_code == httpx.codes.OK, alias.text
-    open_runs = {run["info"]["run_id"] for run in (stack.runs_of(running) if running else [])}
-    stored = checksums(stack, "mlflow-artifacts", "")
-    artifacts = {key: value for key, value in stored.items() if open_runs.isdisjoint(key.split("/"))}
-    checkpoints = checksums(stack, "ray", f"{job_id}/")
-    assert artifacts
-    assert checkpoints
-    with Jobs(client_settings(stack.root)) as jobs:
-        log, job = jobs.logs(job_id), jobs.get(job_id)
-    return {
-        "run": {**found, "data": data},
-        "model": alias.json()["model_version"],
-        "artifacts": artifacts,
-        "checkpoints": checkpoints,
-        "log": log,
-        "status": job.status,
-        "command": job.entrypoint,
-    }
 
 
 def damaged(backups: Path, copy: Path) -> Path:

@@ -1,6 +1,6 @@
 """Each long-running container is killed, under a training and idle, and is healthy again within two minutes.
 
-`test_lifecycle.py` and `test_losses.py` also kill all of them while nothing runs.
+`test_lifecycle.py` also restarts Docker, which stops all of them at once.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from failure_training import (
     between_two_checkpoints,
     crash,
     nothing_is_lost,
-    outage,
     reports,
     starts,
     submit,
@@ -128,18 +127,6 @@ def test_only_process_that_uses_all_memory_is_killed(stack: Stack, jobs: Jobs) -
     assert len(stack.ray.get(f"/platform/jobs/{job_id}").json()["attempts"]) == 1, "the driver was killed too"
     assert "DataLoader worker" in jobs.logs(job_id)
     assert {node["raylet"]["nodeId"] for node in stack.alive_nodes()} == nodes, "a node was killed"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("service", ["mlflow", "postgres", pytest.param("minio", marks=pytest.mark.minio)])
-def test_one_minute_service_outage_loses_nothing(stack: Stack, jobs: Jobs, service: str) -> None:
-    steps = 40
-    job_id = submit(jobs, steps, pause=1)
-    wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
-    with outage(stack, service):
-        wait_until(time.monotonic() + OUTAGE_SECONDS)
-    nothing_is_lost(stack, jobs, job_id, steps)
-    assert starts(jobs, job_id) == [0], "a worker was restarted"
 
 
 def test_many_small_files_upload_concurrently(stack: Stack) -> None:

@@ -183,8 +183,7 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
     steps = 200
     # With one node here and one there, two ranks on different nodes are on both hosts.
     hub.compose("stop", "ray-worker-1")
-    # Fetches the other images from the first host.
-    with second_host(hub, "ray") as host:
+    with second_host(hub, "platform", "link", "ray") as host:
         joined(host)
         command = ["python", "ddp_steps.py", f"--steps={steps}"]
         job = jobs.submit(command, SCRIPTS, name="ddp", max_restarts_on_loss=5)

@@ -6,10 +6,7 @@ import time
 
 import httpx
 import pytest
-from failure_training import crash, whole_again
 from host import Stack, Trained, run, wait_for
-
-from mlplatform.stack.services import stores
 
 
 def still_there(stack: Stack, job_id: str) -> None:
@@ -28,30 +25,6 @@ def test_worker_leaves_on_stop_and_rejoins_on_start(stack: Stack) -> None:
     wait_for(lambda: len(stack.alive_nodes()) == 2, "one node fewer")
     run("docker", "start", stack.container("ray-worker-0"))
     wait_for(stack.whole, "the worker to be back")
-
-
-@pytest.mark.nightly
-def test_crashed_services_come_back_by_themselves(stack: Stack) -> None:
-    """All services that run at the same time, except those that test_losses.py crashes."""
-
-    def restarts() -> dict[str, int]:
-        return {
-            service: entry["RestartCount"]
-            for entry in stack.containers()
-            if entry["State"]["Status"] == "running"
-            and not (service := entry["Config"]["Labels"]["com.docker.compose.service"]).startswith(("gateway", "ray-"))
-        }
-
-    before = restarts()
-    assert {"mlflow", "notebook", "prometheus", "alertmanager", "log-shipper"} <= before.keys()
-    assert before.keys() >= set(stores(stack.settings))
-    for service in before:
-        crash(stack, service)
-    wait_for(
-        lambda: (after := restarts()).keys() == before.keys() and all(after[name] > before[name] for name in before),
-        "the restart of every service",
-    )
-    whole_again(stack)
 
 
 @pytest.mark.nightly

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from host import CHECKOUT, ENV, Stack, run
+from host import CHECKOUT, ENV, Stack, notebook_of, run
 
 OF_OTHER_TOOLS = {
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -51,21 +50,7 @@ with mlflow.start_run() as run:
 print(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/{name}"))
 """
 
-WIDGET = {
-    "cells": [
-        {
-            "cell_type": "code",
-            "execution_count": None,
-            "id": "bar",
-            "metadata": {},
-            "outputs": [],
-            "source": "from tqdm.notebook import tqdm\nfor _ in tqdm(range(3)):\n    pass",
-        }
-    ],
-    "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    "nbformat": 4,
-    "nbformat_minor": 5,
-}
+WIDGET = "from tqdm.notebook import tqdm\nfor _ in tqdm(range(3)):\n    pass"
 
 
 class Proxy:
@@ -160,7 +145,7 @@ def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Pro
     assert "succeeded" in newcomer.types("make", "smoke")
     stack = newcomer.stack
     stack.write("notebook", "/tmp/newcomer/bar.py", BAR)
-    stack.write("notebook", "/tmp/newcomer/widget.ipynb", json.dumps(WIDGET))
+    stack.write("notebook", "/tmp/newcomer/widget.ipynb", notebook_of(WIDGET))
     submit = ("ray", "job", "submit", "--working-dir", "/tmp/newcomer", "--", "python", "bar.py")
     states = set(re.findall(r"(\d+)/12 \[", stack.execute("notebook", *submit).stdout))
     assert len(states) > 2, "the bar did not move"

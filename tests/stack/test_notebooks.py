@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from host import CHECKOUT, Stack, wait_for
+from host import CHECKOUT, Stack, notebook_of, wait_for
 from websockets.sync.client import ClientConnection, connect
 
 from mlplatform.client.jobs import Jobs
@@ -158,15 +158,7 @@ ipywidgets.interact(lambda rate: rate, rate=(0.1, 1.0))
 
 def test_widgets_are_drawn(stack: Stack) -> None:
     """Progress bars of tqdm.auto, which Lightning, MLflow and Transformers take, are widgets in a notebook."""
-    notebook = {
-        "cells": [
-            {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": WIDGETS}
-        ],
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    stack.write("notebook", "/tmp/widgets/bars.ipynb", json.dumps(notebook))
+    stack.write("notebook", "/tmp/widgets/bars.ipynb", notebook_of(WIDGETS))
     run_it = "cd /tmp/widgets && jupyter nbconvert --to notebook --execute --stdout bars.ipynb; rm -r /tmp/widgets"
     printed = stack.execute("notebook", "sh", "-c", run_it).stdout
     assert printed.count("application/vnd.jupyter.widget-view+json") >= 3, printed

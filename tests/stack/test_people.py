@@ -6,10 +6,12 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+from botocore.exceptions import ClientError
 from figures import count
 from gpu_jobs import holding_gpu
 from host import CHECKOUT, ENV, Stack, run, wait_for
@@ -18,10 +20,10 @@ from persons import SECRET, Person, administer, log_in, submit
 from mlplatform.client.jobs import Jobs
 
 SCRIPTS = CHECKOUT / "tests/scripts"
-GRACE_S = int(ENV["GRACE_SECONDS"])
 METHODS = ("GET", "POST", "PUT", "DELETE")
+GRACE_S = int(ENV["GRACE_SECONDS"])
 REVOKED_SECONDS = 60
-"""A revoked token is refused within this time."""
+"""A revoked token, and all that a removed person had, is refused within this time."""
 
 
 def test_jobs_belong_to_people_and_obey_those_who_may(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
@@ -92,18 +94,9 @@ def test_clusters_token_opens_nothing_at_the_gateway(stack: Stack) -> None:
     assert set(statuses.values()) == {401}, statuses
 
 
-def test_people_read_no_more_of_ray_than_its_nodes(stack: Stack, people: dict[str, Person]) -> None:
-    bob = people["bob"]
-    nodes = bob.asks("GET", "/nodes?view=summary")
-    assert nodes.status_code == 200
-    assert "ray-worker-0" in nodes.text
-    for path in ("/api/v0/actors", "/api/v0/tasks", "/api/v0/logs", "/logical/actors", "/api/v0/workers"):
-        assert stack.ray.get(path, params={"node_ip": "127.0.0.1"}).status_code != 403, f"{path} is closed for all"
-        refused = bob.asks("GET", path)
-        assert refused.status_code == 403, path
-        assert "Only administrators" in refused.text
-    for method, path in (("GET", "/platform/audit"), ("POST", "/platform/people"), ("GET", "/platform/logs")):
-        assert bob.asks(method, path).status_code == 403, path
+def statuses_at_mlflow(person: Person) -> set[int]:
+    """Ask so often that each of the server's processes has answered."""
+    return {person.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
 
 
 def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str, Person]) -> None:
@@ -116,29 +109,22 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     wait_for(lambda: bob.asks("GET", "/api/jobs/").status_code == 403, "the token to be refused", REVOKED_SECONDS)
     count("seconds until a revoked token was refused", round(time.monotonic() - began))
     left = REVOKED_SECONDS - (time.monotonic() - began)
-
-    def asks() -> set[int]:
-        """Ask so often that each of the server's processes has answered."""
-        return {bob.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
-
-    wait_for(lambda: asks() == {401}, "MLflow to refuse the person's former password", left)
+    wait_for(lambda: statuses_at_mlflow(bob) == {401}, "MLflow to refuse the person's former password", left)
     count("seconds until MLflow refused the password of a revoked token", round(time.monotonic() - began))
     assert "was revoked" in bob.asks("GET", "/api/jobs/").text
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
 
 
 @pytest.mark.nightly
-def test_people_delete_what_their_jobs_made_and_jobs_do_not(
-    stack: Stack, people: dict[str, Person], jobs: Jobs
-) -> None:
+def test_people_delete_what_their_jobs_made(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
     alice = people["alice"]
-    job = submit(alice, "python", "tries_at_mlflow.py", folder=SCRIPTS)
+    script = alice.home / "work/tracked.py"
+    script.parent.mkdir()
+    script.write_text("import mlplatform\nwith mlplatform.job_run(experiment='tries'):\n    pass\n")
+    job = submit(alice, "python", script.name, folder=script.parent)
     assert jobs.wait(job, timeout_s=180).status == "SUCCEEDED", jobs.logs(job)[-3000:]
     (run,) = stack.runs_of(job)
     assert (run["info"]["user_id"], run["info"]["status"]) == (alice.name, "FINISHED")
-    tries = json.loads(jobs.logs(job).partition("tries: ")[2].splitlines()[0])
-    assert set(tries.values()) == {403}, tries
-    assert len(tries) == 6
     assert alice.deletes_at_mlflow(run["info"]["experiment_id"]) == 200
     rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
     path = "/api/2.0/mlflow/experiments/delete"
@@ -146,15 +132,47 @@ def test_people_delete_what_their_jobs_made_and_jobs_do_not(
     assert alice.deletes_at_mlflow(run["info"]["experiment_id"], "restore") == 200
 
 
-def test_removed_person_has_no_account_at_mlflow(stack: Stack, team: str, tmp_path: Path) -> None:
-    eve = log_in(stack, tmp_path, "eve", team)
-    assert eve.asks_mlflow("experiments/search?max_results=1") == 200
-    administer(stack, "people", "remove", eve.name)
+@pytest.mark.minio
+def test_removal_ends_all_access_of_a_person_within_a_minute(
+    stack: Stack, people: dict[str, Person], team: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    alice = people["alice"]
+    (tmp_path / "removed").mkdir()
+    bob = log_in(stack, tmp_path / "removed", "bob", team)
+    storage, path = bob.s3(), "/api/jobs/"
+    job = submit(bob, "python", "asks_until_refused.py", folder=SCRIPTS)
+    browser = httpx.Client(base_url=stack.ray.base_url, timeout=30)
+    browser.post("/platform/login", data={"token": bob.token_file.read_text().strip()})
 
-    def asks() -> set[int]:
-        return {eve.asks_mlflow("experiments/search?max_results=1") for _ in range(8)}
+    def key_is_refused() -> bool:
+        try:
+            storage.list_objects_v2(Bucket="ray", MaxKeys=1)
+        except ClientError as error:
+            return error.response["Error"]["Code"] == "InvalidAccessKeyId"
+        return False
 
-    wait_for(lambda: asks() == {401}, "MLflow to refuse the person", REVOKED_SECONDS)
+    wait_for(lambda: "answer: 200" in jobs.logs(job), "the job to use the token of its attempt")
+    assert {bob.asks("GET", path).status_code, browser.get(path).status_code} | statuses_at_mlflow(bob) == {200}
+    storage.list_objects_v2(Bucket="ray", MaxKeys=1)
+
+    began = time.monotonic()
+    assert "within a minute the former one is refused" in administer(stack, "people", "remove", bob.name)
+    refused: dict[str, Callable[[], bool]] = {
+        "token": lambda: bob.asks("GET", path).status_code == 403,
+        "browser's session": lambda: browser.get(path).status_code == 403,
+        "account at MLflow": lambda: statuses_at_mlflow(bob) == {401},
+        "key at MinIO": key_is_refused,
+        "token of a running attempt": lambda: f"because {bob.name} was removed" in jobs.logs(job),
+    }
+    for access, is_refused in refused.items():
+        wait_for(is_refused, f"the {access} to be refused", REVOKED_SECONDS - (time.monotonic() - began))
+        count(f"seconds until the {access} of a removed person was refused", round(time.monotonic() - began))
+    browser.close()
+
+    assert jobs.wait(job, timeout_s=60).status == "SUCCEEDED", "the job of the removed person did not continue"
+    assert "was revoked" in bob.types("mlplatform", "s3-credentials")
+    assert alice.asks("GET", "/api/jobs/").status_code == 200
+    alice.s3().list_objects_v2(Bucket="ray", MaxKeys=1)
 
 
 @pytest.mark.nightly

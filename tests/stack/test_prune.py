@@ -30,7 +30,7 @@ time.sleep({seconds})
 
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
 
-ROW = re.compile(r"^ *(?P<kind>\S.*?) {2,}(?P<place>\S+(?: host)?) +(?P<count>\d+) +(?P<size>[\d.]+ \S+) *$", re.M)
+ROW = re.compile(r"^ *(?P<kind>\S.*?) {2,}(?P<count>\d+) +(?P<size>[\d.]+ \S+) *$", re.M)
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def protect_others(stack: Stack, *ours: str) -> None:
         stack.s3.put_object(Bucket="ray", Key=f"{folder}/used", Body=b"")
 
 
-def prune(stack: Stack, *arguments: str) -> dict[tuple[str, str], tuple[int, str]]:
-    """Count and size by kind and place, as the table has them."""
+def prune(stack: Stack, *arguments: str) -> dict[str, tuple[int, str]]:
+    """Count and size by kind, as the table has them."""
     output = stack.make("prune", *arguments).stdout
-    found = {(row["kind"].strip(), row["place"]): (int(row["count"]), row["size"]) for row in ROW.finditer(output)}
-    assert len(found) >= 2 * 3 + 4 + 1, output
+    found = {row["kind"].strip(): (int(row["count"]), row["size"]) for row in ROW.finditer(output)}
+    assert len(found) >= 4, output
     # `protect_others` adds to them, each time (`test_versions.py`).
-    del found["checkpoints that can still be recovered", "gateway"]
+    del found["checkpoints that can still be recovered"]
     return found
 
 
@@ -103,11 +103,6 @@ def test_prune_removes_what_it_lists_and_nothing_needed(stack: Stack, jobs: Jobs
         (folder / "job.py").write_text(CHECKPOINT.format(seconds=seconds))
         submitted.append(jobs.submit("python job.py", folder, name="prune"))
     ended, still_open = submitted
-    node = "ray-worker-0"
-    logs = f"/tmp/ray/session_latest/logs/worker-{'a' * 56}-01000000-"
-    session = "/tmp/ray/session_old"
-    touched = f"{session}/raylet.out {logs}4000001.out {session}"
-    stack.execute(node, "sh", "-c", f"mkdir {session} && touch -d '9 days ago' {touched}")
     name = f"prune-{uuid.uuid4().hex[:8]}"
     registered, model = deleted_run(stack, name)
     removed, artifacts = deleted_run(stack)
@@ -128,8 +123,6 @@ def test_prune_removes_what_it_lists_and_nothing_needed(stack: Stack, jobs: Jobs
             wait_for(all_are_old, "the checkpoint and the runs to be old")
         protect_others(stack, *submitted)
         planned = prune(stack)
-        assert planned["former sessions of Ray", node][0] == 1
-        assert planned["logs of Ray's ended processes", node][0] >= 1
         protect_others(stack, *submitted)
         assert prune(stack, "APPLY=1") == planned
         protect_others(stack, *submitted)
@@ -137,8 +130,6 @@ def test_prune_removes_what_it_lists_and_nothing_needed(stack: Stack, jobs: Jobs
         assert f"{ended}/fit/model.pt" not in stack.objects("ray")
         assert not exists(stack, removed)
         assert not stack.objects("mlflow-artifacts", f"{artifacts}/")
-        listed = stack.execute(node, "sh", "-c", f"ls -d {session} {logs}4000001.out", check=False)
-        assert not listed.stdout
         # What somebody needs is still there.
         assert f"{still_open}/fit/model.pt" in stack.objects("ray")
         assert exists(stack, registered), "its run is the origin of a registered model"

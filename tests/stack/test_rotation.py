@@ -22,6 +22,7 @@ from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.services.store import metrics_account
 from mlplatform.stack.rotation import NOT_ROTATED
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES
 
@@ -72,7 +73,7 @@ class Secrets:
     def minio_accounts(self) -> set[str]:
         """Accounts of MinIO whose keys are accepted, if the stack has one."""
         pairs = {name: read_s3_account(self.folder / f"s3_{name}") for name in MINIO if name != "prometheus"}
-        pairs["prometheus"] = read_s3_account(self.folder / "store_prometheus")
+        pairs["prometheus"] = metrics_account(self.text("store_root_password"))
         pairs["root"] = ("root", self.text("store_root_password"))
         count("log-ins with rotated secrets", len(pairs))
         return {name for name, pair in pairs.items() if self.stack.own_store and accepted_by_minio(self.stack, pair)}
@@ -103,7 +104,7 @@ class Secrets:
             ),
             "gateway's metrics": httpx.get(
                 f"{base}:{settings.ray_port}/platform/metrics",
-                headers={"Authorization": f"Bearer {self.text('gateway_prometheus_token')}"},
+                headers={"Authorization": f"Bearer {self.text('prometheus_password')}"},
             ),
             "alertmanager": httpx.get(
                 f"http://{self.stack.address('alertmanager')}:9093/metrics",

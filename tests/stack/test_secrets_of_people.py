@@ -69,20 +69,6 @@ def test_secret_is_a_file_of_its_owners_jobs_only(
     wait_for(lambda: not folders(stack), "the secrets to be removed from the nodes", 60)
 
 
-def test_nobody_reads_values_without_token_of_an_attempt(people: dict[str, Person], value: str) -> None:
-    for person in (people[role] for role in ("alice", "lea", "tom", "bob")):
-        refused = person.asks("GET", "/platform/attempt/secrets")
-        assert refused.status_code == 403, person.name
-        assert value not in refused.text
-    assert people["tom"].asks("GET", "/platform/secrets").json() == {"secrets": []}
-    assert people["tom"].asks("DELETE", "/platform/secrets/TOKEN").status_code == 404
-
-
-def test_shared_token_stores_no_secret(stack: Stack) -> None:
-    with pytest.raises(AssertionError, match="mlplatform login"):
-        administer(stack, "secrets", "list")
-
-
 @pytest.mark.nightly
 def test_secret_stays_readable_with_rotated_key(
     stack: Stack, people: dict[str, Person], value: str, jobs: Jobs

@@ -23,6 +23,7 @@ from minio.minioadmin import MinioAdmin
 
 from mlplatform.credentials import read_s3_account
 from mlplatform.services.buckets import SNAPSHOTS, set_versioning
+from mlplatform.services.store import metrics_account
 from mlplatform.settings.storage import bucket_quotas
 
 pytestmark = pytest.mark.minio
@@ -180,8 +181,9 @@ def key_of_people(stack: Stack) -> tuple[str, str]:
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
     server = f"127.0.0.1:{running.settings.s3_port}"
-    files = {name: f"{'store' if name == 'prometheus' else 's3'}_{name}" for name in ACCOUNTS[:-1]}
-    pairs = {name: read_s3_account(running.root / "secrets" / file) for name, file in files.items()}
+    names = [name for name in ACCOUNTS if name not in ("prometheus", "stranger")]
+    pairs = {name: read_s3_account(running.root / "secrets" / f"s3_{name}") for name in names}
+    pairs["prometheus"] = metrics_account(running.secret("store_root_password"))
     pairs[KEY] = key_of_people(running)
     found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
     found["stranger"] = Account("stranger", server, "stranger", "0" * 32)

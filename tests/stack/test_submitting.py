@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
-from host import Stack, Trained
+from host import Stack, Trained, notebook_of
 
 # Cells of a notebook that a user could have typed.
 CELLS = [
@@ -43,17 +43,8 @@ print("tracked", run.info.run_id)
 
 
 def test_notebook_submits_job_and_reads_metrics(stack: Stack, trained: Trained) -> None:
-    notebook = {
-        "cells": [
-            {"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": cell, "outputs": [], "execution_count": None}
-            for n, cell in enumerate(CELLS)
-        ],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
     assert "\nRAY_ADDRESS=http://gateway:8265\n" in stack.execute("notebook", "env").stdout
-    stack.write("notebook", "/tmp/tour.ipynb", json.dumps(notebook))
+    stack.write("notebook", "/tmp/tour.ipynb", notebook_of(*CELLS))
     printed = stack.execute(
         "notebook", "jupyter", "nbconvert", "--to", "markdown", "--execute", "--stdout", "/tmp/tour.ipynb"
     ).stdout

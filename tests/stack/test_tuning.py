@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from host import Stack, Trained, wait_for
-
-from mlplatform.client.jobs import Jobs
-from mlplatform.stack.env import client_settings
+from host import Stack, Trained
 
 pytestmark = pytest.mark.nightly
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRIALS = 8
 
 
@@ -88,40 +82,3 @@ def test_checkpoints_are_stored_in_trial_folders(stack: Stack, tuned: Trained, c
     for run in children:
         trial_id = tags(run)["mlplatform.trial_id"]
         assert any(f"/tune/{trial_id}/checkpoint_" in key for key in keys), trial_id
-
-
-def test_resumed_search_skips_finished_trials(stack: Stack) -> None:
-    folder = f"/shared/{uuid.uuid4().hex}"
-    stack.execute("notebook", "mkdir", folder)
-    with Jobs(client_settings(stack.root)) as jobs:
-        job_id = jobs.submit(["python", "search.py", folder], SCRIPTS, name="search", max_restarts_on_failure=1)
-        # The best two trials wait for a file; of the others, one raises and five finish.
-        before = wait_for(lambda: ended_trials(stack, job_id, TRIALS - 2), "the end of all but two trials", 180)
-        kill_driver(stack, job_id, folder)
-        stack.execute("notebook", "touch", f"{folder}/gate")
-        assert jobs.wait(job_id, 240).status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
-    starts = stack.execute("notebook", "cat", f"{folder}/starts").stdout.splitlines()
-    started = Counter(line.split()[0] for line in starts)
-    after = ended_trials(stack, job_id, TRIALS)
-    assert after, "not all eight trials have ended"
-    assert all(started[trial] == 1 for trial in before), f"a finished trial ran again: {starts}"
-    continued = set(after) - set(before)
-    assert len(continued) == 2
-    assert all(started[trial] == 2 for trial in continued), starts
-    assert all(after[trial] == before[trial] for trial in before), "a trial has another run after the restart"
-    stack.execute("notebook", "rm", "-r", folder)
-
-
-def ended_trials(stack: Stack, job_id: str, count: int) -> dict[str, str] | None:
-    """The run of each ended trial, by trial id, once exactly `count` trials have ended."""
-    runs = [run for run in stack.runs_of(job_id) if "mlplatform.trial_id" in tags(run)]
-    ended = [run for run in runs if run["info"]["status"] != "RUNNING"]
-    return {tags(run)["mlplatform.trial_id"]: run["info"]["run_id"] for run in ended} if len(ended) == count else None
-
-
-def kill_driver(stack: Stack, job_id: str, folder: str) -> None:
-    """Send SIGKILL to the entry point in its node's container; it wrote its process id into the folder."""
-    node = stack.ray.get(f"/api/jobs/{job_id}").json()["driver_node_id"]
-    host = next(found["hostname"] for found in stack.alive_nodes() if found["raylet"]["nodeId"] == node)
-    pid = stack.execute(host, "cat", f"{folder}/driver").stdout
-    stack.execute(host, "sh", "-c", f"kill -9 {pid}")

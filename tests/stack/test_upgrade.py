@@ -1,6 +1,5 @@
-"""The gateway's and MLflow's tables in the stack's Postgres, as the code of the platform's image creates them."""
+"""The gateway's tables in the stack's Postgres, as the code of the platform's image creates them."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -14,11 +13,11 @@ def drop(stack: Stack) -> None:
     stack.execute("postgres", *PSQL, f"--command=DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
 
 
-def migrate(stack: Stack, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+def migrate(stack: Stack) -> None:
     """Migrate the database with the gateway's program."""
     url = f"MLPLATFORM_GATEWAY_DATABASE=postgresql+psycopg2:///{DATABASE}?service=gateway"
     program = ("python", "-m", "mlplatform.gateway.migrations")
-    return run("docker", "exec", "--env", url, stack.container("gateway"), *program, check=check)
+    run("docker", "exec", "--env", url, stack.container("gateway"), *program)
 
 
 @pytest.fixture
@@ -37,17 +36,6 @@ def dump(stack: Stack, database: str, *options: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
 
 
-def test_database_of_unknown_version_is_refused_and_kept(stack: Stack, database: str) -> None:
-    before = "UPDATE alembic_version SET version_num = '0011'"
-    stack.execute("postgres", *PSQL, f"--dbname={database}", f"--command={before}")
-    found = dump(stack, database)
-    refused = migrate(stack, check=False)
-    assert refused.returncode == 1
-    assert "has revision 0011, which this version does not know" in refused.stderr
-    assert "another STACK_PREFIX" in refused.stderr
-    assert dump(stack, database) == found
-
-
 def test_second_migration_changes_nothing(stack: Stack, database: str) -> None:
     before = dump(stack, database)
     migrate(stack)
@@ -62,16 +50,5 @@ def test_audit_log_of_postgres_is_append_only(stack: Stack, database: str, state
     )
     stack.execute("postgres", *PSQL, f"--dbname={database}", f"--command={row}")
     refused = stack.execute("postgres", *PSQL, f"--dbname={database}", f"--command={statement}", check=False)
-    assert refused.returncode != 0
-    assert "append-only" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["UPDATE mlplatform_audit SET who = 'x'", "DELETE FROM mlplatform_audit", "TRUNCATE mlplatform_audit"],
-)
-def test_role_of_mlflow_cannot_change_its_audit_log(stack: Stack, statement: str) -> None:
-    commands = ("--command=SET ROLE mlflow", f"--command={statement}")
-    refused = stack.execute("postgres", *PSQL, "--dbname=mlflow", *commands, check=False)
     assert refused.returncode != 0
     assert "append-only" in refused.stderr

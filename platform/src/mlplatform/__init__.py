@@ -96,13 +96,9 @@ __all__ = [
 ]
 
 
-_MODULES = {"tuning", "webhooks"}
-"""Public modules, for `from mlplatform import tuning` and `mlplatform.tuning`."""
-
-
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
+    if name == "tuning":  # a public module, for `mlplatform.tuning` without an import of it
+        return import_module(f"{__name__}.tuning")
     if name in _HOME:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

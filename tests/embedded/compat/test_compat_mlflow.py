@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -108,18 +107,6 @@ def test_every_artifact_repository_downloads_single_files(tmp_path: Path) -> Non
     (tmp_path / "stored" / "weights").write_text("1")
     compat.download_file(get_artifact_repository(str(tmp_path / "stored")), "weights", tmp_path / "fetched")
     assert (tmp_path / "fetched").read_text() == "1"
-
-
-def test_import_hook_runs_on_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.utils.import_hooks import register_post_import_hook
-
-    (tmp_path / "imported_later.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    seen: list[str] = []
-    register_post_import_hook(lambda module: seen.append(module.__name__), "imported_later")
-    assert seen == []
-    importlib.import_module("imported_later")
-    assert seen == ["imported_later"]
 
 
 def test_pytorch_flavor_has_serialization_formats() -> None:

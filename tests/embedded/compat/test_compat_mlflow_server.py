@@ -12,28 +12,22 @@ import pytest
 pytest.importorskip("mlflow")
 pytest.importorskip("flask_wtf")
 
-from mlplatform.compat import mlflow_server
-
 
 def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow.exceptions import MlflowException
     from mlflow.server import handlers, server_info_api
-    from mlflow.store.artifact.s3_artifact_repo import S3ArtifactRepository
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     assert handlers.build_server_info_payload is server_info_api.build_server_info_payload
     monkeypatch.setenv("_MLFLOW_SERVER_SERVE_ARTIFACTS", "true")
     monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setattr(handlers, "_get_tracking_store", lambda: None)
-    files = S3ArtifactRepository("s3://mlflow-artifacts")
-    monkeypatch.setattr(handlers, "_artifact_repo", files)
     offers = {"multipart_downloads_enabled", "multipart_uploads_enabled"}
-    payload = handlers.build_server_info_payload()
-    assert {name for name in offers if payload[name]} == offers
-    for name in ("MultipartUploadMixin", "MultipartDownloadMixin", "PresignedUploadMixin"):
-        monkeypatch.setattr(handlers, name, vars(handlers)[name])
-    mlflow_server.disable_direct_transfers()
-    payload = handlers.build_server_info_payload()
-    assert not [name for name in offers if payload[name]]
+    for address, offered in (("s3://mlflow-artifacts", offers), ("served-s3://mlflow-artifacts", set())):
+        files = get_artifact_repository(address)
+        monkeypatch.setattr(handlers, "_artifact_repo", files)
+        payload = handlers.build_server_info_payload()
+        assert {name for name in offers if payload[name]} == offered
     for check in ("multipart_upload", "multipart_download", "presigned_upload", "presigned_download"):
         with pytest.raises(MlflowException, match="not supported") as refused:
             vars(handlers)[f"_validate_support_{check}"](files)
@@ -43,9 +37,9 @@ def test_server_offers_and_grants_no_direct_transfers(monkeypatch: pytest.Monkey
 def test_preferences_have_names_that_page_reads() -> None:
     from mlflow.server import app
 
-    script = resources.files("mlplatform.services").joinpath("mlflow_first_visit.js").read_text()
-    preferences = re.findall(r'^ +"(.+)_v\d": .+,$', script, re.MULTILINE)
-    assert len(preferences) == script.count("_v1")
+    page = resources.files("mlplatform.services").joinpath("mlflow_first_page.html").read_text()
+    preferences = re.findall(r'^ +"(.+)_v\d": .+,$', page, re.MULTILINE)
+    assert len(preferences) == page.count("_v1")
     code = "".join(path.read_text() for path in Path(str(app.static_folder), "static/js").glob("*.js"))
     assert [name for name in preferences if f'"{name}"' not in code] == []
 
@@ -64,7 +58,7 @@ def test_rows_that_name_places_exist() -> None:
     from mlflow.store.model_registry.dbmodels.models import SqlModelVersion
     from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlTraceTag
 
-    assert {"source", "storage_location"} <= set(SqlModelVersion.__table__.columns.keys())
+    assert {"source", "storage_location", "run_id"} <= set(SqlModelVersion.__table__.columns.keys())
     assert "artifact_location" in SqlExperiment.__table__.columns
     assert {"key", "value"} <= set(SqlTraceTag.__table__.columns.keys())
 
@@ -81,14 +75,13 @@ def test_account_store_and_configuration_exist() -> None:
 
 def test_stores_can_remove_what_was_deleted_for_good() -> None:
     from mlflow.server import handlers
-    from mlflow.store.tracking.dbmodels.models import SqlLoggedModel, SqlRun
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     assert callable(handlers._get_tracking_store)
-    for name, argument in (("_hard_delete_run", "run_id"), ("_hard_delete_logged_model", "model_id")):
-        assert list(inspect.signature(getattr(SqlAlchemyStore, name)).parameters) == ["self", argument]
-    for table, columns in (
-        (SqlRun, ("run_uuid", "artifact_uri", "status", "lifecycle_stage", "deleted_time")),
-        (SqlLoggedModel, ("model_id", "artifact_location", "lifecycle_stage", "last_updated_timestamp_ms")),
+    assert callable(handlers._get_model_registry_store)
+    for name, argument in (
+        *(("_hard_delete_run", "run_id"), ("_hard_delete_logged_model", "model_id")),
+        *(("_get_deleted_runs", "older_than"), ("_get_deleted_logged_models", "older_than")),
     ):
-        assert set(columns) <= set(table.__table__.columns.keys())
+        assert list(inspect.signature(getattr(SqlAlchemyStore, name)).parameters) == ["self", argument]
+    assert list(inspect.signature(SqlAlchemyStore.get_logged_model).parameters) == ["self", "model_id", "allow_deleted"]

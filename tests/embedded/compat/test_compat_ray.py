@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from harness import job_client
 
-from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_jobs, ray_setup_worker
+from mlplatform.compat import ray_actors, ray_commands, ray_core, ray_jobs, ray_runtime_env_agent, ray_setup_worker
 from mlplatform.compat import ray_checkpoints as layout
 from mlplatform.gateway.control import attempt_tokens
 
@@ -42,15 +42,19 @@ def test_copied_constants_equal_rays(name: str, value: str) -> None:
     assert getattr(import_module(module), constant) == value
 
 
-def test_cli_hooks_receive_arguments_they_read() -> None:
+def test_cli_hooks_receive_arguments_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import services
+    from ray._private.node import Node
     from ray._private.parameter import RayParams
     from ray.dashboard.modules.job import cli
     from ray.job_submission import JobSubmissionClient
 
+    for owner, name in ((services, "start_ray_process"), (Node, "dead_processes")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     given = RayParams()
     given.ray_client_server_port = 10001
     ray_commands.disable_client_server(given)
-    ray_commands.replace_worker_setup(given)
+    ray_commands.prepare_node(given)
     assert given.ray_client_server_port is None
     assert given.setup_worker_path == ray_setup_worker.__file__
     metadata = inspect.signature(JobSubmissionClient.submit_job).parameters["metadata"]
@@ -328,27 +332,30 @@ def test_tune_snapshot_files_have_expected_names(tmp_path: Path) -> None:
 
 
 def test_tune_schedulers_have_expected_attributes() -> None:
-    from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, MedianStoppingRule
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandForBOHB, MedianStoppingRule
 
     from mlplatform.compat import ray_tune
 
     assert ray_tune.schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
     assert ray_tune.schedule_length(HyperBandForBOHB(max_t=50)) == ("training_iteration", 50)
-    assert ray_tune.schedule_length(MedianStoppingRule()) is None
+    for without in (MedianStoppingRule(), ASHAScheduler(max_t=50, stop_last_trials=False), FIFOScheduler()):
+        assert ray_tune.schedule_length(without) is None
 
 
 def test_raylet_gets_port_of_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from ray._private import services
-    from ray._private.parameter import RayParams
 
     started: list[list[str]] = []
     monkeypatch.setattr(services, "start_ray_process", lambda command, process_type, **options: started.append(command))
-    ray_commands.register_before_agents(RayParams(dashboard_agent_listen_port=52365))
+    ray_commands.change_raylet(52365)
     start: Any = services.start_ray_process
-    start(["raylet", "--metrics-agent-port=1"], "raylet", fate_share=False)
+    agent = str(ray_runtime_env_agent.private("runtime_env/agent/main.py"))
+    assert Path(agent).is_file()
+    start(["raylet", f"--runtime_env_agent_command=python -u {agent}"], "raylet", fate_share=False)
     start(["gcs_server"], "gcs_server", fate_share=True)
-    assert started == [["raylet", "--metrics-agent-port=1", "--dashboard_agent_listen_port=52365"], ["gcs_server"]]
+    ours = f"--runtime_env_agent_command=python -u {ray_runtime_env_agent.__file__}"
+    assert started == [["raylet", ours, "--dashboard_agent_listen_port=52365"], ["gcs_server"]]
     raylet = Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet"
     shown = subprocess.run([raylet, "--help"], capture_output=True, text=True).stdout
     assert "-dashboard_agent_listen_port" in shown

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from guarded_mlflow import PASSWORD, Server
 from waiting import wait_for
 
@@ -25,6 +26,10 @@ from mlplatform.settings.job import settings
 CHECKOUT = Path(__file__).parents[3]
 
 SHIPPED = CHECKOUT / "docker/mlflow/basic_auth.ini"
+
+COMPOSED = yaml.safe_load((CHECKOUT / "compose/tracking.yaml").read_text())["services"]["mlflow"]
+
+SOURCES = "MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX"
 
 ACCOUNTS = ("admin", "gateway", "job", "person", "prometheus", "alice", "bob")
 
@@ -44,16 +49,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "auth.ini").write_text(
         re.sub("database_uri = .*", f"database_uri = sqlite:///{folder}/auth.db", SHIPPED.read_text())
     )
-    (folder / "key").write_text("a key of the server")
-    (folder / "fernet").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+    (folder / "key").write_text("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
     write_mlflow_account("gateway", f"{PASSWORD}gateway", folder / "gateway")
     environment = {
         **os.environ,
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
         "MLPLATFORM_MLFLOW_KEY_FILE": str(folder / "key"),
         "MLPLATFORM_MLFLOW_GATEWAY_FILE": str(folder / "gateway"),
-        "MLPLATFORM_MLFLOW_WEBHOOK_KEY_FILE": str(folder / "fernet"),
-        "MLFLOW_ENABLE_AI_GATEWAY": "false",
+        "MLFLOW_ENABLE_AI_GATEWAY": COMPOSED["environment"]["MLFLOW_ENABLE_AI_GATEWAY"],
+        SOURCES: COMPOSED["environment"][SOURCES].replace("$$", "$"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
@@ -61,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     subprocess.run([sys.executable, "-c", SETUP, PASSWORD, *ACCOUNTS], env=environment, check=True)
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "mlflow", "server", "--app-name=mlplatform", "--workers=1", f"--port={port}"]
-    hosts = re.findall(r"--allowed-hosts=\S+", (CHECKOUT / "compose/tracking.yaml").read_text())
+    hosts = re.findall(r"--allowed-hosts=\S+", COMPOSED["command"])
     command += [f"--backend-store-uri={database}", f"--artifacts-destination={folder}/artifacts", *hosts]
     command.append(f"--expose-prometheus={folder}/metrics")
     with (folder / "log").open("w") as log, listening_gateway() as (gateway, changes):

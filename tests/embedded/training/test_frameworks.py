@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from embedded import SCRIPTS
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 from mlplatform.storage import checkpoints
 from mlplatform.tracking import server
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 EXPECTED: dict[str, dict[str, float]] = {
     "transformers": {"step": 2},
     "accelerate": {"processes": 2},

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedded import SCRIPTS
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.settings.job import Settings
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 TITLES = ["first", "second", "given", "no config", "caught"]
 
 

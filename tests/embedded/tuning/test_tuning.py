@@ -4,9 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-from mlplatform.compat.ray_tune import schedule_length
 from mlplatform.tracking.metrics import RunSink
 from mlplatform.tuning.callback import TrialCallback, _points, _step, reported, was_cut
 from mlplatform.tuning.search import _is_begun
@@ -61,12 +59,6 @@ def test_completed_trial_is_not_early_stopped(
     result: dict[str, Any], criteria: dict[str, float], length: tuple[str, int] | None, cut: bool
 ) -> None:
     assert was_cut(result, criteria, length) is cut
-
-
-def test_trial_length_comes_from_scheduler() -> None:
-    assert schedule_length(ASHAScheduler(max_t=50, time_attr="epoch")) == ("epoch", 50)
-    assert schedule_length(ASHAScheduler(max_t=50, stop_last_trials=False)) is None
-    assert schedule_length(FIFOScheduler()) is None
 
 
 def test_pickled_callback_excludes_trials() -> None:

@@ -10,20 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-def mlplatform(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlplatform", *words]
-    env = {**os.environ, **variables}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-
-
-def refusal(*words: str, **variables: str) -> tuple[str, int]:
-    """Error output and exit code of a rejected command."""
-    done = mlplatform(*words, **variables)
-    assert "Traceback" not in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    return done.stderr.strip(), done.returncode
+from command_line import mlplatform, refusal
 
 
 def test_missing_job_file_is_named() -> None:
@@ -83,10 +70,17 @@ def test_job_id_is_not_truncated_in_narrow_terminal(serve: Callable[..., str]) -
     assert job_id in done.stdout.split()
 
 
-@pytest.mark.parametrize("words", [("jobs",), ("logs", "a"), ("wait", "a"), ("stop", "a")])
+@pytest.mark.parametrize("words", [("jobs",), ("logs", "a"), ("wait", "a"), ("stop", "a"), ("top",)])
 def test_unreachable_ray_address_is_named(words: tuple[str, ...], closed_port: int) -> None:
     error, code = refusal(*words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
     assert f"http://127.0.0.1:{closed_port} (RAY_ADDRESS) does not answer" in error
+    assert code == 1
+
+
+@pytest.mark.parametrize("words", [("audit",), ("usage",), ("top",)])
+def test_server_that_is_not_the_gateway_is_named(words: tuple[str, ...], serve: Callable[..., str]) -> None:
+    error, code = refusal(*words, RAY_ADDRESS=serve(lambda method, path: (404, "Not Found")))
+    assert "is not the platform's gateway; set RAY_ADDRESS to the gateway's address." in error
     assert code == 1
 
 
@@ -332,6 +326,12 @@ def test_cache_folder_without_models_is_rejected(source: str, tmp_path: Path) ->
     error, code = refusal("stack", "cache", source, "--root", str(tmp_path))
     assert f"'{source or '.'}' holds neither huggingface/hub nor torch" in error
     assert code == 1
+
+
+def test_sizes_are_printed_with_unit() -> None:
+    from mlplatform.cli.output import human
+
+    assert [human(size) for size in (0, 999, 1500, 7_712_000_000)] == ["0 B", "999 B", "1.5 kB", "7.7 GB"]
 
 
 def test_tables_are_not_cut_for_programs(serve: Callable[..., str]) -> None:

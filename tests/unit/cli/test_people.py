@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import certifi
 import httpx
 import pytest
 from botocore.session import Session
+from command_line import mlplatform
 from cryptography.fernet import Fernet
 from ray_head import TOKEN, served
 from stand_in_minio import ACCOUNT, SECRET, StandInMinio
@@ -39,11 +38,9 @@ class Machine:
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200", **self.variables}
-        if self.token_file:
-            env["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
-        command = [sys.executable, "-m", "mlplatform", *words]
-        return subprocess.run(command, env=env, input=answer, capture_output=True, text=True, check=False)
+        token = {"RAY_AUTH_TOKEN_PATH": str(self.token_file)} if self.token_file else {}
+        place = {"RAY_ADDRESS": self.address, "HOME": str(self.home), "COLUMNS": "200"}
+        return mlplatform(*words, answer=answer, **place, **token, **self.variables)
 
     def prints(self, *words: str) -> str:
         """Standard output of a command that succeeds."""
@@ -216,6 +213,16 @@ def test_people_are_listed_and_removed(host: Machine) -> None:
     assert "Removed lena. The jobs stay" in host.prints("people", "remove", "lena")
     assert "Person 'lena' does not exist" in host.refuses("people", "remove", "lena")
     assert "Team 'audio' does not exist" in host.refuses("people", "add", "otto", "--team", "audio")
+
+
+def test_team_with_people_is_removed_with_force_only(host: Machine) -> None:
+    host.prints("teams", "add", "vision")
+    code_of(host, "lena", "--team", "vision")
+    assert "would submit nothing: lena; `mlplatform teams remove vision --force`" in host.refuses(
+        *("teams", "remove", "vision")
+    )
+    assert host.prints("teams", "remove", "vision", "--force").startswith("Removed team vision. Its jobs stay")
+    assert "Team 'vision' does not exist" in host.refuses("teams", "remove", "vision")
 
 
 def test_new_person_prints_what_to_do_next(host: Machine) -> None:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+from command_line import Serve, mlplatform
 
 ENTRY = {
     "job": "train-1",
@@ -28,10 +23,8 @@ ENTRY = {
 }
 
 
-def run(*words: str, address: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "RAY_ADDRESS": address, "COLUMNS": "200", "TZ": "UTC"}
-    command = [sys.executable, "-m", "mlplatform", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+def run(*words: str, address: str) -> str:
+    return mlplatform(*words, RAY_ADDRESS=address, COLUMNS="200").stdout
 
 
 def gateway(method: str, path: str) -> tuple[int, str]:
@@ -44,7 +37,7 @@ def gateway(method: str, path: str) -> tuple[int, str]:
 
 
 def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
-    done = run("queue", address=serve(gateway))
+    done = mlplatform("queue", RAY_ADDRESS=serve(gateway), COLUMNS="200")
     assert done.stderr == ""
     head, line, *_, last = done.stdout.splitlines()
     assert head.split()[:4] == ["Job", "Place", "Person", "Team"]
@@ -54,11 +47,11 @@ def test_queue_lists_jobs_with_place_and_reasons(serve: Serve) -> None:
 
 
 def test_json_has_one_job_per_line(serve: Serve) -> None:
-    assert json.loads(run("queue", "--json", address=serve(gateway)).stdout) == ENTRY
+    assert json.loads(run("queue", "--json", address=serve(gateway))) == ENTRY
 
 
 def test_why_names_place_and_each_rule(serve: Serve) -> None:
-    assert run("why", "train-1", address=serve(gateway)).stdout.splitlines() == [
+    assert run("why", "train-1", address=serve(gateway)).splitlines() == [
         "train-1 (alice, team vision) requests 2 GPUs and 4 CPUs and waits since 2026-11-01 10:00:00.",
         "Place 2 of 3.",
         "- The job waits for 2 GPUs. [capacity]",
@@ -75,7 +68,7 @@ def test_why_names_who_takes_back_resources_of_running_job(serve: Serve) -> None
     def asked(method: str, path: str) -> tuple[int, str]:
         return (200, json.dumps({"attempts": [leaving]})) if path == "/platform/jobs/train-2" else gateway(method, path)
 
-    assert run("why", "train-2", address=serve(asked)).stdout.splitlines() == [
+    assert run("why", "train-2", address=serve(asked)).splitlines() == [
         "train-2 is RUNNING, and was asked to leave: it has until 2026-11-01 12:00:00 to save its state.",
         f"- {why}",
     ]
@@ -89,14 +82,14 @@ def test_why_names_state_of_job_with_attempt_that_stays(serve: Serve, more: dict
         found = {"attempts": [{**attempt, "ended": None, **more}]}
         return (200, json.dumps(found)) if path == "/platform/jobs/train-2" else gateway(method, path)
 
-    assert run("why", "train-2", address=serve(stays)).stdout == "train-2 is RUNNING: Job is running.\n"
+    assert run("why", "train-2", address=serve(stays)) == "train-2 is RUNNING: Job is running.\n"
 
 
 def test_why_names_state_of_job_without_attempts(serve: Serve) -> None:
     def unknown(method: str, path: str) -> tuple[int, str]:
         return (404, "Job train-2 does not exist") if path == "/platform/jobs/train-2" else gateway(method, path)
 
-    assert run("why", "train-2", address=serve(unknown)).stdout == "train-2 is RUNNING: Job is running.\n"
+    assert run("why", "train-2", address=serve(unknown)) == "train-2 is RUNNING: Job is running.\n"
 
 
 def test_old_answer_says_since_when_ray_is_silent(serve: Serve) -> None:
@@ -105,4 +98,4 @@ def test_old_answer_says_since_when_ray_is_silent(serve: Serve) -> None:
 
     address = serve(old)
     for words in (("queue",), ("why", "train-1")):
-        assert run(*words, address=address).stdout.startswith("As of 2026-11-01 11:00:00: Ray has not answered since")
+        assert run(*words, address=address).startswith("As of 2026-11-01 11:00:00: Ray has not answered since")

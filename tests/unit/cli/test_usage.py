@@ -5,24 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-Serve = Callable[[Callable[[str, str], tuple[int, str]]], str]
+from command_line import Serve, mlplatform, refusal
 
 SUMS = {"lost_gpu_seconds": 0.0, "lost_cpu_seconds": 1.5, "borrowed_gpu_seconds": 0.0}
 
 
 def usage(*words: str, address: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "RAY_ADDRESS": address, "COLUMNS": "200", "TZ": "UTC"}
-    command = [sys.executable, "-m", "mlplatform", "usage", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return mlplatform("usage", *words, RAY_ADDRESS=address)
 
 
 def person(name: str, gpu_seconds: float) -> dict[str, object]:
@@ -130,13 +124,6 @@ def test_window_is_a_span_or_a_date(words: tuple[str, ...], since: int, until: i
     ],
 )
 def test_invalid_window_or_form_is_named(words: tuple[str, ...], problem: str, closed_port: int) -> None:
-    done = usage(*words, address=f"http://127.0.0.1:{closed_port}")
-    assert done.returncode == 2
-    assert done.stderr.startswith(problem)
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_older_gateway_is_named(serve: Serve) -> None:
-    done = usage(address=serve(lambda method, path: (404, "Not Found")))
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
+    error, code = refusal("usage", *words, RAY_ADDRESS=f"http://127.0.0.1:{closed_port}")
+    assert code == 2
+    assert error.startswith(problem)

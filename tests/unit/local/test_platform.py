@@ -211,13 +211,3 @@ def test_process_with_reused_id_is_not_killed(home: Path) -> None:
     finally:
         stranger.kill()
         stranger.wait()
-
-
-def test_state_of_version_0_1_is_read(home: Path) -> None:
-    home.mkdir()
-    (home / "state.json").write_text(
-        '{"id": "1", "ray_address": "http://127.0.0.1:9", "tracking_uri": "http://127.0.0.1:9", "ray_folder": "/none",'
-        ' "processes": [{"pid": 4194304, "created": 1.0}, {"pid": 4194305, "created": 1.0}]}'
-    )
-    assert LocalPlatform(home).status() is None
-    assert LocalPlatform(home).down() is True

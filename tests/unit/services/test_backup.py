@@ -34,13 +34,21 @@ CONTENTS = {
 }
 
 
-def written(header: Header = HEADER) -> bytes:
+def archived(add: Callable[[Writer], None], header: Header = HEADER) -> bytes:
+    """The archive to which a function adds its members."""
     output = io.BytesIO()
     writer = Writer(output, header)
-    for name, content in CONTENTS.items():
-        writer.add_bytes(name, content, {"key": name} if name.startswith("objects") else None)
+    add(writer)
     writer.close()
     return output.getvalue()
+
+
+def written(header: Header = HEADER) -> bytes:
+    def add(writer: Writer) -> None:
+        for name, content in CONTENTS.items():
+            writer.add_bytes(name, content, {"key": name} if name.startswith("objects") else None)
+
+    return archived(add, header)
 
 
 def read(content: bytes) -> dict[str, bytes]:
@@ -95,12 +103,9 @@ def test_folder_is_restored_with_links_and_modes(tmp_path: Path) -> None:
     (source / "deep" / "script").write_bytes(b"#!")
     (source / "deep" / "script").chmod(0o750)
     (source / "link").symlink_to("deep/script")
-    output = io.BytesIO()
-    writer = Writer(output, HEADER)
-    files.add_folder(writer, "workspace", source)
-    writer.close()
+    content = archived(lambda writer: files.add_folder(writer, "workspace", source))
     target.mkdir()
-    with Reader(io.BytesIO(output.getvalue()), KNOWN) as reader:
+    with Reader(io.BytesIO(content), KNOWN) as reader:
         for member in reader:
             files.restore_entry(target, member.meta, member.content)
     assert (target / "link").read_bytes() == b"#!"
@@ -216,11 +221,8 @@ def test_present_secrets_are_saved_during_a_rotation(tmp_path: Path, monkeypatch
     monkeypatch.setattr(saving, "ENV", tmp_path / "env")
     monkeypatch.setattr(saving, "SECRETS", tmp_path / "secrets")
     monkeypatch.setattr(saving, "VOLUMES", tmp_path)
-    output = io.BytesIO()
-    writer = Writer(output, HEADER)
-    saving._save_files(writer)
-    writer.close()
-    secrets = {name: content for name, content in read(output.getvalue()).items() if name.startswith("secrets/")}
+    saved = read(archived(saving._save_files))
+    secrets = {name: content for name, content in saved.items() if name.startswith("secrets/")}
     assert secrets == {"secrets/ray_token": b"secrets/ray_token"}
 
 
@@ -231,11 +233,7 @@ def test_grafana_is_saved_without_password_of_its_data_source(tmp_path: Path) ->
         database.execute("INSERT INTO data_source VALUES ('Prometheus', ?)", (password,))
         database.execute("CREATE TABLE secrets (type TEXT, value TEXT)")
         database.executemany("INSERT INTO secrets VALUES (?, ?)", [("datasource", password), ("other", "kept")])
-    output = io.BytesIO()
-    writer = Writer(output, HEADER)
-    files.add_grafana(writer, tmp_path)
-    writer.close()
-    saved = read(output.getvalue())[f"grafana/{files.GRAFANA}"]
+    saved = read(archived(lambda writer: files.add_grafana(writer, tmp_path)))[f"grafana/{files.GRAFANA}"]
     assert password.encode() not in saved
     (tmp_path / "restored").write_bytes(saved)
     with closing(sqlite3.connect(tmp_path / "restored")) as restored:
@@ -324,11 +322,7 @@ def backup_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     monkeypatch.setattr(saving, "ENV", tmp_path / "old/env")
     monkeypatch.setattr(saving, "VOLUMES", tmp_path / "old")
     monkeypatch.setattr(restoring, "VOLUMES", tmp_path / "new")
-    output = io.BytesIO()
-    writer = Writer(output, Header("0.4.0", "", {}))
-    saving._save_files(writer)
-    writer.close()
-    return output.getvalue()
+    return archived(saving._save_files, Header("0.4.0", "", {}))
 
 
 def test_backup_has_files_of_people_without_tokens_and_caches(backup_of_home: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Rights of role accounts at MLflow, by method and path."""
+"""Rights of role accounts at MLflow, by method and path; tests/embedded/mlflow_server/ has more of them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,6 @@ def test_roles_change_no_accounts_and_rights(method: str, path: str) -> None:
         assert [name for name in PEOPLE if not may(name, method, prefix + path)] == []
 
 
-@pytest.mark.parametrize("kind", ["experiments", "registered-models", "model-versions"])
-def test_jobs_delete_nothing_that_others_rely_on(kind: str) -> None:
-    for method in ("POST", "DELETE"):
-        path = f"/api/2.0/mlflow/{kind}/delete"
-        assert not may("job", method, path)
-        assert all(may(name, method, path) for name in ("person", *PEOPLE))
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -52,10 +44,3 @@ def test_jobs_delete_nothing_that_others_rely_on(kind: str) -> None:
 )
 def test_jobs_log_register_and_promote(method: str, path: str) -> None:
     assert all(may(name, method, path) for name in (*ROLES, *PEOPLE))
-
-
-def test_prometheus_reads_metrics_and_nothing_else() -> None:
-    assert may("prometheus", "GET", "/metrics")
-    assert not may("prometheus", "POST", "/metrics")
-    assert not may("prometheus", "GET", "/api/2.0/mlflow/users/list")
-    assert not may("prometheus", "GET", "/")

@@ -31,7 +31,7 @@ case "$1 $2" in
   "image rm") rm "$3" ;;
   "create "*) [ -f "$2" ] && echo container ;;
   "cp container:/wheels/.") echo package >"$3/one.whl" ;;
-  load*) echo loaded >>log; tar -xO manifest.json | grep -oE '[a-z-]+:[0-9][0-9a-z._-]*' | xargs touch ;;
+  load*) echo loaded >>log; tar -xzOf "$3" manifest.json | grep -oE '[a-z-]+:[0-9][0-9a-z._-]*' | xargs touch ;;
 esac
 """
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import alerts, backups, clocks, health, kernel, secrets, start
+from mlplatform.stack.checks import accounts, alerts, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
@@ -58,10 +57,10 @@ def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None
     before = (folder / "s3_jobs").read_text()
     folder.chmod(0o755)
     (folder / "ray_token").unlink()
-    found = checks.examine(place, [secrets.files])
+    found = checks.examine(place, [accounts.files])
     assert ["0755" in finding.problem or "ray_token" in finding.problem for finding in found] == [True, True]
     checks.repair(found)
-    assert checks.examine(place, [secrets.files]) == []
+    assert checks.examine(place, [accounts.files]) == []
     assert (folder / "s3_jobs").read_text() == before
 
 
@@ -71,6 +70,14 @@ def test_doctor_reports_setting_that_no_longer_fits(place: Place, monkeypatch: p
     (found,) = (each for each in checks.examine(place, listed) if each.problem.startswith("WORKER_MEMORY"))
     assert "more than the 3 GiB" in found.problem
     assert "WORKER_MEMORY=" in found.fix
+
+
+@pytest.mark.parametrize(("server", "limits", "count"), [("https://s3.example.org", "ray=1t", 1), ("", "ray=1t", 0)])
+def test_quotas_at_another_server_are_named(place: Place, server: str, limits: str, count: int) -> None:
+    with (place.root / ".env").open("a") as file:
+        file.write(f"S3_ENDPOINT_URL={server}\nBUCKET_QUOTAS={limits}\n")
+    problems = [finding.problem for finding in start.quotas(place)]
+    assert problems == [f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}."] * count
 
 
 def test_failed_containers_are_found_and_ended_ones_not() -> None:
@@ -156,14 +163,6 @@ def test_doctor_says_what_it_knows_without_monitoring(
         assert ("only the containers are checked" in capsys.readouterr().out) is said
 
 
-@pytest.mark.parametrize(("minutes", "count"), [(0, 0), (15, 1)])
-def test_clock_that_differs_is_found(serve: Callable[..., str], minutes: int, count: int) -> None:
-    answered = clocks.of_server(serve(lambda method, path: (200, "")))
-    assert answered
-    now = datetime.now(UTC) + timedelta(minutes=minutes)
-    assert len(list(clocks.differing({"S3": answered, "silent": None}, now))) == count
-
-
 def test_check_that_cannot_run_hides_no_other(place: Place) -> None:
     def broken(place: Place) -> Iterator[Finding]:
         raise HostError("no engine")
@@ -211,7 +210,7 @@ def test_missing_timer_of_backups_is_found(
 mlplatform_backup_interval_seconds {interval * HOUR}.0
 """
     monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, text))))
-    found = [finding.problem for finding in backups.untimed(place)]
+    found = [finding.problem for finding in alerts.no_backups(place)]
     assert len(found) == bool(expected)
     assert all(expected in problem for problem in found if expected)
 
@@ -220,7 +219,7 @@ def test_backups_are_not_judged_without_gateway(
     place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_PORT", str(closed_port))
-    assert list(backups.untimed(place)) == []
+    assert list(alerts.no_backups(place)) == []
 
 
 def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:

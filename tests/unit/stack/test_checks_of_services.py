@@ -1,4 +1,4 @@
-"""Checks of `mlplatform doctor` on what services serve and store: certificates, accounts, databases, buckets, GPUs."""
+"""Checks of `mlplatform doctor` on what services serve: certificates, accounts, GPUs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mlplatform.errors import HostError
 from mlplatform.stack import entrance, secrets_folder
-from mlplatform.stack.checks import accounts, certificates, gpus, storage
+from mlplatform.stack.checks import accounts, certificates, gpus
 from mlplatform.stack.checks.finding import Place
 
 CHECKOUT = Path(__file__).parents[3]
-
-DAY = 86400
 
 
 @pytest.fixture
@@ -114,27 +111,6 @@ def test_stopped_entrance_has_no_finding(place: Place, closed_port: int, monkeyp
     assert list(certificates.of_entrance(Place(place.root))) == []
 
 
-def times(begins: float, ends: float) -> dict[str, str]:
-    from email.utils import formatdate
-
-    def text(moment: float) -> str:
-        _, day, month, year, clock, _ = formatdate(moment, usegmt=True).split()
-        return f"{month} {day} {clock} {year} GMT"
-
-    return {"notBefore": text(begins), "notAfter": text(ends)}
-
-
-@pytest.mark.parametrize(("left", "count"), [(0.4, 0), (0.1, 1)])
-def test_certificate_that_was_not_renewed_is_found(left: float, count: int) -> None:
-    served = times(0, 10 * DAY)
-    assert len(list(certificates.of_server(served, (1 - left) * 10 * DAY, "proxy"))) == count
-
-
-@pytest.mark.parametrize(("days", "count"), [(31, 0), (29, 1)])
-def test_authority_that_ends_soon_is_found(days: int, count: int) -> None:
-    assert len(list(certificates.of_authority(times(0, 3650 * DAY), (3650 - days) * DAY, "proxy"))) == count
-
-
 # --- Accounts ---
 
 
@@ -147,10 +123,11 @@ def test_rejected_secrets_are_found_by_name(
         monkeypatch.setenv(name, port)
     found = " ".join(finding.problem for finding in accounts.rejected(place))
     names = (
-        *("ray_token", "gateway_prometheus_token", "log_shipper_token", "mlflow_person", "notebook_token"),
+        *("ray_token", "log_shipper_token", "mlflow_person", "notebook_token"),
         *("prometheus_password", "grafana_password"),
     )
     assert [f"secrets/{name} ({status})" in found for name in names] == [status == 401] * len(names)
+    assert ("The gateway rejects secrets/prometheus_password (401)" in found) == (status == 401)
 
 
 def test_secrets_of_stopped_services_are_not_tried(
@@ -159,86 +136,6 @@ def test_secrets_of_stopped_services_are_not_tried(
     for name in ("RAY_PORT", "MLFLOW_PORT", "NOTEBOOK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT"):
         monkeypatch.setenv(name, str(closed_port))
     assert list(accounts.rejected(place)) == []
-
-
-# --- Databases and buckets ---
-
-
-def docker(place: Place, state: str) -> None:
-    """A Docker whose services run, and whose one-shot prints a state and records how it was started."""
-    log = place.root / "docker.log"
-    command(
-        place,
-        "docker",
-        f'echo "$@" >>{log}; case "$*" in *"ps --services") echo postgres minio;; *inspect) {state};; esac',
-    )
-
-
-HEALTHY = (
-    '{"databases": {"gateway": {"found": "2", "needed": "2", "known": true}}, '
-    '"buckets": {"ray": {"versioning": "Off", "versioned": false}}}'
-)
-
-
-def test_healthy_databases_and_buckets_have_no_finding(place: Place) -> None:
-    docker(place, f"echo '{HEALTHY}'")
-    assert list(storage.databases_and_buckets(place)) == []
-
-
-def test_missing_bucket_is_created_by_safe_fix(place: Place) -> None:
-    docker(place, "echo '" + HEALTHY.replace('"Off"', "null") + "'")
-    (found,) = storage.databases_and_buckets(place)
-    assert found.problem == "The bucket ray does not exist."
-    assert found.repair
-    found.repair()
-    assert (place.root / "docker.log").read_text().splitlines()[-1].endswith("storage-init")
-
-
-def test_unreadable_storage_is_error_with_reason(place: Place) -> None:
-    docker(place, "echo 'The database gateway rejects the account' >&2; exit 1")
-    with pytest.raises(HostError, match="rejects the account"):
-        list(storage.databases_and_buckets(place))
-
-
-def test_stopped_storage_is_not_read(place: Place) -> None:
-    command(place, "docker", f"echo $* >>{place.root}/docker.log")
-    assert list(storage.databases_and_buckets(place)) == []
-    assert "inspect" not in (place.root / "docker.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("found", "known", "expected"),
-    [
-        ("2", True, None),
-        ("1", True, "has revision 1, but this version needs 2"),
-        ("9", False, "revision 9, which this version does not know"),
-        (None, True, None),
-    ],
-)
-def test_database_of_other_version_is_found(found: str | None, known: bool, expected: str | None) -> None:
-    problems = [
-        finding.problem for finding in storage.of_databases({"mlflow": {"found": found, "needed": "2", "known": known}})
-    ]
-    assert len(problems) == bool(expected)
-    assert all(expected in problem for problem in problems if expected)
-
-
-@pytest.mark.parametrize(
-    ("versioning", "versioned", "count"),
-    [("Enabled", True, 0), ("Suspended", True, 1), ("Off", False, 0), (None, False, 1), ("Unknown", True, 0)],
-)
-def test_bucket_without_versions_is_found(versioning: str | None, versioned: bool, count: int) -> None:
-    state = {"jobs": {"versioning": versioning, "versioned": versioned}}
-    for external in (False, True):
-        assert len(list(storage.of_buckets(state, external))) == count
-
-
-@pytest.mark.parametrize(("server", "limits", "count"), [("https://s3.example.org", "ray=1t", 1), ("", "ray=1t", 0)])
-def test_quotas_at_another_server_are_named(place: Place, server: str, limits: str, count: int) -> None:
-    with (place.root / ".env").open("a") as file:
-        file.write(f"S3_ENDPOINT_URL={server}\nBUCKET_QUOTAS={limits}\n")
-    problems = [finding.problem for finding in storage.quotas(place)]
-    assert problems == [f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}."] * count
 
 
 # --- GPUs ---

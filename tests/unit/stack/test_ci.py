@@ -157,17 +157,6 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
 
 
-def test_missing_docker_is_named(run: Run) -> None:
-    (run.root.parent / "bin" / "docker").unlink()
-    run.path = str(run.root.parent / "bin")
-    process = run.start()
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Docker is not installed" in error
-    assert "Traceback" not in error
-    assert not (run.root / ci.FOLDER).exists()
-
-
 @pytest.mark.parametrize(("status", "expected"), [(3, 3), (-9, 137)])
 def test_status_of_signal_is_that_of_shell(status: int, expected: int) -> None:
     assert ci._of_shell(status) == expected

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,16 @@ def test_unusable_engine_or_compose_is_named(
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert problems(root) == "" if not expected else expected in problems(root)
-    # What `make build` runs first.
     assert [*engine.problems()] == ([problems(root)] if expected else [])
+
+
+@pytest.mark.parametrize(("version", "status"), [("24.0.9", 1), ("25.0.0", 0)])
+def test_old_engine_stops_build(root: Path, version: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE", version)
+    build = [sys.executable, "-m", "mlplatform.stack.engine"]
+    done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr == ("Docker Engine 24.0.9 is too old: 25.0 or later is needed.\n" if status else "")
 
 
 def test_engine_with_selinux_needs_label_on_mounted_folders(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

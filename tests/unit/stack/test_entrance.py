@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
 import socket
+import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,10 @@ import yaml
 from mlplatform.cli import stack as cli
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, entrance, openssl, prune, sizing
+from mlplatform.stack import compose, doctor, entrance, images, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
-from mlplatform.stack.pages import pages
-from mlplatform.stack.services import only_variables
+from mlplatform.stack.services import only_variables, pages
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -164,7 +166,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return openssl.certificate(tmp_path)[1]
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key.pem")
+    certificate = tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", *key, "-out", certificate, "-subj", "/CN=test"]
+    subprocess.run(command, check=True, capture_output=True)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
 
 
 def test_status_prints_fingerprint_and_trust_command(
@@ -181,7 +187,7 @@ def test_start_prints_notes_fingerprint_and_trust_command(
 ) -> None:
     monkeypatch.setattr(doctor, "check_host", lambda root, only: ["a rule is missing"])
     monkeypatch.setattr(compose, "up", lambda root, only: None)
-    monkeypatch.setattr(prune, "remove_unused_images", lambda root: 0)
+    monkeypatch.setattr(images, "remove_former", lambda root: 0)
     cli.up(tmp_path)
     printed = capsys.readouterr()
     assert printed.err == "Note: a rule is missing\n"

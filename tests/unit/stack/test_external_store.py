@@ -11,7 +11,7 @@ import yaml
 
 from mlplatform.errors import SettingsError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup, doctor, images, pages, secrets_folder, sizing
+from mlplatform.stack import backup, doctor, images, secrets_folder, services, sizing
 from mlplatform.stack import env as stack_env
 from mlplatform.stack.host import Host
 
@@ -82,7 +82,7 @@ def test_client_uses_other_server_and_its_account(root: Path) -> None:
 def test_minio_is_neither_required_nor_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "is_present", lambda image: False)
     assert not [name for name in images.missing_builds(load(root), ["ray"]) if "minio" in name]
-    assert not [page for page in pages.pages(load(root)) if page.service == "minio"]
+    assert not [page for page in services.pages(load(root)) if page.service == "minio"]
 
 
 @pytest.mark.parametrize("address", ["http://localhost:9000", "http://127.0.0.1", "s3.example.org", "https://u:p@s3"])

@@ -1,17 +1,18 @@
-"""Requests of hosts that the stack rejects, and hosts that cannot join."""
+"""Hosts that join with the file of a stack, and what is rejected."""
 
 from __future__ import annotations
 
-import base64
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from dotenv import dotenv_values
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import env, hosts, joining, openssl, sizing
+from mlplatform.stack import env, hosts, joining, sizing
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -28,36 +29,96 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class Joining:
+    """A checkout that joins the stack of `root`, up to the start of its worker."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.root = folder
+        shutil.copytree(root / "platform", folder / "platform")
+        self.file = folder / "join-lab1.json"
+        self.content = {
+            "name": "lab1",
+            "version": env.checkout_version(folder),
+            "addresses": "10.213.76.136/29",
+            "key": "private",
+            "hub_key": "public",
+            "network": "10.213.76",
+            "hub": "localhost:51820",
+            "secrets": {secret: f"content of {secret}" for secret in hosts.SECRETS},
+            "settings": {"MLFLOW_PORT": "8000"},
+        }
+
+    def join(self, host: Host = GPUS, **changed: str) -> dict[str, str | None]:
+        """Join, and return the settings that were written."""
+        self.file.write_text(json.dumps({**self.content, **changed}))
+        assert joining.join(self.root, host, self.file) == "lab1"
+        return dotenv_values(self.root / joining.FILE)
+
+
+@pytest.fixture
+def other(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Joining:
+    monkeypatch.setattr(joining, "start", lambda root: None)
+    monkeypatch.delenv("TORCH_INDEX_URL", raising=False)
+    return Joining(tmp_path_factory.mktemp("other"), root)
+
+
+def test_host_joins_with_settings_and_secrets_of_file(other: Joining) -> None:
+    settings = other.join()
+    assert settings["NODE_NAME"] == "ray-worker-lab1"
+    assert settings["HUB_ENDPOINT"] == "127.0.0.1:51820", "the link cannot resolve names"
+    assert (settings["WORKER_ADDRESS"], settings["GATEWAY_ADDRESS"]) == ("10.213.76.137", "10.213.76.141")
+    assert (settings["MLFLOW_PORT"], settings["WORKER_GPUS"]) == ("8000", "4")
+    secrets = other.root / "secrets"
+    assert secrets.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in secrets.iterdir()} == {*hosts.SECRETS, "link_key"}
+    assert (secrets / "link_key").read_text() == "private"
+    assert not other.file.exists(), "secrets are left in the file"
+
+
+def test_amd_host_builds_with_index_of_its_shell(other: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_INDEX_URL", "https://rocm.example.org")
+    settings = other.join(Host(memory=64 * sizing.GIB, cpus=32, accelerator="rocm", gpus=4, render_gid="992"))
+    assert (settings["ACCELERATOR"], settings["RENDER_GID"]) == ("rocm", "992")
+    assert settings["TORCH_INDEX_URL"] == "https://rocm.example.org"
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"name": "Lab 1"}, "Invalid name 'Lab 1': use lower-case letters"),
-        ({"name": "0"}, "Invalid name '0'"),
-        ({"key": "none; rm"}, "'none; rm' is not a public key of WireGuard"),
-        ({"version": "0.1.0"}, "Its checkout has version 0.1.0, the stack .*: check out the same one"),
+        ({"version": "0.1.0"}, "is for version 0.1.0, and this checkout has .*: check out the same one"),
+        ({"hub": "stack.invalid:51820"}, r"address stack\.invalid has no IPv4 address \(.*\): run `make host-token`"),
     ],
 )
-def test_unfit_request_is_rejected_before_hub_is_asked(root: Path, changed: dict[str, str], expected: str) -> None:
-    settings = StackSettings.load(root / ".env")
-    request = {"name": "lab1", "key": openssl.wireguard_key()[1], "version": settings.version, **changed}
+def test_unfit_file_changes_nothing(other: Joining, changed: dict[str, str], expected: str) -> None:
     with pytest.raises(HostError, match=expected):
-        hosts.admit(root, settings, request)
+        other.join(**changed)
+    assert other.file.exists()
+    assert not joining.has_joined(other.root)
+    assert not (other.root / "secrets").exists()
+
+
+def test_missing_or_damaged_file_is_reported(other: Joining) -> None:
+    with pytest.raises(HostError, match=r"cannot be read .*: copy it from the stack"):
+        joining.join(other.root, GPUS, other.file)
+    other.file.write_text('{"name": ')
+    with pytest.raises(HostError, match=r"cannot be read .*: copy it from the stack"):
+        joining.join(other.root, GPUS, other.file)
+
+
+@pytest.mark.parametrize("name", ["Lab 1", "0", "", "a-"])
+def test_invalid_name_is_rejected_before_hub_is_asked(root: Path, name: str) -> None:
+    with pytest.raises(HostError, match=f"Invalid name '{name}': use lower-case letters"):
+        hosts.invite(root, name, "192.0.2.1")
 
 
 def test_checkout_with_own_stack_cannot_join(root: Path) -> None:
     with pytest.raises(HostError, match=r"has a stack of its own .*: run `make join` in another clone"):
-        joining.join(root, GPUS, "127.0.0.1:1", "", "", "lab1")
+        joining.join(root, GPUS, root / "join-lab1.json")
 
 
 def test_leaving_without_having_joined_is_an_error(root: Path) -> None:
     with pytest.raises(HostError, match="has not joined a stack"):
         joining.leave(root)
-
-
-def test_keys_have_form_of_wireguard() -> None:
-    private, public = openssl.wireguard_key()
-    assert len(base64.b64decode(private)) == len(base64.b64decode(public)) == 32
-    assert openssl.wireguard_key()[0] != private
 
 
 def test_profile_of_hub_is_added_once(root: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,11 @@ def answer(monkeypatch: pytest.MonkeyPatch, folder: Path, image: str, digest: st
 
 def test_only_seen_digests_are_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, root, POSTGRES.name, FIRST)
-    unseen = image_lock.lock(root)
+    program = [sys.executable, "-m", "mlplatform.stack.image_lock"]
+    printed = subprocess.run(program, cwd=root, capture_output=True, text=True, check=True).stdout
     assert image_lock.locked(root) == {POSTGRES: FIRST}
-    assert set(unseen) == set(image_lock.images(root)) - {POSTGRES}
+    unseen = set(image_lock.images(root)) - {POSTGRES}
+    assert {line.split()[1] for line in printed.splitlines()} == {image.name for image in unseen}
     text = (root / image_lock.LOCK).read_text()
     assert f"# seen: {POSTGRES.name}\nPOSTGRES_DIGEST={FIRST}\n" in text
     assert all(f"# unseen: {image.name}\n{image.variable}=\n" in text for image in unseen)

@@ -18,7 +18,7 @@ from mlplatform.errors import HostError, SettingsError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import doctor, env, images, notebook_file, notebooks, services, sizing
 from mlplatform.stack.checks.finding import Place
-from mlplatform.stack.checks.networks import of_notebooks
+from mlplatform.stack.checks.health import unconnected_notebooks
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -27,17 +27,15 @@ PORTS = {"bob": 8890, "alice": 8889}
 
 OF_EVERYBODY = {"ray_token", "s3_people", "mlflow_person", "notebook_token", "wandb_netrc", "comet_config"}
 
-# Records each call. $STATE has the running services, and the networks of each container.
+# Answers as $STATE says, which has the running services, and the networks of each container.
 DOCKER = """\
 #!{python} -IS
 import json, os, sys
 from pathlib import Path
 words, file = sys.argv[1:], Path(os.environ["STATE"])
 state = json.loads(file.read_text())
-state["calls"].append(" ".join(words[7:] if words[0] == "compose" else words))
 if words[7:8] == ["up"]:
-    state["origin"] = os.environ.get("PAGES_ORIGIN")
-file.write_text(json.dumps(state))
+    file.write_text(json.dumps({{**state, "origin": os.environ.get("PAGES_ORIGIN")}}))
 if words[0] == "compose" and words[7] == "ps":
     print("\\n".join(state["running"]))
 elif words[0] == "image":
@@ -81,15 +79,9 @@ class Stack:
         self.written_again()
 
     def reports(self, *, running: tuple[str, ...] = (), built: bool = True, **networks: list[str]) -> None:
-        """Let Docker report other containers, by name with "_" for "-", from now on, and forget its calls."""
+        """Let Docker report other containers, by name with "_" for "-", from now on."""
         found = {name.replace("_", "-"): of for name, of in networks.items()}
-        self._state.write_text(json.dumps({"calls": [], "running": running, "built": built, "networks": found}))
-
-    @property
-    def calls(self) -> list[str]:
-        """The calls that change something."""
-        reads = ("ps", "image", "inspect", "network ls")
-        return [call for call in json.loads(self._state.read_text())["calls"] if not call.startswith(reads)]
+        self._state.write_text(json.dumps({"running": running, "built": built, "networks": found}))
 
     @property
     def origin_of_start(self) -> str | None:
@@ -169,7 +161,6 @@ def test_generated_file_declares_what_it_uses(stack: Stack) -> None:
 def test_first_notebook_is_written_and_waits_for_start(stack: Stack) -> None:
     made = notebooks.add(stack.root, "alice")
     assert not made.started
-    assert stack.calls == []
     port = notebook_file.read_ports(stack.root)["alice"]
     assert made.link == f"http://notebook-alice.localhost:{port}/lab?token={stack.secret('alice').read_text()}"
     assert stat.S_IMODE(stack.secret("alice").stat().st_mode) == 0o444, "the container's user cannot read it"
@@ -232,14 +223,7 @@ def test_missing_image_error_names_command(stack: Stack) -> None:
 def test_removal_keeps_files_and_last_one_returns_shared_notebook(stack: Stack) -> None:
     for person in ("alice", "bob"):
         notebooks.add(stack.root, person)
-    network = "mlplatform_notebook-alice"
-    stack.reports(gateway=["mlplatform_cluster", network], mlflow=["mlplatform_cluster"])
     assert notebooks.remove(stack.root, "alice") == ("mlplatform_home-alice", "mlplatform_cache-alice")
-    assert stack.calls == [
-        "rm --stop --force notebook-alice",
-        f"network disconnect --force {network} gateway",
-        f"network rm {network}",
-    ]
     assert list(notebook_file.read_ports(stack.root)) == ["bob"]
     assert not stack.secret("alice").exists()
     assert stack.settings.notebook_layout == "generated"
@@ -270,29 +254,16 @@ def test_unreadable_file_error_names_fix(stack: Stack) -> None:
         notebooks.add(stack.root, "bob")
 
 
-def test_doctor_finds_and_connects_service_out_of_reach(stack: Stack) -> None:
+def test_doctor_finds_service_out_of_reach(stack: Stack) -> None:
     notebooks.add(stack.root, "alice")
     network = "mlplatform_notebook-alice"
     place = Place(stack.root)
     stack.reports(notebook_alice=[network], gateway=["mlplatform_cluster"], minio=["mlplatform_cluster", network])
-    (found,) = of_notebooks(place)
+    (found,) = unconnected_notebooks(place)
     assert "The notebook of alice cannot reach gateway" in found.problem
     assert found.repair
-    found.repair()
-    assert stack.calls == [f"network connect --alias gateway {network} gateway"]
     stack.reports(gateway=["mlplatform_cluster"])
-    assert list(of_notebooks(place)) == [], "a notebook that is not running"
-
-
-@pytest.mark.parametrize(("value", "valid"), [("30m", True), ("never", True), ("2", False), ("soon", False)])
-def test_idle_time_is_checked(stack: Stack, value: str, valid: bool) -> None:
-    with (stack.root / ".env").open("a") as file:
-        file.write(f"NOTEBOOK_IDLE={value}\n")
-    if valid:
-        assert stack.settings.notebook_idle == value
-    else:
-        with pytest.raises(SettingsError, match=f"NOTEBOOK_IDLE='{value}'.*as in 7d"):
-            _ = stack.settings
+    assert list(unconnected_notebooks(place)) == [], "a notebook that is not running"
 
 
 def test_pages_name_person_and_token_file(stack: Stack) -> None:

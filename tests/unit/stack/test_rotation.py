@@ -79,7 +79,8 @@ def test_unknown_name_is_rejected(only: str) -> None:
     [
         ("grafana", "grafana"),
         ("notebook", "notebook"),
-        ("gateway", "gateway prometheus"),
+        ("gateway", "gateway"),
+        ("prometheus", "gateway grafana prometheus"),
         ("ray", "gateway notebook"),
         ("metrics", "alertmanager postgres-exporter prometheus"),
         ("log", "gateway log-shipper-of-host"),
@@ -178,7 +179,7 @@ def test_restore_keeps_what_databases_and_object_store_accept(folder: Path, tmp_
     kept = {name for name, content in contents(folder).items() if content == before[name]}
     roles = {f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)}
     assert {"postgres_password", "store_root_password", "backup_password", *roles} <= kept
-    assert not {"mlflow_job", "mlflow_webhook_key", "cluster_token", "gateway_secrets_key"} & kept
+    assert not {"mlflow_job", "mlflow_key", "cluster_token", "gateway_secrets_key"} & kept
 
 
 def test_second_rotation_waits_for_first(folder: Path) -> None:

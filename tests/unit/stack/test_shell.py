@@ -89,7 +89,8 @@ def test_unavailable_engine_of_the_shell_is_named(checkout: Path) -> None:
         (("restore", "FROM=/backup"), {"FORCE": "1", "SNAPSHOT": "foreign"}, r"--force|foreign"),
         (("prune",), {"APPLY": "1"}, "--apply"),
         (("remove-host",), {"NAME": "foreign"}, "foreign"),
-        (("upgrade",), {"TO": "foreign", "FROM": "foreign"}, "foreign"),
+        (("bundle",), {"TO": "foreign"}, "foreign"),
+        (("join",), {"FROM": "foreign"}, "foreign"),
         (("up",), {"BUNDLE": "foreign", "ONLY": "foreign"}, "foreign"),
     ],
 )

@@ -21,9 +21,8 @@ from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.services import store
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup_timer, doctor, images, secrets_folder, services, sizing, workers
+from mlplatform.stack import compose, doctor, images, secrets_folder, services, sizing, workers
 from mlplatform.stack import env as stack_env
-from mlplatform.stack import pages as stack_pages
 from mlplatform.stack.host import Host
 
 CHECKOUT = Path(__file__).parents[3]
@@ -111,14 +110,16 @@ def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
 
 
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
-    credentials.s3_account("prometheus", tmp_path / "account")
-    store.metrics_token(tmp_path / "account", tmp_path / "token")
+    (tmp_path / "root").write_text(credentials.password())
+    store.metrics_token(tmp_path / "root", tmp_path / "token")
     signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
-    key = credentials.read_s3_account(tmp_path / "account")[1]
+    user, key = store.metrics_account((tmp_path / "root").read_text())
     expected = hmac.new(key.encode(), signed.encode(), hashlib.sha512).digest()
     assert base64.urlsafe_b64encode(expected).rstrip(b"=").decode() == signature
     claims = json.loads(base64.urlsafe_b64decode(signed.split(".")[1] + "=="))
-    assert claims["sub"] == "prometheus"
+    assert claims["sub"] == user == "prometheus"
+    assert len(key) == 32
+    assert store.metrics_account(credentials.password())[1] != key
 
 
 def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
@@ -236,8 +237,8 @@ def test_only_starts_one_half_of_stack(root: Path) -> None:
 
 def test_ssh_command_forwards_every_page(root: Path) -> None:
     stack_env.write_env(root, HOST)
-    pages = stack_pages.pages(StackSettings.load(root / ".env"))
-    line = stack_pages.ssh_line(pages, "ana@gpu-host")
+    pages = services.pages(StackSettings.load(root / ".env"))
+    line = services.ssh_line(pages, "ana@gpu-host")
     assert line.endswith(" ana@gpu-host")
     assert all(f"-L {page.port}:127.0.0.1:{page.port}" in line for page in pages)
 
@@ -360,19 +361,19 @@ def test_start_with_backup_target_adds_timer(root: Path, tmp_path: Path) -> None
     stack_env.write_env(root, HOST)
     settings = StackSettings.load(root / ".env")
     assert "backup-timer" not in services.profiles_of(settings)
-    assert backup_timer.variables(root, settings) == {}
+    assert compose.timer_variables(root, settings) == {}
 
     folder = tmp_path / "disk" / "backups"
     with (root / ".env").open("a") as env:
         env.write(f"BACKUP_TO={folder}\n")
     settings = StackSettings.load(root / ".env")
     assert all(services.profiles_of(settings, only).count("backup-timer") == 1 for only in ("", "tracking", "ray"))
-    found = backup_timer.variables(root, settings)
+    found = compose.timer_variables(root, settings)
     assert found["BACKUP_FOLDER"] == str(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     with (root / ".env").open("a") as env:
         env.write("BACKUP_TO=s3:https://s3.example.org/bucket\n")
-    of_server = backup_timer.variables(root, StackSettings.load(root / ".env"))
+    of_server = compose.timer_variables(root, StackSettings.load(root / ".env"))
     assert of_server.keys() == {"SETTINGS_DIGEST"}
     assert of_server["SETTINGS_DIGEST"] != found["SETTINGS_DIGEST"], "the timer would keep the former settings"
 
@@ -382,4 +383,4 @@ def test_impossible_backup_folder_error_names_setting(root: Path) -> None:
     with (root / ".env").open("a") as env:
         env.write("BACKUP_TO=.env/backups\n")
     with pytest.raises(HostError, match=r"The folder .*/backups .* cannot be made \(.*BACKUP_TO in \.env"):
-        backup_timer.variables(root, StackSettings.load(root / ".env"))
+        compose.timer_variables(root, StackSettings.load(root / ".env"))

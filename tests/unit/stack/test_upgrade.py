@@ -1,4 +1,4 @@
-"""Folder of an upgrade, and the version that `make upgrade TO=` checks out, with a real git.
+"""Folder of an upgrade, with a real git.
 
 `tests/stack/test_failed_upgrade.py` has the whole command on a running stack.
 """
@@ -20,23 +20,15 @@ from mlplatform.stack.former import Former
 
 FACTS = {"from": "a" * 40, "to": "b" * 40, "from_version": "1.0", "to_version": "2.0", "only": ""}
 
-MAKEFILE = """\
-upgrade:
-	@git rev-parse HEAD >../ran
-	@exit $${STATUS:-0}
-"""
-
 
 class Checkout:
-    """A checkout of version 1.0, from which the stack was started; version 2.0 has the tag `v2`."""
+    """A checkout of version 1.0, from which the stack was started, with a commit of version 2.0."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.asked = root, list[str]()
+        self.root = root
         root.mkdir()
         self.git("init", "--quiet", "--initial-branch=main")
         self.old, self.new = self.commit("1.0"), self.commit("2.0")
-        self.git("tag", "v2")
-        self.git("branch", "release")
         self.git("reset", "--quiet", "--hard", self.old)
         checkout.record_start(root, None)
 
@@ -48,7 +40,6 @@ class Checkout:
     def commit(self, version: str) -> str:
         for name, text in (
             ("platform/pyproject.toml", f'[project]\nversion = "{version}"\n'),
-            ("Makefile", MAKEFILE),
             ("extra.txt", ""),
         ):
             (self.root / name).parent.mkdir(exist_ok=True)
@@ -56,19 +47,6 @@ class Checkout:
         self.git("add", "--all")
         self.git("commit", "--quiet", f"--message={version}")
         return self.git("rev-parse", "HEAD")
-
-    def upgrade(self, to: str, *, answer: bool = False) -> int:
-        def confirm(question: str) -> bool:
-            self.asked.append(question)
-            return answer
-
-        return upgrade.check_out_and_upgrade(self.root, to, confirm)
-
-    @property
-    def ran(self) -> str:
-        """Commit whose `make upgrade` ran; empty if none did."""
-        file = self.root.parent / "ran"
-        return file.read_text().strip() if file.exists() else ""
 
     @property
     def head(self) -> str:
@@ -87,57 +65,6 @@ def prepared(root: Path) -> Former:
     (folder / unfinished.FACTS).write_text(json.dumps(FACTS))
     (folder / "images.json").write_text("{}")
     return Former(root, folder)
-
-
-def test_named_version_is_shown_confirmed_and_run(versions: Checkout) -> None:
-    assert versions.upgrade("v2", answer=True) == 0
-    assert versions.asked == [f"v2 is the commit {versions.new}. Run its code as this user"]
-    assert versions.ran == versions.head == versions.new
-
-
-def test_full_commit_needs_no_answer(versions: Checkout) -> None:
-    assert versions.upgrade(versions.new) == 0
-    assert (versions.asked, versions.ran) == ([], versions.new)
-
-
-@pytest.mark.parametrize("name", ["v2", "release", "short"])
-def test_code_of_unconfirmed_name_does_not_run(versions: Checkout, name: str) -> None:
-    with pytest.raises(HostError, match=f"repeat with TO={versions.new}"):
-        versions.upgrade(versions.new[:12] if name == "short" else name)
-    assert (versions.ran, versions.head) == ("", versions.old)
-
-
-def test_unknown_version_changes_nothing(versions: Checkout) -> None:
-    with pytest.raises(HostError, match="TO=none is not a branch, tag or commit"):
-        versions.upgrade("none", answer=True)
-    assert (versions.ran, versions.head) == ("", versions.old)
-
-
-def test_only_signed_tag_is_accepted_where_signers_are_configured(versions: Checkout, tmp_path: Path) -> None:
-    versions.git("checkout", "--quiet", "v2")
-    for who in ("trusted", "stranger"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / who], check=True)
-        sign = ("-c", "gpg.format=ssh", "-c", f"user.signingkey={tmp_path / who}")
-        versions.git(*sign, "tag", "--sign", "--message=2.0", f"by-{who}")
-    versions.git("checkout", "--quiet", "main")
-    # A branch of that name must not be checked out in the tag's place.
-    versions.git("branch", "by-trusted", versions.old)
-    signers = tmp_path / "signers"
-    signers.write_text(f"a@example.org {(tmp_path / 'trusted.pub').read_text()}")
-    versions.git("config", "gpg.ssh.allowedSignersFile", str(signers))
-    for name in ("v2", "by-stranger"):
-        with pytest.raises(HostError, match=rf"The tag {name} has no valid signature \("):
-            versions.upgrade(name, answer=True)
-        assert (versions.ran, versions.head) == ("", versions.old)
-    assert versions.upgrade("by-trusted", answer=True) == 0
-    assert versions.ran == versions.new
-
-
-def test_failure_leaves_the_branch_that_was_checked_out(versions: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STATUS", "1")
-    assert versions.upgrade("v2", answer=True)
-    assert versions.ran == versions.new
-    assert (versions.head, versions.git("symbolic-ref", "--short", "HEAD")) == (versions.old, "main")
 
 
 def test_upgrade_needs_another_version_and_a_recorded_start(versions: Checkout) -> None:
@@ -176,10 +103,9 @@ def test_interrupted_upgrade_is_continued_as_it_was_begun(versions: Checkout) ->
     program.mkdir(parents=True)
     (program / "__init__.py").touch()
     (program / "__main__.py").write_text("import sys\nprint('the saved program', *sys.argv[1:])\n")
-    for words in (["upgrade"], ["upgrade", "--to", "v2"]):
-        command = [sys.executable, "-m", "mlplatform", "stack", *words]
-        done = subprocess.run(command, cwd=versions.root, env=os.environ, capture_output=True, text=True, check=True)
-        assert done.stdout == f"the saved program stack perform-upgrade --root {versions.root}\n"
+    command = [sys.executable, "-m", "mlplatform", "stack", "upgrade"]
+    done = subprocess.run(command, cwd=versions.root, env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == f"the saved program stack perform-upgrade --root {versions.root}\n"
     assert versions.head == versions.old
 
 

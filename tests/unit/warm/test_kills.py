@@ -214,8 +214,7 @@ def test_kills_lose_no_other_program(seed: int, ends: int, family: Family, tmp_p
     if not played.killed.keys() & played.templates.values():
         drivers = psutil.Process(played.templates["driver"])
         wait_for(lambda: drivers.num_fds() == files, "the template to close the files of ended programs")
-    warm.process.kill()
-    warm.process.wait()
+    warm.kill()
     wait_for(lambda: not family.remaining(), "all processes to end", REMAINING_SECONDS)
     # The kernel removes the sockets of a killed process some time after the process.
     wait_for(

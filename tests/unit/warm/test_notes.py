@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from warm import SHIM
 
 from mlplatform.compat import ray_setup_worker
 from mlplatform.warm import client, notes
@@ -61,27 +62,26 @@ def test_unusable_log_is_ignored(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+def cold(tmp_path: Path, words: list[str], errors: int | IO[bytes], **variables: str) -> str:
+    """Run a program of a job with warm start off; return its output."""
+    variables |= {client.SOCKETS: str(tmp_path), client.SWITCH: "0"}
+    command = [sys.executable, "-IS", "-c", SHIM, *words]
+    return subprocess.check_output(command, env={**os.environ, **OF_JOB, **variables}, stderr=errors, text=True)
+
+
 def test_program_with_warm_start_off_is_noted(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
-    variables = {client.SOCKETS: str(tmp_path), client.SWITCH: "0", notes.REASON: str(log)}
-    root = Path(client.__file__).parents[2]
-    shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
-    command = [sys.executable, "-IS", "-c", shim, "-c", "print('ran')"]
-    done = subprocess.run(command, env={**os.environ, **OF_JOB, **variables}, capture_output=True, text=True)
-    assert done.stdout == "ran\n", done.stderr
+    program = ["-c", "print('ran')"]
+    assert cold(tmp_path, program, subprocess.STDOUT, **{notes.REASON: str(log)}) == "ran\n"
     assert [(line["job"], line["role"], line["cold"]) for line in lines(log)] == [
         ("mine", "driver", "warm start is off")
     ]
 
 
-def entry_point(tmp_path: Path, errors: str, words: list[str], **variables: str) -> str:
-    """Start a program of an entry point with warm start off and its standard error in a file; return that."""
-    variables |= {client.SOCKETS: str(tmp_path), client.SWITCH: "0"}
-    root = Path(client.__file__).parents[2]
-    shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
+def entry_point(tmp_path: Path, errors: str, words: list[str]) -> str:
+    """Run a program of an entry point with its standard error in a file; return that."""
     with (tmp_path / errors).open("ab") as file:
-        command = [sys.executable, "-IS", "-c", shim, *words]
-        subprocess.run(command, env={**os.environ, **OF_JOB, **variables}, stderr=file, check=True)
+        cold(tmp_path, words, file)
     return (tmp_path / errors).read_text()
 
 
@@ -96,9 +96,7 @@ def test_log_of_job_names_start_of_its_program(tmp_path: Path) -> None:
 
 def test_log_of_job_omits_programs_of_its_program(tmp_path: Path) -> None:
     again = "import os, sys; os.execv(sys.executable, [sys.executable, '-IS', '-c', sys.argv[1], '-c', ''])"
-    root = Path(client.__file__).parents[2]
-    shim = f"import sys; sys.path.insert(0, {str(root)!r}); from mlplatform.warm.client import python; python()"
-    assert entry_point(tmp_path, "job-driver-mine.log", ["-c", again, shim]) == COLD
+    assert entry_point(tmp_path, "job-driver-mine.log", ["-c", again, SHIM]) == COLD
 
 
 def test_file_of_the_job_gets_no_line(tmp_path: Path) -> None:

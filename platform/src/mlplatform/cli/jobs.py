@@ -1,4 +1,4 @@
-"""`mlplatform jobs ...`: list, show, follow, stop and delete jobs."""
+"""`mlplatform jobs ...` lists, shows and deletes jobs; `mlplatform logs|wait|stop|resume` act on one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _JobsOrId(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=_JobsOrId, help="Jobs: list, show, follow, stop, resume, delete. `jobs ID` shows one.")
+app = typer.Typer(cls=_JobsOrId, help="Jobs: list, show, delete. `jobs ID` shows one.")
 
 JobId = Annotated[str, typer.Argument(help="Id of the job, as `submit` and `jobs` print it.")]
 All = Annotated[bool, typer.Option("--all", help=f"All jobs instead of the latest {LATEST}.")]
@@ -40,7 +40,7 @@ User = Annotated[str | None, typer.Option(help="Only jobs of this user.")]
 
 @app.callback(invoke_without_command=True)
 def jobs(context: typer.Context, all_: All = False, state: State = None, user: User = None) -> None:
-    """Jobs: list, show, follow, stop, delete. `jobs ID` shows one."""
+    """Jobs: list, show, delete. `jobs ID` shows one."""
     if context.invoked_subcommand is None:
         list_jobs(all_, state, user)
 
@@ -90,7 +90,6 @@ def show(job_id: JobId) -> None:
             print(f"{name:{width}}  {continuation.join(value.splitlines())}")
 
 
-@app.command()
 def logs(
     job_id: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
@@ -105,7 +104,6 @@ def logs(
             print(text.removesuffix("\n"))
 
 
-@app.command()
 def wait(
     job_id: JobId,
     timeout: Annotated[float | None, typer.Option(help="Limit in seconds (default: none).")] = None,
@@ -117,7 +115,6 @@ def wait(
         report_end(client.wait(job_id, timeout))
 
 
-@app.command()
 def stop(job_id: JobId) -> None:
     """Stop a job; checkpoints and runs stay, so that `resume` can continue it."""
     from mlplatform.client.jobs import Jobs
@@ -126,7 +123,6 @@ def stop(job_id: JobId) -> None:
         print(f"Job {job_id} is stopping." if client.stop(job_id) else f"Job {job_id} had already ended.")
 
 
-@app.command()
 def resume(
     job_id: JobId,
     limit: Annotated[str | None, typer.Option(help="New time limit, as in 8h (default: the former one).")] = None,

@@ -1,4 +1,4 @@
-"""`mlplatform models ...`: the model registry and its webhooks."""
+"""`mlplatform models ...`: the model registry."""
 
 from __future__ import annotations
 
@@ -10,16 +10,9 @@ import typer
 
 from mlplatform.cli.output import print_table
 
-app = typer.Typer(help="Models by name: list, promote, download; webhooks for promotions.")
-
-_ADMIN = Path("secrets/mlflow_admin")
+app = typer.Typer(help="Models by name: list, show, promote, download.")
 
 Model = Annotated[str, typer.Argument(help="name@alias or name/version.", metavar="MODEL")]
-
-Account = Annotated[
-    Path | None,
-    typer.Option(help="File with the MLflow administrator's account.", show_default=f"{_ADMIN}, where it exists"),
-]
 
 
 class Mode(StrEnum):
@@ -37,7 +30,7 @@ Better = Annotated[
 
 @app.callback(invoke_without_command=True)
 def models(context: typer.Context) -> None:
-    """Models by name: list, promote, download; webhooks for promotions."""
+    """Models by name: list, show, promote, download."""
     if context.invoked_subcommand is None:
         list_models()
 
@@ -72,7 +65,7 @@ def promote(
     metric: Annotated[str | None, typer.Option(help="Reject if the current version is better by this metric.")] = None,
     mode: Better = None,
 ) -> None:
-    """Point an alias at a version, and notify the webhooks."""
+    """Point an alias at a version."""
     from mlplatform.registry import lookup
     from mlplatform.registry import models as registry_models
 
@@ -100,54 +93,3 @@ def best(experiment: str, metric: str, mode: Better = None) -> None:
 
     run = registry_models.best_run(experiment, metric, mode.value if mode else None)
     print(f"{run.info.run_id}  {run.info.run_name}  {metric} = {run.data.metrics[metric]:g}\n{server.run_url(run)}")
-
-
-@app.command("webhooks")
-def list_webhooks(account: Account = None) -> None:
-    """List the webhooks for promotions."""
-    from mlplatform.registry import webhooks
-
-    for webhook in webhooks.webhooks(_administrator(account)):
-        print(f"{webhook.id}  {webhook.name}  {webhook.url}")
-
-
-@app.command()
-def add_webhook(
-    url: Annotated[str, typer.Argument(help="URL to which MLflow posts each promotion.")],
-    secret_file: Annotated[Path, typer.Option(help="File with the secret that signs the messages.")],
-    name: Annotated[str, typer.Option(help="Name in the list.")] = "promotions",
-    account: Account = None,
-) -> None:
-    """Add a webhook for promotions."""
-    from mlplatform.errors import SettingsError
-    from mlplatform.registry import webhooks
-
-    # A file, because other users of the machine can read a command line.
-    if not secret_file.is_file():
-        raise SettingsError(
-            f"The file {secret_file} does not exist; `openssl rand -hex 32 >{secret_file}` makes a secret."
-        )
-    added = webhooks.add(url, secret_file.read_text().strip(), name=name, account=_administrator(account))
-    print(f"{added.id}  {added.name}  {added.url}")
-
-
-@app.command("test-webhook")
-def try_webhook(webhook_id: str, account: Account = None) -> None:
-    """Send a test delivery; exit 1 if the receiver rejects it."""
-    from mlplatform.registry import webhooks
-
-    webhooks.send_example(webhook_id, _administrator(account))
-    print("The receiver accepted the test delivery.")
-
-
-@app.command()
-def remove_webhook(webhook_id: str, account: Account = None) -> None:
-    """Remove a webhook."""
-    from mlplatform.registry import webhooks
-
-    webhooks.remove(webhook_id, _administrator(account))
-    print(f"Webhook {webhook_id} is removed.")
-
-
-def _administrator(account: Path | None) -> Path | None:
-    return account or (_ADMIN if _ADMIN.is_file() else None)

@@ -33,21 +33,11 @@ def env(root: Root = Path()) -> None:
         print(line if line.startswith(" ") else f"wrote {line}")
 
 
-@app.command(hidden=True)
-def engine() -> None:
-    """Check that Docker can build the images."""
-    from mlplatform.errors import HostError
-    from mlplatform.stack.engine import problems
-
-    if found := "\n".join(problems()):
-        raise HostError(found)
-
-
 @app.command()
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, joining, notebook_file, prune, shell, unfinished
+    from mlplatform.stack import compose, doctor, images, joining, notebook_file, shell, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
@@ -57,7 +47,7 @@ def up(root: Root = Path(), only: Only = "") -> None:
     if notebook_file.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
-    if removed := prune.remove_unused_images(root.absolute()):
+    if removed := images.remove_former(root.absolute()):
         print(f"Removed {removed} images of former versions.")
     status(root)
 
@@ -91,29 +81,16 @@ def ci(
 
 
 @app.command()
-def lock(
-    upgrade: Annotated[bool, typer.Option(help="Replace digests by those that the tags have now.")] = False,
-    root: Root = Path(),
-) -> None:
-    """Write the digests of the images that others build, and list those whose registries do not answer."""
-    from mlplatform.stack import image_lock
-
-    unseen = image_lock.lock(root.absolute(), upgrade=upgrade)
-    for image in unseen:
-        print(f"unseen: {image.name} stays pinned by its tag only, because its registry did not answer")
-
-
-@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
     from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, entrance, notebooks, pages
+    from mlplatform.stack import compose, entrance, notebooks, services
 
     settings = StackSettings.load(root.absolute() / ".env")
     running, of_people = compose.running(root.absolute()), notebooks.pages_of_people(root.absolute())
-    shown = [page for page in [*pages.pages(settings), *of_people] if page.service in running]
+    shown = [page for page in [*services.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
         return
@@ -129,7 +106,7 @@ def status(root: Root = Path()) -> None:
     # The command on one line whatever the terminal's width, so that it can be copied.
     console.print("\nFrom a laptop, this forwards every page to the same addresses there:")
     host = f"{getpass.getuser()}@{socket.gethostname()}"
-    console.print(f"  {pages.ssh_line(shown, host)}", soft_wrap=True)
+    console.print(f"  {services.ssh_line(shown, host)}", soft_wrap=True)
 
 
 @app.command()
@@ -170,32 +147,26 @@ def prune(
     root = root.absolute()
     found = stack_prune.plan(root)
     if remove:
-        removed = stack_prune.total(_shown(stack_prune.apply(root), sum(one.count for one in found)))
-        found = [stack_prune.Amount(one.kind, one.place, *removed.get((one.kind, one.place), (0, 0))) for one in found]
-    rows = [(one.kind, one.place, str(one.count), human(one.bytes)) for one in found]
-    rows.append(("all", "", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
-    print_table(("Kind", "Where", "Removed" if remove else "Removable", "Size"), rows)
+        removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
+        of_kind = {one.kind: [other.bytes for other in removed if other.kind == one.kind] for one in found}
+        found = [stack_prune.Amount(kind, len(sizes), sum(sizes)) for kind, sizes in of_kind.items()]
+    rows = [(one.kind, str(one.count), human(one.bytes)) for one in found]
+    rows.append(("all", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
+    print_table(("Kind", "Removed" if remove else "Removable", "Size"), rows)
     if not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")
 
 
 @app.command("upgrade")
-def upgrade_stack(
-    to: Annotated[str, typer.Option(help="Branch, tag or commit to check out first; empty: already done.")] = "",
-    root: Root = Path(),
-) -> None:
+def upgrade_stack(root: Root = Path()) -> None:
     """Upgrade the running stack to the version checked out, or complete an upgrade that was interrupted."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import joining, unfinished, upgrade
+    from mlplatform.stack import joining, upgrade
 
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    if to and not unfinished.has_upgrade(root.absolute()):
-        # Without a terminal nobody can answer.
-        confirm = typer.confirm if sys.stdin.isatty() else lambda question: False
-        raise typer.Exit(upgrade.check_out_and_upgrade(root.absolute(), to, confirm))
     if not upgrade.prepare(root.absolute()):
-        print("The stack runs this commit already. To upgrade it, check out another one or set TO=.")
+        print("The stack runs this commit already. To upgrade it, check out another one.")
         return
     upgrade.start_program(root.absolute())
 
@@ -235,49 +206,43 @@ def bundle(
 
 @app.command("host-token")
 def host_token(
+    name: Annotated[str, typer.Argument(help="Name of the other machine in the stack.")],
     address: Annotated[str, typer.Option(help="Address at which the other machine reaches this host.")] = "",
     root: Root = Path(),
 ) -> None:
-    """Invite another machine: print the line and the one-time code that join it, and wait until it has joined."""
+    """Write the file with which another machine joins this stack."""
     from mlplatform.errors import HostError
     from mlplatform.stack import hosts
-    from mlplatform.stack.invitation import SECONDS
 
     address = address or hosts.address_of_this_host()
     if not address:
         raise HostError("This host has no route to another one: name the address to use with ADDRESS=.")
-    invitation = hosts.invite(root.absolute())
-    print("In a clone of this repository on the other machine:\n")
-    print(f"  make join HOST={address}:{invitation.port} CERTIFICATE={invitation.fingerprint}\n")
-    print(f"It asks for this code, which is valid for {SECONDS / 60:.0f} minutes and one machine: {invitation.code}")
-    print("Waiting; Ctrl-C withdraws the invitation.", flush=True)
-    print(f"{invitation.wait()} has joined; its worker starts now.")
+    file = hosts.invite(root.absolute(), name, address)
+    print(f"wrote {file.name}, which has the secrets of a worker. Move it to a clone of this repository on {name}:\n")
+    print(f"  scp {file} {name}:CLONE/ && rm {file}")
+    print(f"  make join FROM={file.name}    # there")
 
 
 @app.command()
 def join(
-    host: Annotated[str, typer.Option(help="Address and port that `make host-token` prints.")] = "",
-    certificate: Annotated[str, typer.Option(help="Fingerprint that `make host-token` prints.")] = "",
-    name: Annotated[str, typer.Option(help="Name of this machine in the stack.", show_default="its host name")] = "",
+    file: Annotated[Path | None, typer.Argument(help="File that `make host-token` wrote for this machine.")] = None,
     root: Root = Path(),
 ) -> None:
-    """Add this machine's worker to the stack that printed an invitation; asks for its one-time code.
+    """Add this machine's worker to the stack that wrote a file for it, and remove the file.
 
-    On a machine that has joined, without an address: apply the settings in joined.env.
+    On a machine that has joined, without a file: apply the settings in joined.env.
     """
     from mlplatform.errors import SettingsError
     from mlplatform.stack import joining
     from mlplatform.stack.host import this_host
 
-    if not host and joining.has_joined(root.absolute()):
+    if file:
+        name = joining.join(root.absolute(), this_host(), file.expanduser())
+        print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
+    elif joining.has_joined(root.absolute()):
         joining.start(root.absolute())
-        return
-    if not (host and certificate):
-        raise SettingsError("HOST and CERTIFICATE are missing: copy the line that `make host-token` prints.")
-    code = getpass.getpass("One-time code: ")
-    name = name or socket.gethostname().partition(".")[0].lower()
-    joining.join(root.absolute(), this_host(), host, certificate, code, name)
-    print(f"The worker ray-worker-{name} has joined. `make leave` removes it.")
+    else:
+        raise SettingsError("FROM is missing: name the file that `make host-token` wrote on the stack's host.")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`mlplatform teams ...`: add, change and list teams."""
+"""`mlplatform teams ...`: add, change, list and remove teams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list.")
+app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list, remove.")
 
 Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
 Gpus = Annotated[float | None, typer.Option(min=0, help="GPUs that are the team's before anybody else's (default 0).")]
@@ -97,6 +97,22 @@ def list_() -> None:
         for team in found
     ]
     print_table(["Team", "GPUs", "CPUs", "Weight", "Time limit", "Idle after", "Upper limits"], rows)
+
+
+@app.command()
+def remove(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option(help="Also if it has open jobs, which continue, or people who are in no other team.")
+    ] = False,
+) -> None:
+    """Remove a team with its share and limits; its people and its jobs stay."""
+    from mlplatform.client.people import connected, remove_team
+    from mlplatform.settings.job import settings
+
+    with connected(settings()) as link:
+        remove_team(link, name, force)
+    print(f"Removed team {name}. Its jobs stay, and would belong to a team that is added under this name again.")
 
 
 def _warn(warning: str | None) -> None:

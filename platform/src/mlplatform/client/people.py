@@ -106,6 +106,11 @@ def set_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
     link.call("PATCH", f"/platform/teams/{quote(name)}", named=True, json=values)
 
 
+def remove_team(link: Connection, name: str, force: bool) -> None:
+    """Remove a team; `force` also one that has open jobs, or people who are in no other team."""
+    link.call("DELETE", f"/platform/teams/{quote(name)}", named=True, params={"force": "1"} if force else None)
+
+
 def teams(link: Connection) -> Sequence[Mapping[str, Any]]:
     """Return all teams by name."""
     found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/teams").json()["teams"]

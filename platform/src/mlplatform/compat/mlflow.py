@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mlplatform.compat.patches import AfterImport, around
+
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, Run, RunTag
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
@@ -83,18 +85,12 @@ class SystemMetricsSampler:
         self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
             run_id, resume_logging=True, node_id=node, tracking_uri=tracking_uri
         )
+        self.interval_s = float(self._monitor.sampling_interval)
+        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
+        self.samples_per_point = int(self._monitor.samples_before_logging)
+        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
         node = self._monitor.node_id
         self._prefix = f"system/{node}/" if node else "system/"
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two samples: 10, or MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL."""
-        return float(self._monitor.sampling_interval)
-
-    @property
-    def samples_per_point(self) -> int:
-        """Samples that are averaged to one point: 1, or MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING."""
-        return int(self._monitor.samples_before_logging)
 
     def sample(self) -> None:
         """Take one sample."""
@@ -141,19 +137,16 @@ def print_pages(page_of: Callable[[str], str | None]) -> None:
     """
     from mlflow.tracking._tracking_service import client
 
-    log_url, workspace_url = client.TrackingServiceClient._log_url, vars(client)["get_workspace_url"]
     page: ContextVar[str | None] = ContextVar("page", default=None)
+    around(client, "get_workspace_url")(lambda workspace_url: page.get() or workspace_url())
 
-    @functools.wraps(log_url)
-    def log_page(self: Any, run_id: str) -> None:
+    @around(client.TrackingServiceClient, "_log_url")
+    def log_page(log_url: Any, self: Any, run_id: str) -> None:
         token = page.set(page_of(self.tracking_uri))
         try:
-            log_url(self, run_id)  # type: ignore[no-untyped-call]
+            log_url(self, run_id)
         finally:
             page.reset(token)
-
-    vars(client)["get_workspace_url"] = lambda: page.get() or workspace_url()
-    client.TrackingServiceClient._log_url = log_page  # type: ignore[method-assign]
 
 
 @functools.cache
@@ -165,26 +158,19 @@ def watch_new_runs(created: Callable[[str, Run], None]) -> None:
     """
     from mlflow.store.tracking.rest_store import RestStore
 
-    original = RestStore.create_run
-
-    @functools.wraps(original)
-    def create_run(self: Any, *args: Any, **options: Any) -> Run:
-        run: Run = original(self, *args, **options)  # type: ignore[no-untyped-call]
+    @around(RestStore, "create_run")
+    def create_run(create: Any, self: Any, *args: Any, **options: Any) -> Run:
+        run: Run = create(self, *args, **options)
         created(self.get_host_creds().host, run)
         return run
-
-    RestStore.create_run = create_run  # type: ignore[method-assign]
 
 
 def pickle_models_by_default() -> None:
     """Make `mlflow.pytorch.log_model(model, name)` work as it did up to MLflow 3.13, once that module is imported.
 
-    `mlflow.utils.import_hooks.register_post_import_hook`: importing `mlflow.pytorch` here would load torch into every
-    process that uses MLflow.
+    Importing `mlflow.pytorch` here would load torch into every process that uses MLflow.
     """
-    from mlflow.utils.import_hooks import register_post_import_hook
-
-    register_post_import_hook(set_pickle_default, "mlflow.pytorch")
+    AfterImport({"mlflow.pytorch": set_pickle_default})
 
 
 def set_pickle_default(pytorch: ModuleType) -> None:
@@ -193,24 +179,18 @@ def set_pickle_default(pytorch: ModuleType) -> None:
     MLflow 3.14 and later write "pt2" by default, and raise if no `input_example` shows what to trace. A caller who
     names a format or gives an example gets MLflow's own behavior. Older versions are left as they are.
     """
-    for name in ("log_model", "save_model"):
-        function = getattr(pytorch, name, None)
-        if function and "serialization_format" in inspect.signature(function).parameters:
-            setattr(pytorch, name, _pickling(function))
 
-
-def _pickling(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def pickling(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
+    def pickling(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        call = inspect.signature(function).bind(*args, **options)
         given = (call.arguments.get(name) for name in ("serialization_format", "input_example"))
         if not call.arguments.get("export_model") and all(value is None for value in given):
             call.arguments["serialization_format"] = "pickle"
         return function(*call.args, **call.kwargs)
 
-    return pickling
+    for name in ("log_model", "save_model"):
+        function = getattr(pytorch, name, None)
+        if function and "serialization_format" in inspect.signature(function).parameters:
+            around(pytorch, name)(pickling)
 
 
 @functools.cache
@@ -230,23 +210,20 @@ def keep_changed_params(
     from mlflow.exceptions import MlflowException
     from mlflow.store.tracking.rest_store import RestStore
 
-    original = RestStore.log_batch
-
-    @functools.wraps(original)
-    def log_batch(self: Any, run_id: str, metrics: Any, params: Sequence[Param], tags: Any) -> None:
+    @around(RestStore, "log_batch")
+    def log_batch(log: Any, self: Any, run_id: str, metrics: Any, params: Sequence[Param], tags: Any) -> None:
         try:
-            original(self, run_id, metrics, params, tags)  # type: ignore[no-untyped-call]
+            log(self, run_id, metrics, params, tags)
         except MlflowException as error:
             if "Changing param values is not allowed" not in str(error):
                 raise
             kept = keep(run_id, params, self.get_run(run_id).data.params)
             if not kept:
                 raise
-            original(self, run_id, [], [], list(kept.values()))  # type: ignore[no-untyped-call]
+            log(self, run_id, [], [], list(kept.values()))
             # All of the rest: MLflow stores a batch or nothing.
             params = [param for param in params if param.key not in kept]
-            original(self, run_id, metrics, params, tags)  # type: ignore[no-untyped-call]
+            log(self, run_id, metrics, params, tags)
         logged(run_id, params)
 
-    RestStore.log_batch = log_batch  # type: ignore[method-assign]
-    RestStore.log_param = lambda self, run_id, param: self.log_batch(run_id, [], [param], [])  # type: ignore[method-assign, no-untyped-call]
+    around(RestStore, "log_param")(lambda _, self, run_id, param: self.log_batch(run_id, [], [param], []))

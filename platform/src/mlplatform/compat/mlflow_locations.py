@@ -2,7 +2,8 @@
 
 MLflow has REST, AJAX, GraphQL and native routes with parsers of their own, and writes a trace's place by five routes,
 spans in OpenTelemetry's format among them. All of them end in rows of these tables, so listeners of SQLAlchemy check
-the rows. A plugin of `mlflow.tracking_store` sees neither model versions nor all routes of traces.
+the rows. A plugin of `mlflow.tracking_store` sees not all routes of traces. Sources of model versions have a setting,
+MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from typing import Any
 
 SCHEME = "mlflow-artifacts:/"
 
-_PROMPT = "dummy-source"
-"""Source of every prompt, which has no files (`mlflow.prompt`)."""
-
 _TRACE_LOCATION = "mlflow.artifactLocation"
 
 _TRACE_ARCHIVE = "mlflow.trace.archiveLocation"
@@ -22,16 +20,13 @@ _TRACE_ARCHIVE = "mlflow.trace.archiveLocation"
 
 
 def guard_locations() -> None:
-    """Refuse files at places other than the server's own: of experiments, traces and model versions."""
-    from mlflow.store.model_registry.dbmodels.models import SqlModelVersion
+    """Refuse files of experiments and traces at places other than the server's own."""
     from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlTraceTag
     from sqlalchemy import event
 
-    for table, check in ((SqlExperiment, _check_experiment), (SqlTraceTag, _check_trace_tag)):
-        for moment in ("before_insert", "before_update"):
-            event.listen(table, moment, check)
-    # MLflow overwrites the source of a version that is deleted, and changes it at no other time.
-    event.listen(SqlModelVersion, "before_insert", _check_version)
+    event.listen(SqlExperiment, "before_insert", _check_experiment)
+    for moment in ("before_insert", "before_update"):
+        event.listen(SqlTraceTag, moment, _check_trace_tag)
 
 
 def path_of(location: str) -> str | None:
@@ -58,27 +53,9 @@ def _check_trace_tag(mapper: Any, connection: Any, tag: Any) -> None:
         raise _elsewhere(tag.value)
 
 
-def _check_version(mapper: Any, connection: Any, version: Any) -> None:
-    """Refuse a model's source elsewhere; three levels are all files of one run, and a model is a part of them."""
-    source = version.source or ""
-    if source in ("", _PROMPT) or source.startswith("models:/"):
-        return
-    path = path_of(source)
-    if path is None or path.count("/") < 3:
-        raise _refusal(
-            f"The model's source {source!r} is not on this server; log the model to a run, and register that."
-        )
-
-
 def _elsewhere(location: str) -> Exception:
-    return _refusal(
-        f"The artifact location {location!r} is not this server's; leave it out, and the server assigns one "
-        f"({SCHEME}...)."
-    )
-
-
-def _refusal(message: str) -> Exception:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-    return MlflowException(message, PERMISSION_DENIED)
+    sentence = f"The artifact location {location!r} is not this server's; leave it out, and the server assigns one "
+    return MlflowException(f"{sentence}({SCHEME}...).", PERMISSION_DENIED)

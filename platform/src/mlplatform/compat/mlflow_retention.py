@@ -6,8 +6,6 @@ them, removes one run or logged model per request, in steps that can be repeated
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import Any
 
 from mlplatform.compat.mlflow_locations import SCHEME, path_of
@@ -15,114 +13,116 @@ from mlplatform.compat.mlflow_locations import SCHEME, path_of
 _PER_PAGE = 20
 """Entries per answer: for each one, the files are listed and counted."""
 
+_MODEL = "m-"
+"""Prefix of the ids of logged models; those of runs are hexadecimal."""
+
 _OPEN = ("RUNNING", "SCHEDULED")
 
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True)
-class _Deleted:
-    """A run or logged model that is in the trash."""
+def add_removals(app: Any) -> None:
+    """Let the gateway find and remove what was deleted some days ago, by a route of our own beside MLflow's.
 
-    id: str
-    location: str
-    is_model: bool
-    is_open: bool = False
+    `mlflow.server.handlers.catch_mlflow_exception`, which makes answers of errors. MLflow's authentication refuses a
+    route that it does not know to everybody but administrators.
+
+    Args:
+        app: MLflow's Flask application.
+    """
+    view = _handlers().catch_mlflow_exception(_expired)
+    app.add_url_rule("/api/2.0/mlflow/mlplatform/expired", "mlplatform_expired", view, methods=["GET", "POST"])
+
+
+def _expired() -> Any:
+    from flask import request
+
+    if request.method == "GET":
+        days = _days(request.args.get("days", type=float))
+        return {"expired": expired(days, request.args.get("after", ""))}
+    values = request.get_json()
+    return {"removed": remove(str(values.get("id", "")), _days(values.get("days")))}
+
+
+def _days(given: Any) -> float:
+    """Return a number of days that a request names; a missing one must not remove everything."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise MlflowException.invalid_parameter_value(f"Invalid days {given!r}: pass a number, 0 or more.")
+    return float(given)
 
 
 def expired(days: float, after: str = "") -> list[dict[str, Any]]:
-    """Return what was deleted some days ago, by id from the one after `after` on, twenty at most.
+    """Return the runs and logged models that were deleted some days ago, by id from the one after `after` on.
 
-    Each entry has its id, the number and the bytes of its files, and whether `remove` would remove it.
+    Each entry, of twenty at most, has its id, the number and the bytes of its files, and whether `remove` would remove
+    it.
     """
-    page = [found for found in _deleted(days) if found.id > after][:_PER_PAGE]
-    return [_entry(found) for found in page]
+    page = [identity for identity in _deleted(days) if identity > after][:_PER_PAGE]
+    return [_entry(identity) for identity in page]
 
 
 def remove(identity: str, days: float) -> bool:
     """Remove a run or logged model with its files; False if it is not expired, or a registered version needs it."""
-    found = next((found for found in _deleted(days) if found.id == identity), None)
-    path = _removable_path(found) if found else None
-    if found is None or path is None:
+    path = _removable_path(identity) if identity in _deleted(days) else None
+    if path is None:
         return False
     # Files first: without the row, nobody would find them.
-    _repository().delete_artifacts(path)
-    store = _tracking_store()
-    if found.is_model:
-        store._hard_delete_logged_model(identity)
-    else:
-        store._hard_delete_run(identity)
+    _handlers()._get_artifact_repo_mlflow_artifacts().delete_artifacts(path)
+    store = _handlers()._get_tracking_store()
+    delete = store._hard_delete_logged_model if identity.startswith(_MODEL) else store._hard_delete_run
+    delete(identity)
     return True
 
 
-def _entry(found: _Deleted) -> dict[str, Any]:
-    path = _removable_path(found)
+def _deleted(days: float) -> list[str]:
+    store, age = _handlers()._get_tracking_store(), int(days * _DAY_MS)
+    return sorted([*store._get_deleted_runs(age), *store._get_deleted_logged_models(age)])
+
+
+def _entry(identity: str) -> dict[str, Any]:
+    path = _removable_path(identity)
     sizes = _sizes_of_files(path) if path else []
-    return {"id": found.id, "removable": path is not None, "files": len(sizes), "bytes": sum(sizes)}
+    return {"id": identity, "removable": path is not None, "files": len(sizes), "bytes": sum(sizes)}
 
 
-def _removable_path(found: _Deleted) -> str | None:
-    """Return the path of its files; None if they must be kept."""
-    path = path_of(found.location)
-    return path if path and not found.is_open and not _is_registered(found, path) else None
+def _removable_path(identity: str) -> str | None:
+    """Return the path of the files of a run or logged model; None if they must be kept."""
+    store, is_open = _handlers()._get_tracking_store(), False
+    if identity.startswith(_MODEL):
+        location = store.get_logged_model(identity, allow_deleted=True).artifact_location
+    else:
+        run = store.get_run(identity).info
+        location, is_open = run.artifact_uri, run.status in _OPEN
+    path = path_of(location or "")
+    return path if path and not is_open and not _is_registered(identity, path) else None
 
 
 def _sizes_of_files(path: str) -> list[int]:
     """Return the size of each file below a path, in bytes."""
-    entries = list(_repository().list_artifacts(path))
+    entries = list(_handlers()._get_artifact_repo_mlflow_artifacts().list_artifacts(path))
     files = [entry.file_size or 0 for entry in entries if not entry.is_dir]
     return [*files, *(size for entry in entries if entry.is_dir for size in _sizes_of_files(entry.path))]
 
 
-def _deleted(days: float) -> list[_Deleted]:
-    """Return the runs and logged models that were deleted some days ago, by id."""
-    from mlflow.entities import LifecycleStage
-    from mlflow.store.tracking.dbmodels.models import SqlLoggedModel, SqlRun
-
-    before = time.time_ns() // 1_000_000 - days * _DAY_MS
-    with _tracking_store().ManagedSessionMaker(read_only=True) as session:
-        runs = session.query(SqlRun.run_uuid, SqlRun.artifact_uri, SqlRun.status).filter(
-            SqlRun.lifecycle_stage == LifecycleStage.DELETED, SqlRun.deleted_time <= before
-        )
-        models = session.query(SqlLoggedModel.model_id, SqlLoggedModel.artifact_location).filter(
-            SqlLoggedModel.lifecycle_stage == LifecycleStage.DELETED,
-            SqlLoggedModel.last_updated_timestamp_ms <= before,
-        )
-        found = [_Deleted(run, location or "", False, status in _OPEN) for run, location, status in runs]
-        found += [_Deleted(model, location, True) for model, location in models]
-    return sorted(found, key=lambda one: one.id)
-
-
-def _is_registered(found: _Deleted, path: str) -> bool:
-    """Return whether a registered version names the run or model as its origin, or has files at, above or below it."""
+def _is_registered(identity: str, path: str) -> bool:
+    """Return whether a registered version names the run or model as its origin, or has files at its path or below."""
     from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL
     from mlflow.store.model_registry.dbmodels.models import SqlModelVersion as Version
     from sqlalchemy import or_
 
-    parts = path.split("/")
-    places = [f"{SCHEME}{'/'.join(parts[: count + 1])}{end}" for count in range(len(parts)) for end in ("", "/")]
-    columns: tuple[Any, ...] = (Version.storage_location, Version.source)
-    tests = [Version.run_id == found.id, Version.source == f"models:/{found.id}"]
-    for column in columns:
-        tests += [column.in_(places), column.startswith(f"{SCHEME}{path}/", autoescape=True)]
-    with _registry_store().ManagedSessionMaker(read_only=True) as session:
+    # The source of a copied version is another version; where its files are is in the other column.
+    columns: tuple[Any, ...] = (Version.source, Version.storage_location)
+    tests = [column.startswith(f"{SCHEME}{path}", autoescape=True) for column in columns]
+    tests += [Version.run_id == identity, Version.source == f"models:/{identity}"]
+    with _handlers()._get_model_registry_store().ManagedSessionMaker(read_only=True) as session:
         query = session.query(Version.name).filter(Version.current_stage != STAGE_DELETED_INTERNAL, or_(*tests))
         return query.first() is not None
 
 
-def _tracking_store() -> Any:
+def _handlers() -> Any:
+    """Return the module with the server's stores, which are made once per process."""
     from mlflow.server import handlers
 
-    return handlers._get_tracking_store()
-
-
-def _registry_store() -> Any:
-    from mlflow.server import handlers
-
-    return handlers._get_model_registry_store()
-
-
-def _repository() -> Any:
-    from mlflow.server import handlers
-
-    return handlers._get_artifact_repo_mlflow_artifacts()  # type: ignore[no-untyped-call]
+    return handlers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mlplatform.compat import ray_runtime_env_agent, ray_setup_worker
+from mlplatform.compat.patches import around
 
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 """`ray start` of the same interpreter; the script `ray` may not be on PATH, and `python -m ray` does not exist."""
@@ -17,13 +17,15 @@ START_HOOK = "RAY_START_HOOK"
 """Variable that names a function which `ray start` calls with its parameters (`ray._private.ray_constants`)."""
 
 
-def replace_worker_setup(parameters: Any) -> None:
-    """Start a node's workers with `ray_setup_worker`.
+def prepare_node(parameters: Any) -> None:
+    """Let this process, `ray start`, start its node's workers with `ray_setup_worker`, and end with its raylet.
 
     Args:
-        parameters: `ray._private.parameter.RayParams`.
+        parameters: `ray._private.parameter.RayParams`, with the ports of both agents set.
     """
     parameters.setup_worker_path = ray_setup_worker.__file__
+    change_raylet(parameters.dashboard_agent_listen_port)
+    end_with_raylet()
 
 
 def disable_client_server(parameters: Any) -> None:
@@ -31,39 +33,24 @@ def disable_client_server(parameters: Any) -> None:
     parameters.ray_client_server_port = None
 
 
-def register_before_agents(parameters: Any) -> None:
-    """Let this process, `ray start`, register its node before the node's agents have imported their packages.
+def change_raylet(agent_port: int) -> None:
+    """Let this process, `ray start`, pass a port to its raylet, and our agent for runtime environments.
 
     A raylet reads the ports of its agents from files, and aborts if one is missing after 15 s (a literal in Ray's C++
     code): a node did not start beside 14 busy processes on 2 cores. It does not read a port that its command line has.
-    Ray passes all but one of those that `ray start` is given.
-
-    Args:
-        parameters: `ray._private.parameter.RayParams`, with the ports of both agents set.
+    Ray passes all but one of those that `ray start` is given. The command line also has those of the agents, of which
+    `ray_runtime_env_agent` replaces one.
     """
-    port = parameters.dashboard_agent_listen_port
-    _change_raylet(lambda command: [*command, f"--dashboard_agent_listen_port={port}"])
-
-
-def replace_agent() -> None:
-    """Let this process, `ray start`, start its node's agent for runtime environments as `ray_runtime_env_agent`."""
-    ours, theirs = ray_runtime_env_agent.__file__, str(ray_runtime_env_agent.private("runtime_env/agent/main.py"))
-    _change_raylet(lambda command: [part.replace(theirs, ours) for part in command])
-
-
-def _change_raylet(change: Callable[[list[str]], list[str]]) -> None:
-    """Change the command line with which this process starts its raylet, which has the agents' as arguments."""
     from ray._private import ray_constants, services
 
-    start_ray_process = services.start_ray_process
+    ours, theirs = ray_runtime_env_agent.__file__, str(ray_runtime_env_agent.private("runtime_env/agent/main.py"))
 
-    @functools.wraps(start_ray_process)
-    def start_process(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
+    @around(services, "start_ray_process")
+    def start_process(start: Any, command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-            command = change(command)
-        return start_ray_process(command, process_type, *arguments, **options)
-
-    services.start_ray_process = start_process
+            command = [part.replace(theirs, ours) for part in command]
+            command.append(f"--dashboard_agent_listen_port={agent_port}")
+        return start(command, process_type, *arguments, **options)
 
 
 def end_with_raylet() -> None:
@@ -75,17 +62,13 @@ def end_with_raylet() -> None:
     from ray._private import ray_constants
     from ray._private.node import Node
 
-    dead_processes = Node.dead_processes
-
-    @functools.wraps(dead_processes)
-    def dead_or_failed(self: Any) -> list[tuple[str, Any]]:
+    @around(Node, "dead_processes")
+    def dead_or_failed(dead_processes: Any, self: Any) -> list[tuple[str, Any]]:
         ended: list[tuple[str, Any]] = dead_processes(self)
         for process_type, process in ended:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 process.returncode = 1
         return ended
-
-    Node.dead_processes = dead_or_failed
 
 
 def add_job_metadata(known: Mapping[str, str]) -> None:
@@ -97,13 +80,9 @@ def add_job_metadata(known: Mapping[str, str]) -> None:
     """
     from ray.job_submission import JobSubmissionClient
 
-    submit = JobSubmissionClient.submit_job
-
-    @functools.wraps(submit)
-    def submit_job(self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
+    @around(JobSubmissionClient, "submit_job")
+    def submit_job(submit: Any, self: Any, *, metadata: dict[str, str] | None = None, **options: Any) -> Any:
         return submit(self, metadata={**known, **(metadata or {})}, **options)
-
-    JobSubmissionClient.submit_job = submit_job
 
 
 def write_dashboards(folder: Path) -> list[Path]:
@@ -113,17 +92,10 @@ def write_dashboards(folder: Path) -> list[Path]:
     """
     from ray.dashboard.modules.metrics import grafana_dashboard_factory as factory
 
-    generators = {
-        "core": factory.generate_default_grafana_dashboard,
-        "train": factory.generate_train_grafana_dashboard,
-        "data": factory.generate_data_grafana_dashboard,
-        "serve": factory.generate_serve_grafana_dashboard,
-        "serve-deployment": factory.generate_serve_deployment_grafana_dashboard,
-    }
     files = []
-    for name, generate in generators.items():
-        content, _uid = generate()
-        path = folder / f"ray-{name}.json"
+    for name in ("default", "train", "data", "serve", "serve_deployment"):
+        content, _uid = getattr(factory, f"generate_{name}_grafana_dashboard")()
+        path = folder / f"ray-{name.replace('default', 'core').replace('_', '-')}.json"
         path.write_text(content)
         files.append(path)
     return files

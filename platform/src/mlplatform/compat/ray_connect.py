@@ -8,13 +8,10 @@ no word. Ray's own hook, RAY_RUNTIME_ENV_HOOK, comes after the first of these an
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
-from collections.abc import Callable
 from typing import Any
 
-from mlplatform.compat.ray_train_names import AfterImport
+from mlplatform.compat.patches import AfterImport, around
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -37,18 +34,12 @@ def refusal(address: str | None) -> str | None:
     )
 
 
-def _checked(init: Callable[..., Any], is_initialized: Callable[[], bool]) -> Callable[..., Any]:
-    @functools.wraps(init)
-    def connect(address: str | None = None, **options: Any) -> Any:
-        if not is_initialized() and (sentence := refusal(address)):
+def _replace(ray: Any) -> None:
+    @around(ray, "init")
+    def connect(init: Any, address: str | None = None, **options: Any) -> Any:
+        if not ray.is_initialized() and (sentence := refusal(address)):
             raise ConnectionError(sentence)
         return init(address, **options)
 
-    return connect
 
-
-def _replace(ray: Any) -> None:
-    ray.init = _checked(ray.init, ray.is_initialized)
-
-
-sys.meta_path.insert(0, AfterImport({"ray": _replace}))
+AfterImport({"ray": _replace})

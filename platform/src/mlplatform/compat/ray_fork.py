@@ -15,14 +15,14 @@ without an error, and does not print what its workers print, disconnects at once
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import sys
-from collections.abc import Callable
+from typing import Any
 
 import ray.actor
 from ray._private import utils, worker
 
+from mlplatform.compat.patches import around
 from mlplatform.warm import threads
 
 
@@ -54,15 +54,11 @@ def _drawn_in_child() -> bytes:
     return drawn
 
 
-def _then_resize_pools(set_number: Callable[[], bool]) -> Callable[[], bool]:
-    @functools.wraps(set_number)
-    def set_and_resize() -> bool:
-        changed = set_number()
-        if changed:
-            threads.resize(os.environ)
-        return changed
-
-    return set_and_resize
+@around(utils, "set_omp_num_threads_if_unset")
+def _then_resize_pools(set_number: Any) -> bool:
+    if changed := bool(set_number()):
+        threads.resize(os.environ)
+    return changed
 
 
 def _disconnect() -> None:
@@ -76,4 +72,3 @@ atexit.register(_disconnect)
 
 _ActorClassID = ray.actor.ActorClassID
 ray.actor.ActorClassID = RandomActorClassID
-utils.set_omp_num_threads_if_unset = _then_resize_pools(utils.set_omp_num_threads_if_unset)

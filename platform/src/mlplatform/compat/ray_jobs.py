@@ -9,9 +9,8 @@ imports nothing else, and changes Ray when the script imports it.
 from __future__ import annotations
 
 import os
-import sys
 
-from mlplatform.compat.ray_train_names import AfterImport
+from mlplatform.compat.patches import AfterImport, around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,26 +21,21 @@ HEADERS, OF_ATTEMPT = "RAY_JOB_HEADERS", "MLPLATFORM_ATTEMPT_TOKEN"
 
 def _add_headers(sdk: Any) -> None:
     """Let `JobSubmissionClient` send the headers of the environment, unless it is given others."""
-    import functools
     import json
 
-    connect = sdk.JobSubmissionClient.__init__
-
-    @functools.wraps(connect)
-    def connect_as_attempt(self: Any, *args: Any, **options: Any) -> None:
+    @around(sdk.JobSubmissionClient, "__init__")
+    def connect_as_attempt(connect: Any, self: Any, *args: Any, **options: Any) -> None:
         given = len(args) > 4 or options.get("headers") is not None  # address, create, cookies, metadata, headers
         if not given and OF_ATTEMPT in os.environ and os.environ.get(HEADERS):
             options["headers"] = json.loads(os.environ[HEADERS])
         connect(self, *args, **options)
 
-    sdk.JobSubmissionClient.__init__ = connect_as_attempt
-
 
 def _ask_head(api: Any) -> None:
     """Let the state API find the head as it does without RAY_API_SERVER_ADDRESS."""
-    address_for = api.get_address_for_submission_client
 
-    def address_of_head(address: str | None) -> str:
+    @around(api, "get_address_for_submission_client")
+    def address_of_head(address_for: Any, address: str | None) -> str:
         if OF_ATTEMPT not in os.environ:
             return str(address_for(address))
         from ray.dashboard.utils import ray_address_to_api_server_url
@@ -49,7 +43,5 @@ def _ask_head(api: Any) -> None:
         address = os.environ.get("RAY_ADDRESS") or address
         return address if address and "://" in address else str(ray_address_to_api_server_url(address))
 
-    api.get_address_for_submission_client = address_of_head
 
-
-sys.meta_path.insert(0, AfterImport({"ray.dashboard.modules.job.sdk": _add_headers, "ray.util.state.api": _ask_head}))
+AfterImport({"ray.dashboard.modules.job.sdk": _add_headers, "ray.util.state.api": _ask_head})

@@ -3,7 +3,7 @@
 Ray looks into its cache before it waits for a package's lock. A job that asks for a working directory while another
 one unpacks it therefore unpacks it again, and deletes the folder in which the other one has started: "getcwd() failed".
 That happened to jobs with the same files, started together on a node whose agent had just been restarted. Here, the
-second job finds the folder unpacked. `ray_commands.replace_agent` installs this file.
+second job finds the folder unpacked. `ray_commands.change_raylet` installs this file.
 
 Ray starts a worker whose Python cannot start (`py_executable`, such as `uv run` with a package that does not exist)
 again and again, and the job stays PENDING for 20 minutes without a reason. Here, its environment cannot be made.
@@ -12,7 +12,6 @@ again and again, and the job stays PENDING for 20 minutes without a reason. Here
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib.util
 import json
 import os
@@ -29,6 +28,7 @@ if __name__ == "__main__":
     del sys.path[0]
 
 from mlplatform.compat import ray_setup_worker
+from mlplatform.compat.patches import around
 
 REASON_LINES = 15
 """Lines of its output that say why a Python did not start."""
@@ -46,12 +46,11 @@ def unpack_once() -> None:
     """Let this process unpack each working directory once, until it is deleted."""
     from ray._private.runtime_env.working_dir import WorkingDirPlugin
 
-    create, delete_uri = WorkingDirPlugin.create, WorkingDirPlugin.delete_uri
     locks: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
     unpacked: set[str | None] = set()
 
-    @functools.wraps(create)
-    async def create_once(self: Any, uri: str | None, *arguments: Any, **options: Any) -> int:
+    @around(WorkingDirPlugin, "create")
+    async def create_once(create: Any, self: Any, uri: str | None, *arguments: Any, **options: Any) -> int:
         async with locks[uri]:
             if uri in unpacked:
                 return 0  # the size, which Ray's cache adds to its sum
@@ -59,12 +58,10 @@ def unpack_once() -> None:
             unpacked.add(uri)
             return size
 
-    @functools.wraps(delete_uri)
-    def delete(self: Any, uri: str, *arguments: Any, **options: Any) -> int:
+    @around(WorkingDirPlugin, "delete_uri")
+    def delete(delete_uri: Any, self: Any, uri: str, *arguments: Any, **options: Any) -> int:
         unpacked.discard(uri)
         return int(delete_uri(self, uri, *arguments, **options))
-
-    WorkingDirPlugin.create, WorkingDirPlugin.delete_uri = create_once, delete
 
 
 def try_executables() -> None:

@@ -26,22 +26,9 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
-__all__ = [
-    "ControllerCallback",
-    "ReportCallback",
-    "WorkerCallback",
-    "WorkerGroupCallback",
-    "active_fits",
-    "before_silent_reports",
-    "count_deaths_at_start",
-    "end_trainings_at_once",
-    "outlast_deadline",
-    "preemption_setter",
-    "replace_tune_report",
-    "report_before_listing",
-    "stored_checkpoint",
-    "wrap_report",
-]
+from mlplatform.compat.patches import around
+
+__all__ = ["ControllerCallback", "ReportCallback", "WorkerCallback", "WorkerGroupCallback"]  # Ray's, for others
 
 
 def wrap_report(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
@@ -74,10 +61,9 @@ def active_fits() -> set[str]:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     active: set[str] = set()
-    fit = DataParallelTrainer.fit
 
-    @functools.wraps(fit)
-    def noted_fit(self: Any) -> Any:
+    @around(DataParallelTrainer, "fit")
+    def noted_fit(fit: Any, self: Any) -> Any:
         name = self.run_config.name  # which `ray_train_names` may change meanwhile
         active.add(name)
         try:
@@ -85,7 +71,6 @@ def active_fits() -> set[str]:
         finally:
             active.discard(name)
 
-    DataParallelTrainer.fit = noted_fit
     return active
 
 
@@ -94,15 +79,10 @@ def outlast_deadline(leaves: Callable[[], bool]) -> None:
 
     Ray expects that a node is gone then; if the whole job leaves, its last checkpoint may still be on its way.
     """
-    exceeded = TrainController._is_preemption_deadline_exceeded
-    if hasattr(exceeded, "__wrapped__"):
-        return  # of an earlier training in this process
 
-    @functools.wraps(exceeded)
-    def exceeded_unless_leaving(*arguments: Any, **options: Any) -> bool:
+    @around(TrainController, "_is_preemption_deadline_exceeded", once=True)
+    def exceeded_unless_leaving(exceeded: Any, *arguments: Any, **options: Any) -> bool:
         return exceeded(*arguments, **options) and not leaves()
-
-    TrainController._is_preemption_deadline_exceeded = staticmethod(exceeded_unless_leaving)
 
 
 class _WokenCleanerCallback(PlacementGroupCleanerCallback):  # type: ignore[misc]
@@ -134,18 +114,13 @@ def count_deaths_at_start() -> None:
     Ray expects it in two of its three calls to new workers. In the third, which starts the training function, it takes
     it for a failure of its own, and ends the training whatever `max_failures` says.
     """
-    start = WorkerGroup._start_impl
-    if hasattr(start, "__wrapped__"):
-        return  # of an earlier training in this process
 
-    @functools.wraps(start)
-    def start_group(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(WorkerGroup, "_start_impl", once=True)
+    def start_group(start: Any, self: Any, *arguments: Any, **options: Any) -> None:
         try:
             start(self, *arguments, **options)
         except RayActorError as error:
             raise WorkerGroupError(f"A worker died while its group started: {error}", {0: error}) from error
-
-    WorkerGroup._start_impl = start_group
 
 
 def report_before_listing(kind: type[ReportCallback]) -> None:
@@ -154,17 +129,12 @@ def report_before_listing(kind: type[ReportCallback]) -> None:
     Otherwise, a controller that is lost in between leaves a checkpoint, from which the training resumes, without what
     such a callback writes to it: with the reports that MLflow had not received by then.
     """
-    start = ReportCallbackHandler.after_worker_group_start
-    if hasattr(start, "__wrapped__"):
-        return  # of an earlier training in this process
 
-    @functools.wraps(start)
-    def start_in_order(self: Any, worker_group: Any) -> None:
+    @around(ReportCallbackHandler, "after_worker_group_start", once=True)
+    def start_in_order(start: Any, self: Any, worker_group: Any) -> None:
         # Ray's own checkpoint manager, which lists checkpoints, is the first.
         self._report_callbacks.sort(key=lambda callback: not isinstance(callback, kind))
         start(self, worker_group)
-
-    ReportCallbackHandler.after_worker_group_start = start_in_order
 
 
 def stored_checkpoint(name: str) -> Checkpoint:
@@ -178,15 +148,12 @@ def before_silent_reports(call: Callable[[], None]) -> None:
     from ray.air import session
     from ray.train._internal import session as train_session
 
-    silent = train_session.report
-
-    @functools.wraps(silent)
-    def report(*arguments: Any, **options: Any) -> Any:
-        call()
-        return silent(*arguments, **options)
-
     for module in (session, train_session):
-        module.report = report
+
+        @around(module, "report")
+        def report(silent: Any, *arguments: Any, **options: Any) -> Any:
+            call()
+            return silent(*arguments, **options)
 
 
 def replace_tune_report(report: Callable[..., None]) -> None:

@@ -8,7 +8,7 @@ as it is. Imported when Python starts, so it imports nothing else, and changes R
 
 from __future__ import annotations
 
-import sys
+from mlplatform.compat.patches import AfterImport, around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,21 +29,17 @@ def name_trainings(choose: Callable[[str | None], str | None]) -> None:
     """
 
     def mark_unnamed(config: Any) -> None:
-        make = config.RunConfig.__post_init__
-
-        def make_and_mark(self: Any) -> None:
+        @around(config.RunConfig, "__post_init__")
+        def make_and_mark(make: Any, self: Any) -> None:
             unnamed = not self.name or self.name in _made
             make(self)
             if unnamed:
                 _made.add(self.name)
                 vars(self)[_NAMES] = {"": self.name}
 
-        config.RunConfig.__post_init__ = make_and_mark
-
     def name_at_fit(trainer: Any) -> None:
-        fit = trainer.DataParallelTrainer.fit
-
-        def named_fit(self: Any) -> Any:
+        @around(trainer.DataParallelTrainer, "fit")
+        def named_fit(fit: Any, self: Any) -> Any:
             config, names = self.run_config, vars(self.run_config).get(_NAMES, {})
             if config.name in names.values():
                 trial = _trial()
@@ -51,10 +47,8 @@ def name_trainings(choose: Callable[[str | None], str | None]) -> None:
                 vars(config).pop("storage_context", None)  # cached, with the former name
             return fit(self)
 
-        trainer.DataParallelTrainer.fit = named_fit
-
     trainer = "ray.train.v2.api.data_parallel_trainer"
-    sys.meta_path.insert(0, AfterImport({"ray.train.v2.api.config": mark_unnamed, trainer: name_at_fit}))
+    AfterImport({"ray.train.v2.api.config": mark_unnamed, trainer: name_at_fit})
 
 
 def _trial() -> str | None:
@@ -63,21 +57,3 @@ def _trial() -> str | None:
 
     session = get_session()
     return session.trial_info.id if session and session.trial_info else None
-
-
-class AfterImport:
-    """Import hook that changes modules right after they are loaded."""
-
-    def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
-        self._changes = changes
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if (change := self._changes.pop(name, None)) is None:
-            return None
-        from importlib.util import find_spec
-
-        loader: Any = (spec := find_spec(name)) and spec.loader
-        if loader:
-            load = loader.exec_module
-            loader.exec_module = lambda module: (load(module), change(module))
-        return spec

@@ -21,18 +21,7 @@ if TYPE_CHECKING:
     from ray.tune.experiment import Trial
     from ray.tune.integration.ray_train import TuneReportCallback
 
-__all__ = [
-    "DONE",
-    "FILLED_IN",
-    "TIMESTAMP",
-    "TRAINING_ITERATION",
-    "TRIAL_ID",
-    "flatten_dict",
-    "is_begun",
-    "is_function",
-    "report_queue",
-    "schedule_length",
-]
+__all__ = ["DONE", "TIMESTAMP", "TRAINING_ITERATION", "TRIAL_ID", "flatten_dict"]  # Ray's, for others
 
 FILLED_IN = {*AUTO_RESULT_KEYS, DONE, EXPERIMENT_TAG, SHOULD_CHECKPOINT, TRIAL_ID}
 """Keys of a result that Ray Tune adds to what the trial has reported."""

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from mlplatform.compat.mlflow_artifacts import problem_of
+from mlplatform.artifact_names import problem_of
 from mlplatform.contract import CHECKSUMS
 from mlplatform.errors import StorageError
 from mlplatform.files.walk import files_below, to_keep

@@ -186,7 +186,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *capacity.routes(reconciler, head),
             *http_logs.routes(logs),
             *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, storage_key, accounts).routes(),
+            *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
             *http_mlflow.routes(audit, digest_store, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),
@@ -207,7 +207,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
             Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
-            # The route of the metrics has a token of its own.
+            # The route of the metrics accepts Prometheus' password only.
             Middleware(
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
             ),
@@ -256,12 +256,12 @@ def _mail_server(config: GatewaySettings) -> MailServer | None:
 
 
 def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:
-    """Return the route of the metrics, if Prometheus has a token for it."""
-    if config.metrics_token_path is None:
+    """Return the route of the metrics, if there is a Prometheus, which sends its own password as a token."""
+    if config.prometheus_password_path is None:
         return []
-    token = TokenFile(config.metrics_token_path, "MLPLATFORM_METRICS_TOKEN_PATH")
-    token.read()
-    return [metrics.route(token.read)]
+    password = TokenFile(config.prometheus_password_path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
+    password.read()
+    return [metrics.route(password.read)]
 
 
 def _key(path: Path | None) -> str | None:

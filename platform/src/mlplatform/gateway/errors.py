@@ -15,7 +15,8 @@ PlatformError
 ├── ForbiddenError            the person may not do this
 ├── PersonError               a name or a value of a person or a team is invalid
 │   ├── NoSuchNameError       no person, team or token has the name
-│   └── NameTakenError        the name of a new team is in use, or a token belongs to somebody else
+│   ├── NameTakenError        the name of a new team is in use, or a token belongs to somebody else
+│   └── TeamInUseError        the removal of a team has consequences that nobody has confirmed
 ├── TokenError                a person's token is wrong, expired or revoked
 ├── LoginCodeError            a log-in code is wrong, used or expired
 ├── DiskFullError             a disk has too little room for new jobs
@@ -90,6 +91,10 @@ class NoSuchNameError(PersonError):
 
 class NameTakenError(PersonError):
     """The name of a new team is in use, or a token belongs to somebody else."""
+
+
+class TeamInUseError(PersonError):
+    """The removal of a team has consequences that nobody has confirmed."""
 
 
 class TokenError(PlatformError):

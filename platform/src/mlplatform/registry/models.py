@@ -60,7 +60,7 @@ def promote(
 ) -> ModelVersion:
     """Point an alias at a version, unless the alias's current version is better.
 
-    MLflow notifies the receivers added by `webhooks.add`, even if the alias already points at the version.
+    MLflow notifies the receivers of its webhooks, even if the alias already points at the version.
 
     Args:
         name: name of the registered model.

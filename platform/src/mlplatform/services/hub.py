@@ -1,7 +1,7 @@
 """Hub that connects workers on other hosts to the network of jobs, over WireGuard.
 
     python -m mlplatform.services.hub run NETWORK           set up the interface, resolve names, until stopped
-    python -m mlplatform.services.hub add NETWORK NAME      register the public key on standard input
+    python -m mlplatform.services.hub add NETWORK NAME      register a host; print its key and addresses as JSON
     python -m mlplatform.services.hub remove NETWORK NAME   forget a host
     python -m mlplatform.services.hub list NETWORK          print all hosts as JSON
 
@@ -184,8 +184,8 @@ def _write_json(file: Path, content: dict[str, Any]) -> None:
         draft.write_text(json.dumps(content, indent=2))
 
 
-def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
-    """Register a host, and return its addresses with what it needs to connect.
+def add(hub: Hub, name: str) -> dict[str, Any]:
+    """Register a host with a new key, and return its addresses with what it needs to connect.
 
     Raises:
         HostError: another host of this name is connected.
@@ -196,11 +196,12 @@ def add(hub: Hub, name: str, key: str) -> dict[str, Any]:
             f"A host named {name} is connected: set another name with NAME=, or run `make remove-host NAME={name}` "
             "first."
         )
-    host = hub.register(name, key)
-    if old and old["key"] != key:
+    key = wireguard.run("wg", "genkey")
+    host = hub.register(name, wireguard.run("wg", "pubkey", data=key).strip())
+    if old:
         hub.disconnect(old)
     hub.connect(host)
-    return {"addresses": host["addresses"], "hub_key": hub.public_key()}
+    return {"addresses": host["addresses"], "key": key, "hub_key": hub.public_key()}
 
 
 def main(arguments: list[str]) -> int:
@@ -215,7 +216,7 @@ def main(arguments: list[str]) -> int:
         if given.command == "run":
             return run(hub)
         if given.command == "add":
-            print(json.dumps(add(hub, given.name, sys.stdin.read().strip())))
+            print(json.dumps(add(hub, given.name)))
         elif given.command == "remove":
             hub.disconnect(hub.forget(given.name))
         else:

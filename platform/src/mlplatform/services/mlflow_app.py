@@ -7,14 +7,14 @@ changes to the gateway, and open on training.
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
-from mlplatform.compat import mlflow_server
+from mlplatform.compat import mlflow_artifacts, mlflow_locations, mlflow_retention
 from mlplatform.credentials import TokenFile, read_mlflow_account
 from mlplatform.errors import SettingsError
-from mlplatform.services.mlflow_changes import Reporter, reported
-from mlplatform.services.mlflow_pages import for_own_pages, opening_on_training, with_headers, with_password
-from mlplatform.services.mlflow_rights import with_roles
+from mlplatform.services.mlflow_changes import Reporter, report_changes
+from mlplatform.services.mlflow_pages import for_own_pages, opening_on_training, with_exact_names, with_password
 from mlplatform.settings.environment import provide_secret
 from mlplatform.settings.job import Settings
 
@@ -26,12 +26,17 @@ def create_app() -> Any:
     neither in the container's environment nor in the one with which the process was started.
     """
     settings = Settings.load()
-    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", settings.mlflow_key_file)
-    # Without this key, each worker of the server generates its own, and cannot decrypt what another has stored.
-    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", settings.mlflow_webhook_key_file)
-    report = Reporter(settings.ray_address, read_mlflow_account(settings.mlflow_gateway_file)[1])
-    app = with_roles(reported(mlflow_server.authenticated_app(), report))
-    return with_headers(for_own_pages(opening_on_training(app)))
+    key = settings.mlflow_key_file.read_text().strip()
+    # Without these, each worker of the server makes its own, and cannot read what another has signed or encrypted.
+    provide_secret("MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY", key)
+    provide_secret("MLFLOW_FLASK_SERVER_SECRET_KEY", hmac.digest(key.encode(), b"forms", "sha256").hex())
+    from mlflow.server import app, auth
+
+    mlflow_locations.guard_locations()
+    mlflow_retention.add_removals(app)
+    mlflow_artifacts.keep_names_in_server()
+    report_changes(app, Reporter(settings.ray_address, read_mlflow_account(settings.mlflow_gateway_file)[1]))
+    return for_own_pages(opening_on_training(with_exact_names(auth.create_app())))
 
 
 def create_local_app() -> Any:
@@ -40,5 +45,8 @@ def create_local_app() -> Any:
     file, token = settings.tracking_password_file, settings.token_file
     if file is None or not file.read_text().strip() or token is None:
         raise SettingsError("MLPLATFORM_TRACKING_PASSWORD_FILE has no password; start MLflow by `mlplatform local up`.")
-    app = reported(mlflow_server.open_app(), Reporter(settings.ray_address, TokenFile(token).read()))
-    return for_own_pages(opening_on_training(with_password(app, file)))
+    from mlflow.server import app, fastapi_app
+
+    mlflow_artifacts.keep_names_in_server()
+    report_changes(app, Reporter(settings.ray_address, TokenFile(token).read()))
+    return for_own_pages(opening_on_training(with_password(with_exact_names(fastapi_app.create_fastapi_app()), file)))

@@ -7,18 +7,19 @@ change also has a line in the server's log.
 
 from __future__ import annotations
 
-import asyncio
 import json
+import queue
 import re
 import sys
-from collections import deque
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
 
 from mlplatform.contract import MLFLOW_CHANGES
-from mlplatform.services.mlflow_rights import account_of
 
 _API = r"/(ajax-api|api)/[0-9.]+/mlflow"
 
@@ -36,50 +37,32 @@ _SHOWN = (
 )
 """Fields of a request that say what it changes. Others may be passwords, or long."""
 
-_BODY_BYTES = 64 << 10
-
 _WAITING = 10_000
-"""Reports that wait for the gateway at most; the oldest are dropped first."""
+"""Reports that wait for the gateway at most; later ones are dropped."""
 
 _RETRY_SECONDS = 5.0
 
 _TIMEOUT = httpx.Timeout(10.0)
 
 
-def reported(app: Any, report: Callable[[Mapping[str, Any]], None]) -> Any:
-    """Return an ASGI application that reports each change which it has made.
+def report_changes(app: Any, report: Callable[[Mapping[str, Any]], None]) -> None:
+    """Report each change that requests to MLflow have made.
 
     Args:
-        app: MLflow's application, behind `with_roles`.
+        app: MLflow's Flask application, which all paths in `_CHANGES` end in.
         report: called with a change: account, address, method, path, and what it names.
     """
+    from flask import request
 
-    async def watched(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or not is_change(scope["method"], scope["path"]):
-            await app(scope, receive, send)
-            return
-        status, body = 0, b""
+    def after_request(response: Any) -> Any:
+        if 200 <= response.status_code < 300 and is_change(request.method, request.path):
+            account = request.authorization.username if request.authorization else ""
+            change = {"account": account, "address": request.remote_addr or "", "method": request.method}
+            values = named(request.get_json(force=True, silent=True))
+            report({**change, "path": request.path, "values": values})
+        return response
 
-        async def hear() -> Any:
-            nonlocal body
-            message = await receive()
-            if len(body) <= _BODY_BYTES:
-                body += message.get("body", b"")
-            return message
-
-        async def say(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        await app(scope, hear, say)
-        if 200 <= status < 300:
-            address = (scope.get("client") or ("",))[0]
-            change = {"account": account_of(scope), "address": address, "method": scope["method"]}
-            report({**change, "path": scope["path"], "values": _named(body)})
-
-    return watched
+    app.after_request(after_request)
 
 
 def is_change(method: str, path: str) -> bool:
@@ -89,19 +72,15 @@ def is_change(method: str, path: str) -> bool:
     return _CHANGES.match(path) is not None or (method == "DELETE" and not path.endswith("/delete-tag"))
 
 
-def _named(body: bytes) -> dict[str, str]:
-    """Return what a request names, as text; empty if its body is not an object of JSON."""
-    try:
-        values = json.loads(body) if body else {}
-    except ValueError:
-        return {}
+def named(values: Any) -> dict[str, str]:
+    """Return what the body of a request names, as text; empty if it is not an object of JSON."""
     if not isinstance(values, dict):
         return {}
     return {key: str(values[key])[:200] for key in _SHOWN if isinstance(values.get(key), str | int)}
 
 
 class Reporter:
-    """Sends reports to the gateway, in their order, in the background of the event loop that serves requests.
+    """Sends reports to the gateway, in their order, in a thread of its own.
 
     Args:
         address: address of the gateway.
@@ -109,30 +88,26 @@ class Reporter:
     """
 
     def __init__(self, address: str, token: str) -> None:
-        self._address = address
-        self._headers = {"Authorization": f"Bearer {token}"}
-        self._waiting: deque[Mapping[str, Any]] = deque(maxlen=_WAITING)
-        self._task: asyncio.Task[None] | None = None
+        headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT, trust_env=False)
+        self._waiting: queue.Queue[Mapping[str, Any]] = queue.Queue(_WAITING)
+        threading.Thread(target=self._send, daemon=True).start()
 
     def __call__(self, change: Mapping[str, Any]) -> None:
         """Write a change to the log, and send it once the gateway answers."""
         print(f"change {json.dumps(change)}", file=sys.stderr, flush=True)
-        self._waiting.append(change)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._send())
+        with suppress(queue.Full):
+            self._waiting.put_nowait(change)
 
-    async def _send(self) -> None:
-        async with httpx.AsyncClient(base_url=self._address, timeout=_TIMEOUT, trust_env=False) as client:
-            while self._waiting:
-                change = self._waiting[0]
-                if not await self._sent(client, change):
-                    await asyncio.sleep(_RETRY_SECONDS)
-                elif self._waiting and self._waiting[0] is change:
-                    self._waiting.popleft()
+    def _send(self) -> None:
+        while True:
+            change = self._waiting.get()
+            while not self._is_sent(change):
+                time.sleep(_RETRY_SECONDS)
 
-    async def _sent(self, client: httpx.AsyncClient, change: Mapping[str, Any]) -> bool:
+    def _is_sent(self, change: Mapping[str, Any]) -> bool:
         try:
-            answer = await client.post(MLFLOW_CHANGES, json=change, headers=self._headers)
+            answer = self._client.post(MLFLOW_CHANGES, json=change)
         except httpx.TransportError:
             return False
         # A report that the gateway understands to be wrong will not become right.

@@ -1,34 +1,19 @@
-"""Removal of what Ray leaves on a node's disk for good: former sessions, logs of ended processes.
+"""Removal of what Ray leaves on a node's disk for good, `python -m mlplatform.services.ray_files FOLDER`.
 
-    python -m mlplatform.services.ray_files FOLDER          # a line of JSON per kind: what would be removed
-    python -m mlplatform.services.ray_files FOLDER apply    # removes it, with a line of JSON for each file or folder
-    python -m mlplatform.services.ray_files FOLDER hourly   # removes it now and once per hour; each node of the stack
-
-The last one also removes secrets of people from memory when the attempts that had them have ended.
-
-Runs as the user of Ray on the node, whose processes it looks at.
+Each node of the stack runs it beside the raylet, as the user of Ray, whose processes it looks at: now and once per hour
+it removes former sessions and old logs, and within seconds the secrets of people whose attempts have ended from memory.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlplatform import secret_folder
-
-SESSIONS = "former sessions of Ray"
-
-LOGS = "logs of Ray's ended processes"
-
-KINDS = (SESSIONS, LOGS)
 
 _LATEST = "session_latest"
 
@@ -47,93 +32,25 @@ _PASS_SECONDS = 3600.0
 _SECRETS_SECONDS = 5.0
 """Interval at which folders of secrets are removed that no process holds."""
 
-_OF_PROCESS = re.compile(
-    r"(?:worker-[0-9a-f]+-[0-9a-f]{8}-|python-core-(?:worker|driver)-[0-9a-f]+_|event_(?:CORE_WORKER|EXPORT_TASK)_)"
-    r"(?P<pid>\d+)(?!\d).*"
-)
-"""Logs that end with their process. Those of Ray's services have bounds: Ray rotates them."""
 
-_OF_JOB = re.compile(r"(?:job-driver-|runtime_env_setup-|ray-train-(?:app|sys)-).*")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A file or folder.
-
-    Attributes:
-        path: where it is.
-        bytes: its size, with what is below it.
-        changed: time of the last change of it, or of anything below it.
-    """
-
-    path: Path
-    bytes: int
-    changed: float
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """A file or folder that can be removed."""
-
-    kind: str
-    found: Found
-
-
-def leftovers(
-    sessions: Iterable[Found],
-    logs: Iterable[Found],
-    current: str | None,
-    living: Collection[int],
-    in_use: Collection[str],
-    now: float,
-) -> list[Leftover]:
-    """Return what can be removed.
-
-    Args:
-        sessions: folders of sessions.
-        logs: files in the folders of logs of the current session.
-        current: name of the current session; None if it is unknown, and then nothing is removed.
-        living: ids of the node's processes.
-        in_use: paths of the files that they have open.
-        now: Unix time.
-    """
-    if current is None:
-        return []
-    former = [one for one in sessions if one.path.name != current and now - one.changed > _SESSION_SECONDS]
-    old = [one for one in logs if now - one.changed > _LOG_SECONDS and _has_ended(one.path, living, in_use)]
-    return [*(Leftover(SESSIONS, one) for one in former), *(Leftover(LOGS, one) for one in old)]
-
-
-def _has_ended(log: Path, living: Collection[int], in_use: Collection[str]) -> bool:
-    """Return whether a file is the log of a process, and that process has ended."""
-    if str(log) in in_use:
-        return False
-    if match := _OF_PROCESS.fullmatch(log.name):
-        return int(match["pid"]) not in living
-    return bool(_OF_JOB.fullmatch(log.name))
-
-
-def find(folder: Path) -> list[Leftover]:
-    """Return what can be removed on this node now.
+def leftovers(folder: Path, now: float) -> Iterator[Path]:
+    """Yield what can be removed: sessions that ended a day ago, logs unchanged for a week that no process has open.
 
     Args:
         folder: Ray's folder, with one folder per session.
+        now: Unix time.
     """
     latest = folder / _LATEST
-    current = latest.resolve().name if latest.is_symlink() and latest.exists() else None
-    sessions = [_measured(path) for path in _sessions(folder)]
-    below = (folder / str(current) / "logs").rglob("*")
-    files = [_measured(path) for path in below if path.is_file() and not path.is_symlink()]
-    return leftovers(sessions, files, current, _living(), _open_files(folder), time.time())
-
-
-def remove(left: Leftover) -> None:
-    """Remove a file or folder; another process may have done so."""
-    path = left.found.path
-    if path.is_dir() and not path.is_symlink():
-        _discard(path)
-    else:
-        path.unlink(missing_ok=True)
+    if not (latest.is_symlink() and latest.exists()):
+        return  # the current session is unknown
+    current = latest.resolve()
+    for session in _sessions(folder):
+        if session.name != current.name and now - _changed(session) > _SESSION_SECONDS:
+            yield session
+    opened = _open_files(current)
+    for path in (current / "logs").rglob("*"):
+        if path.is_file() and not path.is_symlink() and path not in opened and now - _changed(path) > _LOG_SECONDS:
+            yield path
 
 
 def prepare_start(folder: Path) -> None:
@@ -153,22 +70,16 @@ def prepare_start(folder: Path) -> None:
                 _set_aside(unpacked, folder)
 
 
-def run_hourly(folder: Path) -> None:
-    """Remove what can be removed, now and once per hour, and unused secrets every few seconds; never returns."""
-    while True:
-        for discarded in folder.glob(f"{_DISCARDED}*"):
-            shutil.rmtree(discarded, ignore_errors=True)
-        for left in find(folder):
-            with suppress(OSError):  # it is tried again in an hour
-                remove(left)
-        until = time.monotonic() + _PASS_SECONDS
-        while time.monotonic() < until:
-            secret_folder.remove_unused()
-            time.sleep(_SECRETS_SECONDS)
-
-
-def _discard(path: Path) -> None:
-    shutil.rmtree(_renamed(path, path.parent), ignore_errors=True)
+def remove_leftovers(folder: Path) -> None:
+    """Remove what can be removed now, and what a node that started has set aside."""
+    for discarded in folder.glob(f"{_DISCARDED}*"):
+        shutil.rmtree(discarded, ignore_errors=True)
+    for path in list(leftovers(folder, time.time())):
+        with suppress(OSError):  # it is tried again in an hour
+            if path.is_dir():
+                shutil.rmtree(_renamed(path, folder), ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _set_aside(path: Path, folder: Path) -> None:
@@ -187,46 +98,35 @@ def _sessions(folder: Path) -> list[Path]:
     return [path for path in folder.glob("session_*") if path.is_dir() and not path.is_symlink()]
 
 
-def _measured(path: Path) -> Found:
-    """Measure a file or folder, which may change meanwhile."""
-    size, changed = 0, 0.0
-    below = (Path(parent) / name for parent, folders, files in os.walk(path) for name in (*folders, *files))
-    for one in (path, *below):
+def _changed(path: Path) -> float:
+    """Return the time of the last change of a file or folder, or of anything below it."""
+    found = 0.0
+    for one in (path, *path.rglob("*")):
         with suppress(FileNotFoundError):
-            status = one.lstat()
-            size, changed = size + status.st_size, max(changed, status.st_mtime)
-    return Found(path, size, changed)
+            found = max(found, one.lstat().st_mtime)
+    return found
 
 
-def _living() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-
-
-def _open_files(folder: Path) -> set[str]:
+def _open_files(folder: Path) -> set[Path]:
     """Return the files below a folder that a process of this user has open."""
     found = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             target = descriptor.readlink()
             if target.is_relative_to(folder):
-                found.add(str(target))
+                found.add(target)
     return found
 
 
-def main(folder: Path, verb: str = "") -> None:
-    """Print what would be removed, or remove it."""
-    if verb == "hourly":
-        run_hourly(folder)
-    found = find(folder)
-    if verb == "apply":
-        for left in found:
-            remove(left)
-            print(json.dumps({"kind": left.kind, "count": 1, "bytes": left.found.bytes}), flush=True)
-        return
-    for kind in KINDS:
-        sizes = [left.found.bytes for left in found if left.kind == kind]
-        print(json.dumps({"kind": kind, "count": len(sizes), "bytes": sum(sizes)}))
+def main(folder: Path) -> None:
+    """Remove leftovers once per hour, and unused secrets every few seconds; never returns."""
+    while True:
+        remove_leftovers(folder)
+        until = time.monotonic() + _PASS_SECONDS
+        while time.monotonic() < until:
+            secret_folder.remove_unused()
+            time.sleep(_SECRETS_SECONDS)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]))

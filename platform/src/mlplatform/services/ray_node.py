@@ -39,10 +39,7 @@ def prepare(parameters: Any, head: bool) -> None:
         parameters: `ray._private.parameter.RayParams`.
         head: whether the node is the head, which has only Ray's own actors.
     """
-    ray_commands.replace_worker_setup(parameters)
-    ray_commands.register_before_agents(parameters)
-    ray_commands.replace_agent()
-    ray_commands.end_with_raylet()
+    ray_commands.prepare_node(parameters)
     folder = Path(tempfile.gettempdir())
     remove_leftovers(folder / "ray")
     gpu_watch.start()
@@ -56,10 +53,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
         parameters: as of `prepare`.
         head: True.
     """
-    ray_commands.replace_worker_setup(parameters)
-    ray_commands.register_before_agents(parameters)
-    ray_commands.replace_agent()
-    ray_commands.end_with_raylet()
+    ray_commands.prepare_node(parameters)
     ray_commands.disable_client_server(parameters)
     start_templates(Path(parameters.temp_dir) / "warm")
 
@@ -67,7 +61,7 @@ def prepare_local(parameters: Any, head: bool) -> None:
 def remove_leftovers(sessions: Path) -> None:
     """Remove what former starts of the node have left, and start the process that removes old files once per hour."""
     ray_files.prepare_start(sessions)
-    command = [sys.executable, "-m", ray_files.__name__, str(sessions), "hourly"]
+    command = [sys.executable, "-m", ray_files.__name__, str(sessions)]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 

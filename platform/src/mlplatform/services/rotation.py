@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 
-from mlplatform.compat import mlflow_rotation
 from mlplatform.errors import SettingsError
-from mlplatform.services import bootstrap, people_secrets
+from mlplatform.services import bootstrap
+from mlplatform.services.encrypted_column import encrypt_again
 from mlplatform.services.secret_files import NEXT, secret, values
 
 
@@ -20,11 +20,13 @@ def change_databases() -> None:
     """Set the roles of Postgres, and encrypt with the new keys what tables contain."""
     bootstrap.make_databases()
     if _changes("gateway_secrets_key") and _has_table("gateway", "secrets"):
-        found = people_secrets.encrypt_again(_address("gateway"), values("gateway_secrets_key"))
+        found, _ = encrypt_again(_address("gateway"), "secrets", "value", values("gateway_secrets_key"))
         print(f"Gateway: {found} secrets of people are encrypted with the new key.")
-    if _changes("mlflow_webhook_key") and _has_table("mlflow", "webhooks"):
-        webhooks = mlflow_rotation.encrypt_webhooks_again(_address("mlflow"), values("mlflow_webhook_key"))
-        print(f"MLflow: the secrets of {webhooks} webhooks are encrypted with the new key.")
+    if _changes("mlflow_key") and _has_table("mlflow", "webhooks"):
+        found, lost = encrypt_again(_address("mlflow"), "webhooks", "secret", values("mlflow_key"))
+        print(f"MLflow: the secrets of {found} webhooks are encrypted with the new key.")
+        for webhook in lost:
+            print(f"MLflow: the secret of webhook {webhook} has another key: delete that webhook, and add it again.")
 
 
 def _changes(name: str) -> bool:

@@ -104,9 +104,9 @@ def make_accounts(settings: StorageSettings, root: tuple[str, str]) -> None:
             statements.append(_NO_NEW_KEYS)
         else:
             statements += [_no_sessions("*"), _NO_NEW_KEYS]
-        _grant(admin, f"s3_{role}", role, [*statements, _keep_versions(rights)])
+        _grant(admin, read_s3_account(secret(f"s3_{role}")), role, [*statements, _keep_versions(rights)])
     metrics: dict[str, object] = {"Effect": "Allow", "Action": ["admin:Prometheus"]}
-    _grant(admin, "store_prometheus", "prometheus", [metrics, _NO_NEW_KEYS])
+    _grant(admin, metrics_account(root[1]), "prometheus", [metrics, _NO_NEW_KEYS])
     quotas = bucket_quotas(settings.quotas)
     for bucket in BUCKETS:
         admin.bucket_quota_set(bucket, quotas.get(bucket, 0))
@@ -166,12 +166,21 @@ class AccessKeys:
             raise StorageError(f"{server} rejects a key ({status}, {error}).") from error
 
 
-def metrics_token(account: Path, path: Path) -> None:
-    """Write the bearer token that lets its holder read MinIO's metrics as `account`.
+def metrics_account(root_password: str) -> tuple[str, str]:
+    """Return the account with which Prometheus reads MinIO's metrics; its secret follows from the root password.
+
+    So nobody has to store it: whoever has the root password sets the account, and Prometheus needs the token alone.
+    """
+    derived = hmac.digest(root_password.encode(), b"prometheus", "sha256")
+    return "prometheus", _base64url(derived)[:32]  # 192 bits, as of other passwords
+
+
+def metrics_token(root_password: Path, path: Path) -> None:
+    """Write the bearer token that lets its holder read MinIO's metrics.
 
     A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
     """
-    access_key, secret_key = read_s3_account(account)
+    access_key, secret_key = metrics_account(root_password.read_text())
     header = _base64url(json.dumps({"alg": "HS512", "typ": "JWT"}).encode())
     claims = _base64url(json.dumps({"exp": _TOKEN_EXPIRES, "sub": access_key, "iss": "prometheus"}).encode())
     signature = hmac.new(secret_key.encode(), f"{header}.{claims}".encode(), hashlib.sha512).digest()
@@ -204,8 +213,8 @@ def _statements(bucket: str, actions: tuple[str, ...]) -> list[dict[str, object]
     ]
 
 
-def _grant(admin: MinioAdmin, name: str, policy: str, statements: list[dict[str, object]]) -> None:
-    access_key, secret_key = read_s3_account(secret(name))
+def _grant(admin: MinioAdmin, account: tuple[str, str], policy: str, statements: list[dict[str, object]]) -> None:
+    access_key, secret_key = account
     admin.policy_add(policy, policy={"Version": "2012-10-17", "Statement": statements})
     admin.user_add(access_key, secret_key)
     # Not attach_policy, the newer call, which fails if the policy is already attached.

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from mlplatform.compat import ray_core
 
@@ -56,9 +55,9 @@ def in_the_way(ours: Mapping[str, str]) -> list[str]:
     return sorted(name for name in found if has_s3 or not name.startswith("AWS_"))
 
 
-def provide_secret(variable: str, file: Path) -> None:
-    """Set a variable of this process from a file, for a library that reads a secret only from the environment."""
-    os.environ[variable] = file.read_text().strip()
+def provide_secret(variable: str, value: str) -> None:
+    """Set a variable of this process, for a library that reads a secret only from the environment."""
+    os.environ[variable] = value
 
 
 @contextmanager

@@ -63,9 +63,6 @@ class GatewaySettings(EnvironmentSettings):
     )
     """File with the token that Ray's nodes require; it opens nothing at the gateway."""
 
-    metrics_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_METRICS_TOKEN_PATH")
-    """File with the token that Prometheus sends; None publishes no metrics."""
-
     shipper_token_path: Path | None = Field(None, validation_alias="MLPLATFORM_SHIPPER_TOKEN_PATH")
     """File with the token that log shippers send, which the gateway then accepts for logs instead of the one that
     clients send; None for that one."""
@@ -77,7 +74,8 @@ class GatewaySettings(EnvironmentSettings):
     """Address of Prometheus, for the queries of Ray's dashboard."""
 
     prometheus_password_path: Path | None = Field(None, validation_alias="MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
-    """File with Prometheus' password; None answers no queries."""
+    """File with Prometheus' password, which it also sends for the metrics: whoever has it can read them there anyway.
+    None publishes no metrics, and answers no queries."""
 
     grafana: str = Field("http://grafana:3000", validation_alias="MLPLATFORM_GATEWAY_GRAFANA")
     """Address of Grafana, for the health check of Ray's dashboard."""

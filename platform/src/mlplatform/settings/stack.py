@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from mlplatform.durations import seconds_in
 from mlplatform.errors import SettingsError
 from mlplatform.settings.load import load_settings
 from mlplatform.settings.storage import bucket_quotas
@@ -20,9 +19,6 @@ LOOPBACK = "127.0.0.1"
 
 PROXY = "proxy"
 """Profile of the TLS entrance."""
-
-NEVER = "never"
-"""Value of a time that does not end."""
 
 Accelerator = Literal["cpu", "cuda", "rocm"]
 """Kind of hardware on which jobs train."""
@@ -94,8 +90,8 @@ class StackSettings(BaseSettings):
     notebook_layout: Literal["shared", "generated"] = _of_host("shared", "NOTEBOOK_LAYOUT")
     """One notebook for everybody, or one per person in the generated file."""
 
-    notebook_idle: str = _of_host("2h", "NOTEBOOK_IDLE")
-    """Time after which JupyterLab of a person ends if nothing happens in it; `never`."""
+    notebook_idle_seconds: int = _of_host(7200, "NOTEBOOK_IDLE_SECONDS", ge=0)
+    """Time after which an unused kernel of a person's notebook ends; 0 for never."""
 
     render_gid: str = _of_host("", "RENDER_GID", pattern=r"^\d*$")
     """Id of the host's group that may use AMD's devices; empty if it is unknown or not needed."""
@@ -167,7 +163,7 @@ class StackSettings(BaseSettings):
     """Days for which MLflow keeps deleted runs with their artifacts; None: forever."""
 
     hub_port: int = _of_host(51820, "HUB_PORT", ge=1, le=65535)
-    """UDP port for the traffic of joined hosts, and TCP port while an invitation is open."""
+    """UDP port for the traffic of joined hosts."""
 
     mlflow_port: int = _of_host(8000, "MLFLOW_PORT", ge=1, le=65535)
     s3_port: int = _of_host(9000, "S3_PORT", ge=1, le=65535)
@@ -253,13 +249,6 @@ class StackSettings(BaseSettings):
     def _domain_for_acme(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("domain"):
             raise ValueError("certificates by ACME are for names; set DOMAIN to this host's")
-        return value
-
-    @field_validator("notebook_idle")
-    @classmethod
-    def _readable_time(cls, value: str) -> str:
-        if value != NEVER:
-            seconds_in(value)
         return value
 
     @field_validator("bucket_quotas")

@@ -153,7 +153,7 @@ def _adopt(root: Path, handover: Path) -> Iterator[str]:
         yield "adopted the secrets of the backup, except those of this host's volumes"
     else:
         yield (
-            "kept this host's secrets: webhooks of MLflow need secrets/mlflow_webhook_key of the former host, and "
+            "kept this host's secrets: webhooks of MLflow need secrets/mlflow_key of the former host, and "
             "secrets of people its secrets/gateway_secrets_key (copy them and run `make up`)"
         )
 

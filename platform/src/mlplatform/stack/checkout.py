@@ -15,9 +15,6 @@ _STATE = ".stack"
 
 _STARTED = "started.json"
 
-_SIGNERS = ("gpg.ssh.allowedSignersFile", "gpg.minTrustLevel", "gpg.program", "gpg.openpgp.program")
-"""Settings of git for the verification of signatures, by SSH and by OpenPGP."""
-
 
 def state_folder(root: Path) -> Path:
     """Return the folder for what a stack's verbs remember; it is only for its owner, and git ignores it."""
@@ -37,38 +34,6 @@ def commit(root: Path, name: str = "HEAD") -> str:
     if not top or Path(top).resolve() != root.resolve():
         return ""
     return _answer(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-
-
-def branch(root: Path) -> str:
-    """Return the branch that is checked out; empty if there is none."""
-    return _answer(root, "symbolic-ref", "--quiet", "--short", "HEAD")
-
-
-def is_branch(root: Path, name: str) -> bool:
-    """Return whether a name is a local branch."""
-    return bool(name) and bool(_answer(root, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}"))
-
-
-def is_tag(root: Path, name: str) -> bool:
-    """Return whether a name is a tag."""
-    return bool(_answer(root, "rev-parse", "--verify", "--quiet", f"refs/tags/{name}"))
-
-
-def verify_tag(root: Path, name: str) -> None:
-    """Verify the signature of a tag, if git is configured with the signers to trust; other names have none.
-
-    Raises:
-        HostError: the tag has no valid signature.
-    """
-    configured = any(_answer(root, "config", "--get", key) for key in _SIGNERS)
-    if not configured or not is_tag(root, name):
-        return
-    result = _git(root, "verify-tag", f"refs/tags/{name}")
-    if result.returncode:
-        reason = (result.stderr.strip() or "it is not signed").splitlines()[0]
-        raise HostError(
-            f"The tag {name} has no valid signature ({reason}): ask its author, or name a commit you trust."
-        )
 
 
 def version(root: Path, name: str) -> str:
@@ -93,11 +58,6 @@ def switch(root: Path, name: str, *, detach: bool = False) -> None:
     result = _git(root, "checkout", "--quiet", *(["--detach"] if detach else []), name)
     if result.returncode:
         raise HostError(f"git cannot check out {name}: {result.stderr.strip()}")
-
-
-def fetch(root: Path) -> bool:
-    """Fetch branches and tags; return whether a server answered."""
-    return _git(root, "fetch", "--quiet", "--tags").returncode == 0
 
 
 def record_start(root: Path, only: str | None) -> None:

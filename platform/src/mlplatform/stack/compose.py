@@ -9,10 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import backup_timer, checkout, entrance, images, notebooks
+from mlplatform.stack import checkout, entrance, images, notebooks
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
 
@@ -38,7 +39,7 @@ def up(root: Path, only: str | None = None) -> None:
         # Otherwise exporters would label the host's GPUs with the id of their container.
         "HOST_NAME": socket.gethostname(),
         **entrance.variables(settings),
-        **backup_timer.variables(root, settings),
+        **timer_variables(root, settings),
         "ALERTS_DIGEST": _digest(root / "secrets" / "alertmanager.yml"),
     }
     make_food11_volume(root)
@@ -61,6 +62,29 @@ def up(root: Path, only: str | None = None) -> None:
             f"it, or remove {GPU_METRICS} from COMPOSE_PROFILES in .env.",
             file=sys.stderr,
         )
+
+
+def timer_variables(root: Path, settings: StackSettings) -> dict[str, str]:
+    """Return the variables of the timer of backups, and make the folder that it writes to; none if BACKUP_TO is empty.
+
+    Raises:
+        HostError: the folder cannot be made.
+    """
+    if not settings.backup_to:
+        return {}
+    # The service has the file `.env` mounted, which `make env` and editors replace by another one: it restarts then.
+    digest = {"SETTINGS_DIGEST": _digest(root / ".env")}
+    if settings.backup_to.startswith(BACKUP_SERVERS):
+        return digest
+    folder = root / Path(settings.backup_to).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"The folder {folder} for backups cannot be made ({error.strerror}): make it yourself, or set BACKUP_TO in "
+            ".env to another one."
+        ) from error
+    return {**digest, "BACKUP_FOLDER": str(folder)}
 
 
 def _digest(path: Path) -> str:

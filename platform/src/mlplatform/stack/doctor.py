@@ -16,7 +16,7 @@ from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, services, sizing
 from mlplatform.stack.host import this_host
-from mlplatform.stack.pages import pages
+from mlplatform.stack.services import pages
 
 _GB = 10**9
 
@@ -29,8 +29,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
         only: half of the stack to start; empty for all of it.
 
     Returns:
-        One sentence per setting that no longer fits this host, or rule that its firewall lacks, without which the stack
-        can start.
+        One sentence per setting that no longer fits this host, or that jobs can reach credentials of the host.
 
     Raises:
         HostError: it cannot start; one line per problem, each with its fix.
@@ -55,7 +54,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
     if problems:
         raise HostError("\n".join(problems))
-    return [*sizing.misfits(settings, host), *firewall.notes()]
+    return [*sizing.misfits(settings, host), *firewall.notes(settings)]
 
 
 def _accelerator_problems(root: Path, settings: StackSettings, info: dict[str, Any]) -> Iterator[str]:

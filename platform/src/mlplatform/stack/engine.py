@@ -1,4 +1,7 @@
-"""Checks of the Docker engine: that it is Docker, its versions, and what it cannot do for this checkout."""
+"""Checks of the Docker engine: that it is Docker, its versions, and what it cannot do for this checkout.
+
+As a program, which `make build` runs: whether it can build the images.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -92,3 +96,7 @@ def _label(path: str | Path) -> str:
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(problems()) or None)

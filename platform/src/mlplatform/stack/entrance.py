@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 import subprocess
 from pathlib import Path
@@ -11,7 +12,6 @@ import certifi
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import LOOPBACK, StackSettings
-from mlplatform.stack.openssl import fingerprint
 
 CERTIFICATE = "proxy-ca.pem"
 """File in the checkout with the certificate of the entrance's authority."""
@@ -56,7 +56,7 @@ def write_certificates(root: Path, settings: StackSettings) -> str:
     public = Path(certifi.where()).read_text()
     for name, text in ((CERTIFICATE, result.stdout), (BUNDLE, public + result.stdout)):
         atomic.write(root / name, text)
-    return fingerprint(ssl.PEM_cert_to_DER_cert(result.stdout))
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(result.stdout)).hexdigest()
 
 
 def trust(root: Path, settings: StackSettings) -> dict[str, str]:

@@ -44,7 +44,7 @@ def write_env(root: Path, host: Host) -> list[str]:
     written = []
     env_file = root / ".env"
     if not env_file.exists():
-        choices = [*sizing.choices(host), *_person(), *_mirrors()]
+        choices = [*sizing.choices(host), *_person(), *mirrors()]
         values = {choice.setting: choice.value for choice in choices}
         atomic.write(env_file, filled((root / ".env.example").read_text(), values))
         written.append(".env for this host:")
@@ -147,7 +147,7 @@ def _person() -> Iterator[sizing.Choice]:
         yield sizing.Choice("NOTEBOOK_USER", user, "who runs `make env`; the notebook's jobs and runs show this name")
 
 
-def _mirrors() -> Iterator[sizing.Choice]:
+def mirrors() -> Iterator[sizing.Choice]:
     """Yield the indexes of packages that this shell uses, but those whose address has a password."""
     for setting in ("PIP_INDEX_URL", "TORCH_INDEX_URL", "GOPROXY"):
         if re.fullmatch(r"[\w.:/,|+-]+", value := shell_environment().get(setting, ""), re.ASCII):

@@ -4,7 +4,7 @@ facts.json     both commits with their versions, and the half of the stack that 
 images.json    each image's name, and the tag that keeps it
 settings/      `.env` and generated files
 program/       the package `mlplatform` that performs the upgrade
-dump/          the databases, once nothing writes to them, and numbers of rows; until they are restored
+dump/          the databases, once nothing writes to them; until they are restored
 failure        why a step failed, from then on
 """
 
@@ -29,11 +29,6 @@ _KEPT = "mlplatform-former"
 
 _GENERATED = "compose/*.generated.yaml"
 """Files that `make env` writes for each version."""
-
-_COUNTED = (("gateway", "jobs"), ("mlflow", "runs"), ("mlflow", "model_versions"))
-"""Database and table of what an upgrade must not lose."""
-
-_COUNTS = "counts.json"
 
 
 def docker(what: str, *command: str, **options: Any) -> str:
@@ -158,13 +153,12 @@ class Former:
         return self._dump.exists()
 
     def dump(self) -> None:
-        """Save each database, and the number of jobs, runs and models; nothing writes meanwhile."""
+        """Save each database; nothing writes meanwhile."""
         with atomic.new_folder(self._dump) as draft:
             names = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
-            for name in self._query("postgres", names).splitlines():
+            for name in self._in_postgres("psql", "--no-psqlrc", "-At", f"--command={names}").splitlines():
                 with (draft / f"{name}.dump").open("wb") as file:
                     self._in_postgres("pg_dump", "--format=custom", name, stdout=file)
-            (draft / _COUNTS).write_text(json.dumps(self._count()))
             os.sync()
 
     def restore_databases(self) -> None:
@@ -175,30 +169,6 @@ class Former:
                 self._in_postgres("pg_restore", *replace, stdin=file)
         # From here on, the former version writes to them.
         self._dump.rename(self._dump.with_name("restored"))
-
-    def check(self) -> None:
-        """Compare the numbers of jobs, runs and models with those that were saved.
-
-        Raises:
-            HostError: some are missing.
-        """
-        found = self._count()
-        for table, before in json.loads((self._dump / _COUNTS).read_text()).items():
-            if found[table] < before:
-                raise HostError(f"{table} has {found[table]} rows after the upgrade, {before} before.")
-
-    def _count(self) -> dict[str, int]:
-        counts = {}
-        for database, table in _COUNTED:
-            found = f"SELECT count(*) FROM pg_database WHERE datname = '{database}'"  # noqa: S608 a constant
-            exists = self._query("postgres", found) == "1" and self._query(database, f"SELECT to_regclass('{table}')")
-            query = f"SELECT count(*) FROM {table}"  # noqa: S608 a constant
-            counts[f"{database}.{table}"] = int(self._query(database, query)) if exists else 0
-        return counts
-
-    def _query(self, database: str, sql: str) -> str:
-        options = ("--no-psqlrc", "--tuples-only", "--no-align", f"--dbname={database}", f"--command={sql}")
-        return self._in_postgres("psql", *options)
 
     def _in_postgres(self, program: str, *arguments: str, **options: Any) -> str:
         container = f"{_prefix(self._root)}postgres"

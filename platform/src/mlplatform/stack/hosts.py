@@ -1,4 +1,4 @@
-"""Hosts that join this one: invitations, the hub that connects them, and their removal."""
+"""Hosts that join this one: the file with which each does, the hub that connects them, and their removal."""
 
 from __future__ import annotations
 
@@ -7,93 +7,57 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import entrance, image_archive, images, networks
+from mlplatform.stack import entrance, networks
 from mlplatform.stack.compose_command import compose
-from mlplatform.stack.invitation import Invitation, UnreadyError
 
 PROFILE = "hosts"
 
 SECRETS = ("cluster_token", "log_shipper_token", "s3_jobs", "mlflow_job", "wandb_netrc", "comet_config")
 """Secrets of a worker, which a host that joins receives."""
 
-IMAGES = ("platform", "link", "ray")
-
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
 
-_PUBLIC_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 
+def invite(root: Path, name: str, address: str) -> Path:
+    """Register a host with the hub, and write the file with which it joins; no other container is touched.
 
-def invite(root: Path) -> Invitation:
-    """Start the hub if it is not running, and open an invitation; no other container is touched.
+    The file has the key of the link and the secrets of a worker. A host that is not connected gets a new key.
 
-    Raises:
-        HostError: the stack is not running or has other addresses, or the hub or the port cannot be used.
-    """
-    settings = StackSettings.load(root / ".env")
-    _start_hub(root, settings)
-    missing: list[str] = []
-
-    def welcome(request: dict[str, Any]) -> dict[str, Any]:
-        reply, needed = admit(root, settings, request)
-        missing.extend(needed)
-        return reply
-
-    def send(request: dict[str, Any], out: BinaryIO) -> None:
-        if missing:
-            image_archive.save(missing, out)
-
-    return Invitation(settings.hub_port, welcome, send)
-
-
-def admit(root: Path, settings: StackSettings, request: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Register a host with the hub; return what it needs to know, and the images that it lacks.
+    Args:
+        root: folder of the checkout.
+        name: name of the host, unique within the stack.
+        address: address or name at which it reaches this host.
 
     Raises:
-        HostError: its name or version does not fit this stack.
-        UnreadyError: it has to build an image, and lacks a setting for that.
+        HostError: the name is invalid, or the stack is not running or has other addresses, or the hub does not start.
     """
-    name, key = str(request.get("name")), str(request.get("key"))
     if not _NAME.fullmatch(name):
         raise HostError(
             f"Invalid name {name!r}: use lower-case letters, digits and '-', beginning with a letter, 32 at most; set "
             "it with NAME=."
         )
-    if not _PUBLIC_KEY.fullmatch(key):
-        raise HostError(f"{key!r} is not a public key of WireGuard.")
-    if request.get("version") != settings.version:
-        raise HostError(
-            f"Its checkout has version {request.get('version')}, the stack {settings.version}: check out the same one."
-        )
-    names = [f"mlplatform-{image}:{settings.version}" for image in IMAGES]
-    digests = {image: images.layers_digest(image) for image in names}
-    present = dict(request.get("images") or {})
-    # cpu and cuda share one image; a host with AMD GPUs among others, or the reverse, builds its own.
-    if (request.get("accelerator") == "rocm") != (settings.accelerator == "rocm"):
-        image = f"mlplatform-ray:{settings.version}"
-        digests.pop(image)
-        if request.get("accelerator") == "rocm" and image not in present and request.get("torch_index") is False:
-            raise UnreadyError(
-                "it builds Ray's image, as this stack's is not for AMD GPUs: repeat `make join` with TORCH_INDEX_URL= "
-                "set to an index with ROCm builds of torch. The code is still valid."
-            )
-    reply = json.loads(_hub(settings, "add", name, data=key))
-    reply |= {
+    settings = StackSettings.load(root / ".env")
+    _start_hub(root, settings)
+    content = {
+        **json.loads(_hub(settings, "add", name)),
+        "name": name,
+        "version": settings.version,
         "network": settings.cluster_network,
-        "hub_port": settings.hub_port,
+        "hub": f"{address}:{settings.hub_port}",
         "secrets": {secret: (root / "secrets" / secret).read_text() for secret in SECRETS},
         "settings": {
             "MLFLOW_ORIGIN": entrance.origin(settings, "mlflow"),
             "MLFLOW_PORT": str(settings.mlflow_port),
             "S3_ENDPOINT_URL": settings.s3_endpoint,
         },
-        "images": digests,
     }
-    return reply, [image for image, found in digests.items() if present.get(image) != found]
+    target = root / f"join-{name}.json"
+    atomic.write(target, json.dumps(content, indent=2), 0o600)
+    return target
 
 
 def joined(root: Path) -> dict[str, str]:
@@ -155,16 +119,10 @@ def _enable_profile(env_file: Path) -> None:
     atomic.write(env_file, text.replace(line[0], new) if line else f"{text}{new}\n")
 
 
-def _hub(settings: StackSettings, command: str, name: str, data: str = "") -> str:
+def _hub(settings: StackSettings, command: str, name: str) -> str:
     container = f"{settings.prefix}hub"
     program = ("python", "-m", "mlplatform.services.hub", command, settings.cluster_network, name)
-    result = subprocess.run(
-        ["docker", "exec", "--interactive", container, *program],
-        input=data,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = subprocess.run(["docker", "exec", container, *program], capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return result.stdout
     if re.search(r"No such container|container \S+ is not running", result.stderr):

@@ -1,10 +1,14 @@
-"""Digests of the images that others build, in `compose/images.lock`, which Compose reads beside `.env`."""
+"""Digests of the images that others build, in `compose/images.lock`, which Compose reads beside `.env`.
+
+As a program, which `make lock` runs in the checkout: write that file, `--upgrade` also what it has.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,3 +84,8 @@ def seen_digest(image: str) -> str:
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return ""
     return f"@{digest}" if _DIGEST.fullmatch(digest) else ""
+
+
+if __name__ == "__main__":
+    for unseen in lock(Path(), upgrade="--upgrade" in sys.argv):
+        print(f"unseen: {unseen.name} stays pinned by its tag only, because its registry did not answer")

@@ -1,10 +1,11 @@
-"""Images of the stack's services: those that we build, and those that are pulled."""
+"""Images of the services: those that we build, those that are pulled, and removal of those of former versions."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from mlplatform.stack.services import (
 )
 
 _OURS = "mlplatform-"
+
+_VERSION = re.compile(r"mlplatform-[a-z]+:(\d+\.\d+\.\d+[a-z0-9.]*)")
 
 
 def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
@@ -45,17 +48,6 @@ def image_id(image: str) -> str:
     """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def layers_digest(image: str) -> str:
-    """Return a digest of an image's layers, or an empty string if this host lacks it.
-
-    Unlike the id, it is the same in all engines: with the containerd image store, the default from Engine 29 on, the id
-    is that of a manifest, and with overlay2 that of a configuration.
-    """
-    command = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return hashlib.sha256(json.dumps(json.loads(found)).encode()).hexdigest() if found else ""
 
 
 def tagged(image: str) -> str:
@@ -105,6 +97,35 @@ def pull_missing(root: Path, only: str | None = None) -> None:
             problems.append(_problem(service, image, result.stderr, profiles))
     if problems:
         raise HostError("\n".join(problems))
+
+
+def remove_former(root: Path) -> int:
+    """Remove images of ours of former versions, and those that a build has replaced; return the number of the first.
+
+    Docker keeps what a container uses, also a stopped one.
+    """
+    settings = StackSettings.load(root / ".env")
+    listing = ("image", "ls", "--filter", f"reference={_OURS}*", "--format", "{{.CreatedAt}}\t{{.Repository}}:{{.Tag}}")
+    lines = _docker(*listing).stdout.splitlines()
+    replaced = f"label=com.docker.compose.project={settings.prefix}mlplatform"
+    _docker("image", "prune", "--force", "--filter", replaced)
+    return sum(_docker("image", "rm", name).returncode == 0 for name in former(lines, settings.version))
+
+
+def former(listed: Iterable[str], current: str) -> list[str]:
+    """Return the names of images of all versions but the current one, and the one that was built last before it.
+
+    Args:
+        listed: a line per image with its time and name, separated by a tab.
+        current: version of this checkout.
+    """
+    names = [line.partition("\t")[2] for line in sorted(listed, reverse=True)]
+    versions = {name: found[1] for name in names if (found := _VERSION.fullmatch(name)) and found[1] != current}
+    return [name for name, version in versions.items() if version != next(iter(versions.values()))]
+
+
+def _docker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
 
 
 def _problem(name: str, image: str, answer: str, profiles: list[str]) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import socket
 import subprocess
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
-from mlplatform.settings.environment import shell_environment
-from mlplatform.stack import env, image_archive, images, openssl, sizing
+from mlplatform.stack import env, images, sizing
 from mlplatform.stack.host import Host
-from mlplatform.stack.hosts import IMAGES, SECRETS
-from mlplatform.stack.invitation import request_join
+from mlplatform.stack.hosts import SECRETS
 
 START_TIMEOUT = 300
 """Seconds after which a worker that has not reached the stack counts as failed."""
@@ -24,10 +21,10 @@ START_TIMEOUT = 300
 FILE = "joined.env"
 """Settings of a joined host, in the checkout's root."""
 
-_TORCH_INDEX = "TORCH_INDEX_URL"
-"""Setting of the index from which a host with AMD GPUs builds Ray's image, unless the stack sends it."""
+_BUILT_AS = {"platform": "storage-init", "ray": "ray-head", "link": "hub"}
+"""Images of a joined host, and services of the stack whose builds make them, in their order."""
 
-_HEADER = "# Written by `make join`. `.env.example` explains the sizes; after a change, run `make join` without a host."
+_HEADER = "# Written by `make join`. `.env.example` explains the sizes; after a change, run `make join`."
 
 
 def has_joined(root: Path) -> bool:
@@ -35,49 +32,40 @@ def has_joined(root: Path) -> bool:
     return (root / FILE).is_file()
 
 
-def join(root: Path, host: Host, server: str, fingerprint: str, code: str, name: str) -> None:
-    """Add this host's worker to the stack that issued an invitation.
+def join(root: Path, host: Host, file: Path) -> str:
+    """Add this host's worker to the stack that wrote a file for it; return its name, and remove the file.
 
     Args:
         root: folder of the checkout.
         host: hardware of this host.
-        server: "address:port" of the invitation.
-        fingerprint: SHA-256 of its certificate.
-        code: one-time code.
-        name: name for this host, unique within the stack.
+        file: of `make host-token`.
 
     Raises:
-        HostError: this checkout has a stack of its own, the address is unknown, or the invitation or the start failed.
+        HostError: this checkout has a stack of its own or another version, the stack's address is unknown, or the
+            worker did not start.
     """
     _reject_own_stack(root)
-    address = _resolve(server)
-    private, public = openssl.wireguard_key()
-    version = env.checkout_version(root)
-    present = {image: images.layers_digest(image) for image in (f"mlplatform-{kind}:{version}" for kind in IMAGES)}
-    request = {
-        "name": name,
-        "key": public,
-        "version": version,
-        "accelerator": host.accelerator,
-        "torch_index": bool(shell_environment().get(_TORCH_INDEX)),
-        "images": {image: found for image, found in present.items() if found},
-    }
-
-    def receive(reply: dict[str, Any], archive: BinaryIO) -> None:
-        _load_images(archive)
-        _write(root, host, version, name, private, address, reply)
-
-    request_join(server, fingerprint, code, request, receive)
-    _build_missing(root, version)
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise HostError(f"{file} cannot be read ({error}): copy it from the stack's host again.") from error
+    if content["version"] != (version := env.checkout_version(root)):
+        raise HostError(
+            f"{file} is for version {content['version']}, and this checkout has {version}: check out the same one."
+        )
+    _write(root, host, content)
+    file.unlink()
     start(root)
+    return str(content["name"])
 
 
 def start(root: Path) -> None:
-    """Start the worker, and wait until it has reached the stack.
+    """Build missing images, start the worker, and wait until it has reached the stack.
 
     Raises:
-        HostError: it did not within the time limit.
+        HostError: an image cannot be built, or the worker did not reach it within the time limit.
     """
+    _build_missing(root)
     up = ("up", "--detach", "--no-build")
     wait = ("--wait", "--wait-timeout", str(START_TIMEOUT))
     # The copies are not awaited: the first ones may take hours, and jobs can run meanwhile.
@@ -121,46 +109,34 @@ def _reject_own_stack(root: Path) -> None:
 
 
 def _resolve(server: str) -> str:
-    """Return the IPv4 address of a server. The link cannot resolve a name: its resolver is at the stack's end."""
-    name = server.rpartition(":")[0]
+    """Return a server with its IPv4 address. The link cannot resolve a name: its resolver is at the stack's end."""
+    name, _, port = server.rpartition(":")
     try:
-        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0])
+        return f"{socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0]}:{port}"
     except (OSError, UnicodeError) as error:
         raise HostError(
-            f"HOST={server} has no IPv4 address ({error}): set HOST= to the address and port of the stack's host."
+            f"The stack's address {name} has no IPv4 address ({error}): run `make host-token` with ADDRESS= again."
         ) from error
 
 
-def _load_images(archive: BinaryIO) -> None:
-    """Pass the archive that follows the answer to Docker, if there is one."""
-    first = archive.read(image_archive.CHUNK_BYTES)
-    if first:
-        rest = iter(partial(archive.read, image_archive.CHUNK_BYTES), b"")
-        image_archive.load(chain([first], rest), "join again")
-
-
-def _write(root: Path, host: Host, version: str, name: str, private: str, address: str, reply: dict[str, Any]) -> None:
-    wrong = [image for image, expected in reply["images"].items() if images.layers_digest(image) != expected]
-    if wrong:
-        raise HostError(f"The images {', '.join(wrong)} differ from the stack's: run `docker image rm` and join again.")
+def _write(root: Path, host: Host, content: dict[str, Any]) -> None:
+    values = {choice.setting: choice.value for choice in (*sizing.choices_for_joined(host), *env.mirrors())}
+    values |= {
+        "MLPLATFORM_VERSION": content["version"],
+        "COMPOSE_PROFILES": "ray",
+        "NODE_NAME": f"ray-worker-{content['name']}",
+        "CLUSTER_NETWORK": content["network"],
+        **_addresses(content["addresses"]),
+        "HUB_ENDPOINT": _resolve(content["hub"]),
+        "HUB_KEY": content["hub_key"],
+        **content["settings"],
+    }
     folder = root / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
-    for secret in SECRETS:
-        _write_secret(folder / secret, reply["secrets"][secret])
-    _write_secret(folder / "link_key", private)
-    values = {choice.setting: choice.value for choice in sizing.choices_for_joined(host)}
-    values |= {
-        "MLPLATFORM_VERSION": version,
-        "COMPOSE_PROFILES": "ray",
-        "NODE_NAME": f"ray-worker-{name}",
-        "CLUSTER_NETWORK": reply["network"],
-        **_addresses(reply["addresses"]),
-        "HUB_ENDPOINT": f"{address}:{reply['hub_port']}",
-        "HUB_KEY": reply["hub_key"],
-        **reply["settings"],
-        **({_TORCH_INDEX: index} if (index := shell_environment().get(_TORCH_INDEX)) else {}),
-    }
+    for secret, text in {**content["secrets"], "link_key": content["key"]}.items():
+        # Readable for the containers' users, as all secrets; the folder's mode keeps other users out.
+        atomic.write(folder / secret, text, 0o444)
     lines = [f"{key}={value}" for key, value in values.items()]
     atomic.write(root / FILE, "\n".join([_HEADER, *lines, ""]))
 
@@ -172,15 +148,11 @@ def _addresses(block: str) -> dict[str, str]:
     return {"HOST_NETWORK": block, **{name: str(address) for name, address in zip(names, own.hosts(), strict=False)}}
 
 
-def _write_secret(path: Path, text: str) -> None:
-    # Readable for the containers' users, as all secrets; the folder's mode keeps other users out.
-    atomic.write(path, text, 0o444)
-
-
-def _build_missing(root: Path, version: str) -> None:
-    """Build Ray's image here if the stack's is for other GPUs."""
-    if images.is_present(f"mlplatform-ray:{version}"):
-        return
+def _build_missing(root: Path) -> None:
+    """Build the images that this host lacks, as `make build` does; with `make join BUNDLE=` it has them."""
+    version = env.checkout_version(root)
     files = ["--env-file", str(root / FILE), "--file", str(root / "compose" / "compose.yaml")]
-    if subprocess.run(["docker", "compose", *files, "--profile", "*", "build", "ray-head"], check=False).returncode:
-        raise HostError("Ray's image could not be built; the reason is above. Then run `make leave` and join again.")
+    for kind, service in _BUILT_AS.items():
+        command = ["docker", "compose", *files, "--profile", "*", "build", service]
+        if not images.is_present(f"mlplatform-{kind}:{version}") and subprocess.run(command, check=False).returncode:
+            raise HostError(f"The image of {service} could not be built; the reason is above. Then run `make join`.")

@@ -17,8 +17,7 @@ from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.notebook_file import service_name, token_name
-from mlplatform.stack.pages import Page, pages
-from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, STORE
+from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, STORE, Page, pages
 
 USED = ("gateway", "mlflow", STORE)
 """Services that notebooks use. Each person's network has them under these names."""

@@ -1,4 +1,4 @@
-"""Services of the stack as one table: their profile, the ports that they publish, and the image that they run.
+"""Services of the stack as one table: their profile, the ports that they publish as pages, and their image.
 
 The pages, the checks before a start, the detected settings and the halves of `make up ONLY=...` derive from it. A
 test compares it with the compose files.
@@ -6,6 +6,7 @@ test compares it with the compose files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlplatform.errors import SettingsError
@@ -172,3 +173,39 @@ def stores(settings: StackSettings) -> list[str]:
 def started(settings: StackSettings, profiles: list[str]) -> list[Service]:
     """Return the services that a start with these profiles includes."""
     return [service for service in available(settings) if service.profile is None or service.profile in profiles]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A published port: its service and profile, the setting that changes it, how to log in, and its name."""
+
+    title: str
+    service: str
+    profile: str | None
+    setting: str
+    port: int
+    login: str
+    name: str = ""
+
+
+def pages(settings: StackSettings) -> list[Page]:
+    """Return every published port, in the order in which people need them."""
+    return [
+        Page(
+            port.title,
+            service.name,
+            service.profile,
+            port.setting,
+            getattr(settings, port.setting.lower()),
+            port.login,
+            port.name,
+        )
+        for service in available(settings)
+        for port in service.ports
+    ]
+
+
+def ssh_line(shown: Sequence[Page], user_at_host: str) -> str:
+    """Return the one command that forwards pages to a laptop, on the same ports."""
+    forwards = " ".join(f"-L {page.port}:127.0.0.1:{page.port}" for page in shown)
+    return f"ssh -N {forwards} {user_at_host}"

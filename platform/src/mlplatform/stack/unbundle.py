@@ -9,7 +9,6 @@ by gzip, whose checksum shows damage. One of its images, named after version and
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import platform
 import shutil
@@ -19,12 +18,9 @@ import tarfile
 import tomllib
 import zlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import IO, cast
 
 from mlplatform.errors import HostError, PlatformError
-from mlplatform.stack import image_archive
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Versions for whose command line an archive has the packages."""
@@ -36,7 +32,7 @@ FOLDER = Path(".venv") / WHEELS
 """Folder in which the Makefile lets pip find the packages."""
 
 _LOADED = FOLDER / ".loaded"
-"""Checksum of the archive that was loaded last."""
+"""Size and time of the archive that was loaded last."""
 
 _NOTHING = "Nothing was changed"
 
@@ -52,58 +48,39 @@ def use(root: Path, bundle: Path) -> Iterator[str]:
     Raises:
         HostError: it is damaged, or for another version, processor or Python. Nothing was changed then.
     """
-    names, checksum = verify(bundle)
+    names = verify(bundle)
     packages = _check_fit(root, bundle, names)
     yield f"The bundle {bundle} is complete."
-    loaded = root / _LOADED
+    status, loaded = bundle.stat(), root / _LOADED
+    mark = f"{status.st_size} {status.st_mtime_ns}"
     images = [name for name in names if name != packages]
-    if loaded.exists() and loaded.read_text() == checksum and not _absent(images):
+    known = set(_docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())
+    if loaded.exists() and loaded.read_text() == mark and known.issuperset(images):
         return
     yield f"Loading {len(images)} images."
-    with gzip.open(bundle) as file:
-        image_archive.load(iter(partial(file.read, image_archive.CHUNK_BYTES), b""), "run the verb again")
-    if absent := _absent(names):
-        raise HostError(f"Docker has no image {', '.join(absent)} after loading {bundle}: see its log.")
+    _docker("load", "--input", str(bundle))
     _take_packages(packages, root / FOLDER)
-    loaded.write_text(checksum)
+    loaded.write_text(mark)
 
 
-def verify(bundle: Path) -> tuple[list[str], str]:
-    """Read an archive completely, which compares it with its checksum.
-
-    Returns:
-        The names of its images, and its SHA-256.
+def verify(bundle: Path) -> list[str]:
+    """Read an archive completely, which compares it with its checksum; return the names of its images.
 
     Raises:
         HostError: it is truncated, altered or no archive of `make bundle`.
     """
     names: list[str] = []
     try:
-        with bundle.open("rb") as file:
-            hashed = _Hashed(file)
-            with gzip.open(cast("IO[bytes]", hashed)) as unpacked:
-                with tarfile.open(fileobj=unpacked, mode="r|") as archive:
-                    for member in archive:
-                        if member.name == "manifest.json" and (content := archive.extractfile(member)):
-                            names = [name for image in json.load(content) for name in image["RepoTags"] or []]
-                while unpacked.read(image_archive.CHUNK_BYTES):
-                    pass
+        with gzip.open(bundle) as unpacked:
+            with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+                for member in archive:
+                    if member.name == "manifest.json" and (content := archive.extractfile(member)):
+                        names = [name for image in json.load(content) for name in image["RepoTags"] or []]
+            while unpacked.read(1 << 20):
+                pass
     except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
         raise HostError(f"The bundle {bundle} cannot be read ({error}): copy it again. {_NOTHING}.") from error
-    return names, hashed.hasher.hexdigest()
-
-
-class _Hashed:
-    """Hashes what is read from a file."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.hasher = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        chunk = self._file.read(size)
-        self.hasher.update(chunk)
-        return chunk
+    return names
 
 
 def _check_fit(root: Path, bundle: Path, names: list[str]) -> str:
@@ -133,11 +110,6 @@ def _take_packages(image: str, folder: Path) -> None:
     finally:
         _docker("rm", container)
     _docker("image", "rm", image)
-
-
-def _absent(names: list[str]) -> list[str]:
-    known = set(_docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())
-    return [name for name in names if name not in known]
 
 
 def _docker(*arguments: str) -> str:

@@ -24,39 +24,6 @@ from mlplatform.stack.services import STORES
 from mlplatform.stack.unfinished import UPGRADE, has_upgrade
 
 
-def check_out_and_upgrade(root: Path, to: str, confirm: Callable[[str], bool]) -> int:
-    """Check out another version, and let its code upgrade the stack; return the exit status.
-
-    Args:
-        root: folder of the checkout.
-        to: branch, tag or commit.
-        confirm: asks the operator about the commit that a name means, whose code runs as this user; a full id is not
-            asked about.
-
-    Raises:
-        HostError: the version is unknown, has no valid signature or was not confirmed, or git cannot check it out;
-            nothing was changed.
-    """
-    fetched = checkout.fetch(root)
-    if not (target := checkout.commit(root, to)):
-        known = "" if fetched else ", and no server answered `git fetch`"
-        raise HostError(f"TO={to} is not a branch, tag or commit of this checkout{known}: `git tag` lists versions.")
-    checkout.verify_tag(root, to)
-    if to != target and not confirm(f"{to} is the commit {target}. Run its code as this user"):
-        raise HostError(f"Nobody has confirmed that {to} is the commit {target}: repeat with TO={target}.")
-    current = checkout.commit(root)
-    back = checkout.branch(root) or current
-    # By a name, git might check out a branch where the tag of this name was verified.
-    is_branch = checkout.is_branch(root, to) and not checkout.is_tag(root, to)
-    checkout.switch(root, to if is_branch else target, detach=not is_branch)
-    # From here on the checkout has another version's code, so nothing more is imported.
-    result = subprocess.run(["make", "--no-print-directory", "upgrade", "TO="], cwd=root, check=False)
-    # After a failure, also the one that has returned to the former commit, the operator's branch is checked out again.
-    if result.returncode and not has_upgrade(root) and checkout.commit(root) in (target, current):
-        checkout.switch(root, back)
-    return result.returncode
-
-
 def prepare(root: Path) -> bool:
     """Save what a return needs, unless an upgrade was interrupted; False if the stack runs this commit already.
 
@@ -145,7 +112,6 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
         former.dump()
     report("starting the new version ...")
     stack_compose.up(root, former.facts["only"])
-    former.check()
 
 
 def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> None:

@@ -1,6 +1,5 @@
 """Ending runs from outside, on a real MLflow server with SQLite."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,23 +49,12 @@ def start(mlflow: Any, experiment: str = "0", **tags: str) -> str:
     return str(mlflow.create_run(experiment, tags={f"mlplatform.{key}": tags[key] for key in tags}).info.run_id)
 
 
-def close(address: str, *arguments: Any, account: Path | None = None, **options: Any) -> int:
-    async def call() -> int:
-        async with mlflow_client(address, account) as client:
-            return await close_runs(client, *arguments, **options)
-
-    return asyncio.run(call())
+async def close(address: str, *arguments: Any, account: Path | None = None, **options: Any) -> int:
+    async with mlflow_client(address, account) as client:
+        return await close_runs(client, *arguments, **options)
 
 
-def still_open(address: str) -> set[str]:
-    async def found() -> set[str]:
-        async with mlflow_client(address) as client:
-            return await open_runs(client)
-
-    return asyncio.run(found())
-
-
-def test_open_runs_of_all_experiments_are_found(
+async def test_open_runs_of_all_experiments_are_found(
     mlflow: Any, mlflow_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlplatform.gateway.upstream.mlflow._PAGE", 2)
@@ -74,47 +62,48 @@ def test_open_runs_of_all_experiments_are_found(
     runs = [start(mlflow, experiment) for experiment in experiments for _ in range(3)]
     mlflow.update_run(runs[0], status="SCHEDULED")
     mlflow.set_terminated(runs[-1])
-    assert still_open(mlflow_address) & set(runs) == set(runs[:-1])
+    async with mlflow_client(mlflow_address) as client:
+        assert await open_runs(client) & set(runs) == set(runs[:-1])
 
 
-def test_open_runs_end_with_reason(mlflow: Any, mlflow_address: str) -> None:
+async def test_open_runs_end_with_reason(mlflow: Any, mlflow_address: str) -> None:
     runs = [start(mlflow) for _ in range(2)]
     mlflow.update_run(runs[1], status="SCHEDULED")
     of_another = start(mlflow, job_id="dead")
-    assert close(mlflow_address, runs, "FAILED", "its node was lost") == 2
+    assert await close(mlflow_address, runs, "FAILED", "its node was lost") == 2
     for run in map(mlflow.get_run, runs):
         assert run.info.status == "FAILED"
         assert run.info.end_time >= run.info.start_time
         assert run.data.tags[TAG_END_REASON] == "its node was lost"
     assert mlflow.get_run(of_another).info.status == "RUNNING"
-    assert close(mlflow_address, [*runs, "0" * 32], "KILLED", "again") == 0
+    assert await close(mlflow_address, [*runs, "0" * 32], "KILLED", "again") == 0
     assert mlflow.get_run(runs[0]).info.status == "FAILED"
 
 
-def test_ended_run_keeps_status_and_end_time(mlflow: Any, mlflow_address: str) -> None:
+async def test_ended_run_keeps_status_and_end_time(mlflow: Any, mlflow_address: str) -> None:
     ended = start(mlflow)
     mlflow.set_terminated(ended, "FINISHED", 1)
-    assert close(mlflow_address, [ended], "FAILED", "lost") == 0
+    assert await close(mlflow_address, [ended], "FAILED", "lost") == 0
     run = mlflow.get_run(ended)
     assert (run.info.status, run.info.end_time) == ("FINISHED", 1)
     assert TAG_END_REASON not in run.data.tags
 
 
-def test_run_that_the_next_attempt_has_continued_stays_open(mlflow: Any, mlflow_address: str) -> None:
+async def test_run_that_the_next_attempt_has_continued_stays_open(mlflow: Any, mlflow_address: str) -> None:
     runs = [start(mlflow, attempt="1"), start(mlflow, attempt="2"), start(mlflow)]
-    assert close(mlflow_address, runs, "FAILED", "replaced", attempt=1) == 2
+    assert await close(mlflow_address, runs, "FAILED", "replaced", attempt=1) == 2
     assert [mlflow.get_run(run).info.status for run in runs] == ["FAILED", "RUNNING", "FAILED"]
 
 
-def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) -> None:
+async def test_long_end_reason_is_truncated(mlflow: Any, mlflow_address: str) -> None:
     run = start(mlflow)
-    assert close(mlflow_address, [run], "FAILED", "x" * 100_000) == 1
+    assert await close(mlflow_address, [run], "FAILED", "x" * 100_000) == 1
     assert set(mlflow.get_run(run).data.tags[TAG_END_REASON]) == {"x"}
 
 
-def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
+async def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
     with pytest.raises(UnreachableError, match=rf"MLflow at http://127.0.0.1:{closed_port} .* does not answer"):
-        close(f"http://127.0.0.1:{closed_port}", ["0" * 32], "FAILED", "lost")
+        await close(f"http://127.0.0.1:{closed_port}", ["0" * 32], "FAILED", "lost")
 
 
 @pytest.mark.parametrize(
@@ -125,11 +114,11 @@ def test_unavailable_mlflow_is_reported(closed_port: int) -> None:
         ((200, "<html>"), UnreachableError, "is not MLflow"),
     ],
 )
-def test_invalid_mlflow_response_gives_one_sentence_error(
+async def test_invalid_mlflow_response_gives_one_sentence_error(
     answer: tuple[int, str], kind: type[Exception], expected: str, serve: Callable[..., str]
 ) -> None:
     with pytest.raises(kind, match=expected):
-        close(serve(lambda method, path: answer), ["0" * 32], "FAILED", "lost")
+        await close(serve(lambda method, path: answer), ["0" * 32], "FAILED", "lost")
 
 
 def test_account_from_file_is_sent(tmp_path: Path) -> None:
@@ -144,13 +133,13 @@ def test_account_from_file_is_sent(tmp_path: Path) -> None:
     assert str(client._http.base_url) == "http://mlflow:8000/api/2.0/mlflow/"
 
 
-def test_page_is_that_of_the_first_run_that_exists(mlflow: Any, mlflow_address: str) -> None:
+async def test_page_is_that_of_the_first_run_that_exists(mlflow: Any, mlflow_address: str) -> None:
     async def page(*run_ids: str) -> str | None:
         async with mlflow_client(mlflow_address) as client:
             return await JobPages(client).run(run_ids)
 
     deleted, first, second = (start(mlflow) for _ in range(3))
     mlflow.delete_run(deleted)
-    assert asyncio.run(page()) is None
-    assert asyncio.run(page("0" * 32, deleted)) is None
-    assert asyncio.run(page("0" * 32, deleted, first, second)) == f"#/experiments/0/runs/{first}"
+    assert await page() is None
+    assert await page("0" * 32, deleted) is None
+    assert await page("0" * 32, deleted, first, second) == f"#/experiments/0/runs/{first}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def use() -> Any:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: Any) -> Gateway:
+    """A gateway whose control loop does not run yet."""
     monkeypatch.setenv("MLPLATFORM_STORAGE", str(tmp_path / "storage"))
     settings_job.settings.cache_clear()
     for seconds in ("_STEP_SECONDS", "_RETRY_SECONDS"):
@@ -55,3 +57,10 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Rules, use: 
     tokens = AttemptTokens(store.engine, ADDRESS)
     reconciler = Reconciler(4, {}, store, made_up, logs, packages, Outages({}), None, use, tokens, rules=rules)
     return Gateway(head, store, logs, reconciler)
+
+
+@pytest.fixture
+async def gateway(idle: Gateway) -> AsyncIterator[Gateway]:
+    """The same with its control loop at work, from the beginning to the end of the test."""
+    async with idle.at_work():
+        yield idle

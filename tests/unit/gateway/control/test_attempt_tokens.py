@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
 import pytest
-from gateway_parts import ADDRESS, Gateway, ray
-from queued import add_team
+from gateway_parts import ADDRESS, Gateway, add_alice, variables_of
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -16,8 +13,6 @@ from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.errors import TokenError
-from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.store import People
@@ -25,18 +20,9 @@ from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.secret_folder import TOKEN
 
 
-async def started(gateway: Gateway, person: str | None = "alice", **variables: str) -> dict[str, str]:
-    """Let the job `mine` of a person run; return the variables that Ray got."""
-    await add_team(gateway, "vision")
-    await People(gateway.store.engine).add("alice", PLATFORM, "vision")
-    fields: dict[str, Any] = {"entrypoint": "true", "submission_id": "mine", "runtime_env": {"env_vars": variables}}
-    job = Submission.model_validate(fields).job()
-    job.person, job.team = person, "vision" if person else None
-    await gateway.store.add(job)
-    gateway.reconciler.wake()
-    await gateway.until_state(State.RUNNING)
-    found: dict[str, str] = gateway.head.requests[-1]["runtime_env"]["env_vars"]
-    return found
+@pytest.fixture(autouse=True)
+async def alice(gateway: Gateway) -> None:
+    await add_alice(gateway)
 
 
 def rows(gateway: Gateway) -> list[TokenRow]:
@@ -44,12 +30,8 @@ def rows(gateway: Gateway) -> list[TokenRow]:
         return list(session.scalars(select(TokenRow)))
 
 
-def test_attempt_gets_token_of_its_owner(gateway: Gateway) -> None:
-    async def scenario() -> dict[str, str]:
-        async with gateway.at_work():
-            return await started(gateway)
-
-    variables = asyncio.run(scenario())
+async def test_attempt_gets_token_of_its_owner(gateway: Gateway) -> None:
+    variables = await variables_of(gateway)
     assert PERSON_TOKEN.fullmatch(variables[TOKEN])
     assert not [name for name in variables if name.startswith("MLFLOW_TRACKING_")], "jobs use the account of their node"
     (row,) = rows(gateway)
@@ -57,23 +39,15 @@ def test_attempt_gets_token_of_its_owner(gateway: Gateway) -> None:
     assert variables[TOKEN].split("_")[2] not in row.digest
 
 
-def test_job_of_shared_token_has_token_but_no_other_account(gateway: Gateway) -> None:
-    async def scenario() -> dict[str, str]:
-        async with gateway.at_work():
-            return await started(gateway, person=None)
-
-    variables = asyncio.run(scenario())
+async def test_job_of_shared_token_has_token_but_no_other_account(gateway: Gateway) -> None:
+    variables = await variables_of(gateway, person=None)
     assert not [name for name in variables if name.startswith("MLFLOW_TRACKING_")]
-    principal = asyncio.run(AttemptTokens(gateway.store.engine, ADDRESS).check(variables[TOKEN]))
+    principal = await AttemptTokens(gateway.store.engine, ADDRESS).check(variables[TOKEN])
     assert principal == Principal(attempt=Attempt("mine", 1, None, SHARED))
 
 
-def test_rays_clients_find_the_gateway_and_the_token(gateway: Gateway) -> None:
-    async def scenario() -> dict[str, str]:
-        async with gateway.at_work():
-            return await started(gateway)
-
-    variables = asyncio.run(scenario())
+async def test_rays_clients_find_the_gateway_and_the_token(gateway: Gateway) -> None:
+    variables = await variables_of(gateway)
     assert variables["RAY_API_SERVER_ADDRESS"] == ADDRESS
     assert json.loads(variables["RAY_JOB_HEADERS"]) == {"Authorization": f"Bearer {variables[TOKEN]}"}
     assert not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & variables.keys(), "`ray.init` would send it to the head"
@@ -82,64 +56,46 @@ def test_rays_clients_find_the_gateway_and_the_token(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "own", [{"RAY_API_SERVER_ADDRESS": "http://other:8265"}, {"RAY_JOB_HEADERS": "{}"}], ids=lambda own: next(iter(own))
 )
-def test_other_jobs_api_gets_no_token(gateway: Gateway, own: dict[str, str]) -> None:
-    async def scenario() -> dict[str, str]:
-        async with gateway.at_work():
-            return await started(gateway, **own)
-
-    variables = asyncio.run(scenario())
+async def test_other_jobs_api_gets_no_token(gateway: Gateway, own: dict[str, str]) -> None:
+    variables = await variables_of(gateway, **own)
     assert {name: variables[name] for name in variables if name.startswith(("RAY_API", "RAY_JOB_H"))} == own
     assert TOKEN in variables
 
 
-def test_attempt_acts_for_its_owner_until_it_ends(gateway: Gateway) -> None:
-    async def scenario() -> None:
-        tokens = AttemptTokens(gateway.store.engine, ADDRESS)
-        async with gateway.at_work():
-            token = (await started(gateway))[TOKEN]
-            found = await tokens.check(token)
-            assert (found.person, found.administrator, dict(found.teams)) == ("alice", False, {})
-            assert found.attempt
-            assert (found.attempt.job, found.attempt.number, found.attempt.team) == ("mine", 1, "vision")
-            assert found.attempt.owner.teams == {"vision": "member"}
-            with pytest.raises(TokenError):
-                await Tokens(gateway.store.engine).check(token)
-            assert await Tokens(gateway.store.engine).all() == [], "people see tokens of attempts"
-            for wrong in ("", "mlp_", f"{token[:-1]}{'a' if token[-1] != 'a' else 'b'}"):
-                with pytest.raises(TokenError, match="Invalid authentication token"):
-                    await tokens.check(wrong)
-            gateway.head.jobs[gateway.head.submitted[-1]] = ray("SUCCEEDED")
-            await gateway.until_state(State.SUCCEEDED)
-            with pytest.raises(TokenError, match=r"has ended|Invalid"):
-                await tokens.check(token)
-
-    asyncio.run(scenario())
+async def test_attempt_acts_for_its_owner_until_it_ends(gateway: Gateway) -> None:
+    tokens = AttemptTokens(gateway.store.engine, ADDRESS)
+    token = (await variables_of(gateway))[TOKEN]
+    found = await tokens.check(token)
+    assert (found.person, found.administrator, dict(found.teams)) == ("alice", False, {})
+    assert found.attempt
+    assert (found.attempt.job, found.attempt.number, found.attempt.team) == ("mine", 1, "vision")
+    assert found.attempt.owner.teams == {"vision": "member"}
+    with pytest.raises(TokenError):
+        await Tokens(gateway.store.engine).check(token)
+    assert await Tokens(gateway.store.engine).all() == [], "people see tokens of attempts"
+    for wrong in ("", "mlp_", f"{token[:-1]}{'a' if token[-1] != 'a' else 'b'}"):
+        with pytest.raises(TokenError, match="Invalid authentication token"):
+            await tokens.check(wrong)
+    await gateway.end()
+    with pytest.raises(TokenError, match=r"has ended|Invalid"):
+        await tokens.check(token)
 
 
-def test_attempts_of_removed_person_have_no_rights(gateway: Gateway) -> None:
-    async def scenario() -> None:
-        tokens, people = AttemptTokens(gateway.store.engine, ADDRESS), People(gateway.store.engine)
-        async with gateway.at_work():
-            token = (await started(gateway))[TOKEN]
-            await people.remove("alice", PLATFORM)
-            for _ in ("removed", "added again"):
-                with pytest.raises(TokenError, match="because alice was removed"):
-                    await tokens.check(token)
-                await people.add("alice", PLATFORM, "vision")
-
-    asyncio.run(scenario())
+async def test_attempts_of_removed_person_have_no_rights(gateway: Gateway) -> None:
+    tokens, people = AttemptTokens(gateway.store.engine, ADDRESS), People(gateway.store.engine)
+    token = (await variables_of(gateway))[TOKEN]
+    await people.remove("alice", PLATFORM)
+    for _ in ("removed", "added again"):
+        with pytest.raises(TokenError, match="because alice was removed"):
+            await tokens.check(token)
+        await people.add("alice", PLATFORM, "vision")
 
 
-def test_token_is_deleted_after_its_attempt(gateway: Gateway) -> None:
-    async def scenario() -> None:
-        tokens = AttemptTokens(gateway.store.engine, ADDRESS)
-        async with gateway.at_work():
-            await started(gateway)
-            await tokens.tidy()
-            assert len(rows(gateway)) == 1
-            gateway.head.jobs[gateway.head.submitted[-1]] = ray("SUCCEEDED")
-            await gateway.until_state(State.SUCCEEDED)
-            await tokens.tidy()
-
-    asyncio.run(scenario())
+async def test_token_is_deleted_after_its_attempt(gateway: Gateway) -> None:
+    tokens = AttemptTokens(gateway.store.engine, ADDRESS)
+    await variables_of(gateway)
+    await tokens.tidy()
+    assert len(rows(gateway)) == 1
+    await gateway.end()
+    await tokens.tidy()
     assert rows(gateway) == []

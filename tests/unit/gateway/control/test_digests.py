@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterator
 
@@ -32,64 +31,60 @@ def address(mlflow: StandInMlflow) -> Iterator[str]:
         yield found
 
 
-def record(gateway: Gateway, address: str, source: str, created: int = 1) -> Recorded | None:
+async def record(gateway: Gateway, address: str, source: str, created: int = 1) -> Recorded | None:
     """Record what is missing, as a new process of the gateway does; return the digests of one version."""
-
-    async def work() -> Recorded | None:
-        store = DigestStore(gateway.store.engine)
-        async with AsyncMlflowRest(address, Account(("gateway", "its password"))) as client:
-            await ModelDigests(store, ModelFiles(client)).record_missing()
-        return await store.of(source, created)
-
-    return asyncio.run(work())
+    store = DigestStore(gateway.store.engine)
+    async with AsyncMlflowRest(address, Account(("gateway", "its password"))) as client:
+        await ModelDigests(store, ModelFiles(client)).record_missing()
+    return await store.of(source, created)
 
 
-def test_digest_of_each_file_is_recorded_once(gateway: Gateway, mlflow: StandInMlflow, address: str) -> None:
+async def test_digest_of_each_file_is_recorded_once(idle: Gateway, mlflow: StandInMlflow, address: str) -> None:
     source = mlflow.register("net", FILES)
-    found = record(gateway, address, source)
+    found = await record(idle, address, source)
     assert found is not None
     assert found.files == DIGESTS
     folder = mlflow.versions[0]["folder"]
     mlflow.files[f"{folder}/data/weights #1.bin"] = b"replaced"
-    assert record(gateway, address, source) == found
+    assert await record(idle, address, source) == found
 
 
-def test_checksums_of_registration_are_taken_if_they_name_all_files(
-    gateway: Gateway, mlflow: StandInMlflow, address: str
+async def test_checksums_of_registration_are_taken_if_they_name_all_files(
+    idle: Gateway, mlflow: StandInMlflow, address: str
 ) -> None:
     claimed = dict.fromkeys(FILES, "0" * 64)
     whole = mlflow.register("whole", {**FILES, checksums.FILE: checksums.render(claimed).encode()})
     part = mlflow.register("part", {**FILES, checksums.FILE: checksums.render({"MLmodel": "0" * 64}).encode()})
     broken = mlflow.register("broken", {**FILES, checksums.FILE: b"\xff../x"})
     for source, expected in ((whole, claimed), (part, DIGESTS), (broken, DIGESTS)):
-        found = record(gateway, address, source)
+        found = await record(idle, address, source)
         assert found is not None, source
         assert found.files == expected, source
 
 
-def test_version_without_files_or_place_here_waits(gateway: Gateway, mlflow: StandInMlflow, address: str) -> None:
+async def test_version_without_files_or_place_here_waits(idle: Gateway, mlflow: StandInMlflow, address: str) -> None:
     empty = mlflow.register("empty", {})
     source = mlflow.register("net", FILES)
     gone = {"name": "gone", "version": "9", "source": "s3://elsewhere/x", "creation_timestamp": 1}
     mlflow.versions.insert(0, gone)
-    assert record(gateway, address, source) is not None
-    assert record(gateway, address, empty) is None
+    assert await record(idle, address, source) is not None
+    assert await record(idle, address, empty) is None
     mlflow.files[f"{mlflow.versions[1]['folder']}/MLmodel"] = b"later"
-    found = record(gateway, address, empty)
+    found = await record(idle, address, empty)
     assert found is not None
     assert found.files.keys() == {"MLmodel"}
 
 
-def test_later_version_of_same_source_has_digests_of_its_own(
-    gateway: Gateway, mlflow: StandInMlflow, address: str
+async def test_later_version_of_same_source_has_digests_of_its_own(
+    idle: Gateway, mlflow: StandInMlflow, address: str
 ) -> None:
     source = mlflow.register("net", FILES, created=1)
-    first = record(gateway, address, source)
+    first = await record(idle, address, source)
     again = {**mlflow.versions[0], "version": "2", "creation_timestamp": 2}
     mlflow.versions.append(again)
     mlflow.files[f"{again['folder']}/MLmodel"] = b"another flavor"
-    second = record(gateway, address, source, created=2)
+    second = await record(idle, address, source, created=2)
     assert first is not None
     assert second is not None
     assert {path for path in FILES if first.files[path] != second.files[path]} == {"MLmodel"}
-    assert record(gateway, address, source, created=1) == first
+    assert await record(idle, address, source, created=1) == first

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from gateway_parts import NODE, Gateway
-from queued import add_team, settled
+from gateway_parts import NODE, Gateway, add_team, settled
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
+from waiting import until
 
 from mlplatform.gateway.control import watcher
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
+from mlplatform.gateway.jobs.schema import AttemptRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
-from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import Rules
@@ -54,11 +51,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Measured:
 
 
 async def add(gateway: Gateway, job_id: str, team: str, part: float = 1.0, person: str = "bob") -> None:
-    fields: dict[str, Any] = {"entrypoint": "true", "submission_id": job_id, "entrypoint_num_gpus": part}
-    job = Submission.model_validate(fields).job()
-    job.team, job.person = team, person
-    await gateway.store.add(job)
-    gateway.reconciler.wake()
+    await gateway.submit(person, team, submission_id=job_id, entrypoint_num_gpus=part)
 
 
 async def started(gateway: Gateway, part: float = 1.0, idle_s: int = 600) -> None:
@@ -71,15 +64,8 @@ async def started(gateway: Gateway, part: float = 1.0, idle_s: int = 600) -> Non
     gateway.head.node = IN_USE
 
 
-async def mine(gateway: Gateway) -> JobRow:
-    return await gateway.store.get("mine")
-
-
 async def until_idle(gateway: Gateway, idle: bool = True) -> None:
-    async def measured() -> bool:
-        return ((await mine(gateway)).attempts[0].idle_since is not None) is idle
-
-    await gateway.until(measured)
+    await gateway.until_job(lambda job: (job.attempts[0].idle_since is not None) is idle)
 
 
 def age(gateway: Gateway, seconds: float) -> None:
@@ -89,134 +75,91 @@ def age(gateway: Gateway, seconds: float) -> None:
 
 
 async def until_message(gateway: Gateway, text: str) -> None:
-    async def has() -> bool:
-        return text in (await mine(gateway)).message
-
-    await gateway.until(has)
+    await gateway.until_job(lambda job: text in job.message)
 
 
-def test_idle_job_is_notified_and_leaves_for_another_team(gateway: Gateway, use: Measured) -> None:
+def row(gateway: Gateway) -> UsageRow:
+    """The only row of the ledger."""
+    with Session(gateway.store.engine) as session:
+        return session.scalars(select(UsageRow)).one()
+
+
+async def test_idle_job_is_notified_and_leaves_for_another_team(gateway: Gateway, use: Measured) -> None:
     """Even though it is within its team's share."""
-
-    async def scenario() -> tuple[JobRow, str]:
-        async with gateway.at_work():
-            await started(gateway)
-            await until_idle(gateway)
-            await add(gateway, "next", "audio", person="otto")
-            await settled(gateway, {"mine"})
-            age(gateway, 601)
-
-            async def left() -> bool:
-                return (await mine(gateway)).preemptions == 1
-
-            await gateway.until(left)
-            gateway.head.node = FREE
-            await settled(gateway, {"next"})
-            gateway.head.node = IN_USE
-            # It is within its team's share, and would otherwise drive the other out at once.
-            await until_message(gateway, "no other job leaves for it until")
-            rows = await settled(gateway, {"next"})
-            assert rows["next"].attempts[0].leave_by is None
-            return await mine(gateway), await gateway.logs.text("mine")
-
-    job, log = asyncio.run(scenario())
+    await started(gateway)
+    await until_idle(gateway)
+    await add(gateway, "next", "audio", person="otto")
+    await settled(gateway, {"mine"})
+    age(gateway, 601)
+    await gateway.until_left()
+    gateway.head.node = FREE
+    await settled(gateway, {"next"})
+    gateway.head.node = IN_USE
+    # It is within its team's share, and would otherwise drive the other out at once.
+    await until_message(gateway, "no other job leaves for it until")
+    rows = await settled(gateway, {"next"})
+    assert rows["next"].attempts[0].leave_by is None
+    job, log = await gateway.store.get("mine"), await gateway.logs.text("mine")
     assert job.attempts[0].outcome == Outcome.PREEMPTED
     assert "The job's GPUs are idle, and next (otto, team audio) waits." in str(job.attempts[0].reason)
     assert log.count("Its GPUs have done nothing since") == 1
 
 
-def test_job_that_computes_again_is_not_idle(gateway: Gateway, use: Measured) -> None:
-    async def scenario() -> None:
-        async with gateway.at_work():
-            await started(gateway)
-            await until_idle(gateway)
-            age(gateway, 601)
-            await until_message(gateway, "Its GPUs have done nothing since")
-            use.percent = 60
-            await until_idle(gateway, idle=False)
-            await until_message(gateway, "Job is currently running.")
-
-    asyncio.run(scenario())
+async def test_job_that_computes_again_is_not_idle(gateway: Gateway, use: Measured) -> None:
+    await started(gateway)
+    await until_idle(gateway)
+    age(gateway, 601)
+    await until_message(gateway, "Its GPUs have done nothing since")
+    use.percent = 60
+    await until_idle(gateway, idle=False)
+    await until_message(gateway, "Job is currently running.")
 
 
 @pytest.mark.parametrize("idle_s", [0, 3600], ids=["never", "later"])
-def test_idle_job_stays_for_as_long_as_its_team_allows(idle_s: int, gateway: Gateway, use: Measured) -> None:
-    async def scenario() -> None:
-        async with gateway.at_work():
-            await started(gateway, idle_s=idle_s)
-            await until_idle(gateway)
-            age(gateway, 601)
-            await add(gateway, "next", "audio")
-            rows = await settled(gateway, {"mine"})
-            assert rows["mine"].attempts[0].leave_by is None
-
-    asyncio.run(scenario())
+async def test_idle_job_stays_for_as_long_as_its_team_allows(idle_s: int, gateway: Gateway, use: Measured) -> None:
+    await started(gateway, idle_s=idle_s)
+    await until_idle(gateway)
+    age(gateway, 601)
+    await add(gateway, "next", "audio")
+    rows = await settled(gateway, {"mine"})
+    assert rows["mine"].attempts[0].leave_by is None
 
 
-def test_unmeasured_gpu_is_never_idle(gateway: Gateway, use: Measured) -> None:
+async def test_unmeasured_gpu_is_never_idle(gateway: Gateway, use: Measured) -> None:
     use.percent = None
-
-    async def scenario() -> UsageRow:
-        async with gateway.at_work():
-            await started(gateway)
-            use.percent = 0
-            await until_idle(gateway)
-            use.percent = None
-            await until_idle(gateway, idle=False)
-            use.percent = 50
-        with Session(gateway.store.engine) as session:
-            return session.scalars(select(UsageRow)).one()
-
-    assert asyncio.run(scenario()).used_gpu_s == 0
-
-
-def test_measured_gpu_seconds_reach_the_ledger(gateway: Gateway, use: Measured) -> None:
+    await started(gateway)
+    use.percent = 0
+    await until_idle(gateway)
+    use.percent = None
+    await until_idle(gateway, idle=False)
     use.percent = 50
+    assert row(gateway).used_gpu_s == 0
 
-    def row() -> UsageRow:
-        with Session(gateway.store.engine) as session:
-            return session.scalars(select(UsageRow)).one()
 
-    async def scenario() -> None:
-        async with gateway.at_work():
-            await started(gateway)
-
-            async def enough() -> bool:
-                return (row().used_gpu_s or 0) > 0.2
-
-            await gateway.until(enough)
-
-    asyncio.run(scenario())
-    found = row()
+async def test_measured_gpu_seconds_reach_the_ledger(gateway: Gateway, use: Measured) -> None:
+    use.percent = 50
+    await started(gateway)
+    await until(lambda: (row(gateway).used_gpu_s or 0) > 0.2)
+    found = row(gateway)
     assert found.used_gpu_s == pytest.approx(0.5 * (found.measured - found.began) / 1000), "of the time that has passed"
 
 
-def test_job_beyond_its_part_is_warned_then_ended(gateway: Gateway, use: Measured) -> None:
+async def test_job_beyond_its_part_is_warned_then_ended(gateway: Gateway, use: Measured) -> None:
     use.part, use.percent, use.memory = 0.5, 90, 30 * GIB
-
-    async def scenario() -> tuple[JobRow, str]:
-        async with gateway.at_work():
-            await started(gateway, part=0.5)
-            await until_message(gateway, "It is ended unless it uses less within 0.3 s.")
-            await gateway.until_state(State.FAILED)
-            return await mine(gateway), await gateway.logs.text("mine")
-
-    job, log = asyncio.run(scenario())
+    await started(gateway, part=0.5)
+    await until_message(gateway, "It is ended unless it uses less within 0.3 s.")
+    await gateway.until_state(State.FAILED)
+    job, log = await gateway.store.get("mine"), await gateway.logs.text("mine")
     why = "It uses 30.0 GiB of GPU 0 on ray-worker-0, more than the 20.0 GiB of the 0.5 GPUs that it requests."
     assert job.message == f"{why} Request a larger part of a GPU, or let the program use less."
     assert (job.attempts[0].outcome, job.preemptions) == (Outcome.FAILED, 0)
     assert log.count("It is ended unless it uses less") == 1
 
 
-def test_job_that_uses_less_after_the_warning_stays(gateway: Gateway, use: Measured) -> None:
+async def test_job_that_uses_less_after_the_warning_stays(gateway: Gateway, use: Measured) -> None:
     use.part, use.percent, use.memory = 0.5, 90, 30 * GIB
-
-    async def scenario() -> None:
-        async with gateway.at_work():
-            await started(gateway, part=0.5)
-            await until_message(gateway, "It is ended unless")
-            use.memory = 19 * GIB
-            await until_message(gateway, "Job is currently running.")
-            assert (await mine(gateway)).attempts[0].leave_by is None
-
-    asyncio.run(scenario())
+    await started(gateway, part=0.5)
+    await until_message(gateway, "It is ended unless")
+    use.memory = 19 * GIB
+    await until_message(gateway, "Job is currently running.")
+    assert (await gateway.store.get("mine")).attempts[0].leave_by is None

@@ -1,11 +1,10 @@
 """Housekeeping after jobs, with SQLite."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import database_in
+from stored import submitted
 
 from mlplatform.gateway.control import housekeeping
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
@@ -15,15 +14,14 @@ from mlplatform.gateway.control.leftovers import LeftoverActors
 from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.states import Outcome, State, Verdict
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
 
 
 def test_each_final_state_closes_runs() -> None:
     assert set(housekeeping._RUN_ENDS) == {state for state in State if state.final}
 
 
-def test_failing_run_closure_does_not_block_other_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_failing_run_closure_does_not_block_other_jobs(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: list[tuple[str, str]] = []
 
@@ -40,27 +38,21 @@ def test_failing_run_closure_does_not_block_other_jobs(
     monkeypatch.setattr(housekeeping, "open_runs", open_runs)
     unused: Any = None
     tracking: Any = object()
-
-    store = JobStore(database_in(tmp_path))
-
-    async def scenario() -> list[str]:
-        for job_id in ("broken", "mine", "untracked"):
-            await store.add(Submission.model_validate({"entrypoint": "true", "submission_id": job_id}).job())
-            await store.begin_attempt(job_id)
-            for run_id in () if job_id == "untracked" else (f"of-{job_id}", f"ended-{job_id}"):
-                await JobRuns(store.engine).report(job_id, 1, run_id, False)
-            await store.request_stop(job_id)
-            await store.end_attempt(job_id, 1, Verdict(Outcome.STOPPED, "It was stopped."), None, False)
-        tokens = AttemptTokens(store.engine, "")
-        keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), tokens)
-        closing = asyncio.create_task(keeping.close_runs())
-        async with asyncio.timeout(20):
-            while len(await store.unclosed()) > 1:
-                await asyncio.sleep(0.02)
-        closing.cancel()
-        left = [await store.by_sequence(sequence) for sequence in await store.unclosed()]
-        return [job.id for job in left if job]
-
-    assert asyncio.run(scenario()) == ["broken"]
+    for job_id in ("broken", "mine", "untracked"):
+        await store.add(submitted(submission_id=job_id))
+        await store.begin_attempt(job_id)
+        for run_id in () if job_id == "untracked" else (f"of-{job_id}", f"ended-{job_id}"):
+            await JobRuns(store.engine).report(job_id, 1, run_id, False)
+        await store.request_stop(job_id)
+        await store.end_attempt(job_id, 1, Verdict(Outcome.STOPPED, "It was stopped."), None, False)
+    tokens = AttemptTokens(store.engine, "")
+    keeping = Housekeeping(store, unused, tracking, JobErrors(), LeftoverActors(unused, {}), tokens)
+    closing = asyncio.create_task(keeping.close_runs())
+    async with asyncio.timeout(20):
+        while len(await store.unclosed()) > 1:
+            await asyncio.sleep(0.02)
+    closing.cancel()
+    left = [await store.by_sequence(sequence) for sequence in await store.unclosed()]
+    assert [job.id for job in left if job] == ["broken"]
     assert ended == [("of-mine", "KILLED")]
     assert [record.getMessage() for record in caplog.records] == ["A step of job broken failed and will be retried."]

@@ -6,14 +6,15 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from sqlalchemy import update
-from stored import database_in
+from stored import database_in, do, submitted
+from waiting import until
 
 from mlplatform.errors import StorageError
 from mlplatform.gateway.control.retention import (
@@ -29,12 +30,9 @@ from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.upstream.mlflow import DeletedRuns
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.storage.objects import Entry, open_store
-
-T = TypeVar("T")
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=40), NOW - timedelta(days=2)
@@ -42,41 +40,28 @@ BEFORE = NOW - timedelta(days=30)
 DAY = 86_400.0
 
 
-def do(call: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(call)
-
-
 def entry(key: str, modified: datetime = OLD) -> Entry:
     return Entry(key, 5, modified)
 
 
-def jobs_of(*entries: Entry, ended: dict[str, datetime], still_open: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
-    return sorted(expired(entries, ended, still_open, BEFORE))
-
-
-def test_checkpoints_of_long_ended_jobs_expire() -> None:
-    files = [entry("old/fit/checkpoint_1/model.pt"), entry("old/fit/snapshot.json"), entry("new/fit/model.pt")]
-    found = expired(files, {"old": OLD, "new": NEW}, set(), BEFORE)
-    assert found == {"old": files[:2]}
-
-
-def test_folder_without_ended_job_is_kept() -> None:
-    files = [entry("ada-20260101-1/fit/x"), entry("loose"), entry("open/fit/x"), entry("oldest/x")]
-    assert jobs_of(*files, ended={"old": OLD}, still_open={"open"}) == []
-
-
-def test_open_job_with_id_of_deleted_one_keeps_folder() -> None:
-    assert jobs_of(entry("again/fit/x"), ended={"again": OLD}) == ["again"]
-    assert jobs_of(entry("again/fit/x"), ended={"again": OLD}, still_open={"again"}) == []
+@pytest.mark.parametrize(
+    ("files", "still_open", "removed"),
+    [
+        (["old/fit/checkpoint_1/model.pt", "old/fit/snapshot.json"], set(), [0, 1]),
+        (["new/fit/model.pt", "ada-20260101-1/fit/x", "loose", "oldest/x"], set(), []),
+        (["old/fit/x"], {"old"}, []),
+        (["old/attempt", "old/.mlflow-run", "old/fit/attempt"], set(), [2]),
+    ],
+    ids=["ended long ago", "no such job, or ended lately", "another job with its id is open", "fence and run"],
+)
+def test_checkpoints_of_long_ended_jobs_expire(files: list[str], still_open: set[str], removed: list[int]) -> None:
+    entries = [entry(key) for key in files]
+    found = expired(entries, {"old": OLD, "new": NEW}, still_open, BEFORE)
+    assert found == ({"old": [entries[index] for index in removed]} if removed else {})
 
 
 def test_folder_that_somebody_writes_to_is_kept() -> None:
-    assert jobs_of(entry("old/fit/x"), entry("old/fit/y", NEW), ended={"old": OLD}) == []
-
-
-def test_fence_and_run_of_job_are_kept() -> None:
-    files = [entry("old/attempt"), entry("old/.mlflow-run"), entry("old/fit/attempt")]
-    assert expired(files, {"old": OLD}, set(), BEFORE) == {"old": files[2:]}
+    assert expired([entry("old/fit/x"), entry("old/fit/y", NEW)], {"old": OLD}, set(), BEFORE) == {}
 
 
 class Place:
@@ -92,8 +77,7 @@ class Place:
     def add(self, job_id: str, days: float | None = None) -> None:
         """Add a job with a package and a checkpoint; it has ended some days ago, or is open."""
         package = {"working_dir": f"gcs://{job_id}.zip"}
-        body = {"entrypoint": "true", "submission_id": job_id, "runtime_env": package}
-        do(self.store.add(Submission.model_validate(body).job()))
+        do(self.store.add(submitted(submission_id=job_id, runtime_env=package)))
         if days is not None:
             do(self.store.request_stop(job_id))
             with self.store.engine.begin() as connection:
@@ -157,7 +141,7 @@ def test_what_is_needed_since_plan_is_kept(place: Place) -> None:
     assert place.left() == ["new.zip", "old.zip", "open.zip", "new", "old", "open"]
 
 
-def test_failing_kind_does_not_keep_others_from_removal(
+async def test_failing_kind_does_not_keep_others_from_removal(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing:
@@ -171,19 +155,13 @@ def test_failing_kind_does_not_keep_others_from_removal(
 
     monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.05)
     retention = Retention([Failing(), UnusedPackages(place.store, place.packages)])
-
-    async def passes() -> None:
-        task = asyncio.create_task(retention.run())
-        async with asyncio.timeout(20):
-            while "old.zip" in place.left():
-                await asyncio.sleep(0.02)
-        task.cancel()
-
-    do(passes())
+    task = asyncio.create_task(retention.run())
+    await until(lambda: "old.zip" not in place.left())
+    task.cancel()
     assert "The bucket is gone." in caplog.text
 
 
-def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     class Storage:
         def __init__(self) -> None:
             self.kept = {"a/fit/1": 5, "a/fit/2": 7, "b/fit/1": 1, ".probe-1": 0}
@@ -197,15 +175,11 @@ def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytest.Monk
     monkeypatch.setattr("mlplatform.gateway.control.retention._PASS_SECONDS", 0.02)
     storage: Any = Storage()
     retention = Retention([FormerCheckpoints(storage)])
-
-    async def passes() -> list[Removable]:
-        task = asyncio.create_task(retention.run())
-        await asyncio.sleep(0.2)
-        assert len(storage.kept) == 4
-        task.cancel()
-        return [found async for _, found in retention.apply()]
-
-    assert do(passes()) == [Removable("a", 2, 12), Removable("b", 1, 1)]
+    task = asyncio.create_task(retention.run())
+    await asyncio.sleep(0.2)
+    assert len(storage.kept) == 4
+    task.cancel()
+    assert [found async for _, found in retention.apply()] == [Removable("a", 2, 12), Removable("b", 1, 1)]
     assert list(storage.kept) == [".probe-1"]
 
 
@@ -225,7 +199,7 @@ def test_mlflow_selects_deleted_runs() -> None:
     assert do(runs.remove(found[0]))
 
 
-def test_deleted_runs_are_read_page_by_page(serve: Callable[..., str]) -> None:
+async def test_deleted_runs_are_read_page_by_page(serve: Callable[..., str]) -> None:
     pages = {"": ["a", "b"], "b": ["c"], "c": []}
 
     def answer(_: str, path: str) -> tuple[int, str]:
@@ -233,19 +207,12 @@ def test_deleted_runs_are_read_page_by_page(serve: Callable[..., str]) -> None:
         page = [{"id": one, "files": 1, "bytes": 2, "removable": one != "b"} for one in pages[after]]
         return 200, json.dumps({"expired": page})
 
-    async def found() -> list[str]:
-        async with AsyncMlflowRest(serve(answer), Account()) as client:
-            return [one["id"] for one in await DeletedRuns(client).find(30)]
-
-    assert do(found()) == ["a", "c"]
+    async with AsyncMlflowRest(serve(answer), Account()) as client:
+        assert [one["id"] for one in await DeletedRuns(client).find(30)] == ["a", "c"]
 
 
-def test_server_without_route_is_named(serve: Callable[..., str]) -> None:
+async def test_server_without_route_is_named(serve: Callable[..., str]) -> None:
     address = serve(lambda method, path: (404, json.dumps({"error_code": "NOT_FOUND", "message": "No such path"})))
-
-    async def find() -> None:
-        async with AsyncMlflowRest(address, Account()) as client:
+    async with AsyncMlflowRest(address, Account()) as client:
+        with pytest.raises(StorageError, match="RUNS_KEEP_DAYS is for the stack's own MLflow only"):
             await DeletedRuns(client).find(30)
-
-    with pytest.raises(StorageError, match="RUNS_KEEP_DAYS is for the stack's own MLflow only"):
-        do(find())

@@ -20,7 +20,7 @@ from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.settings.gateway import GatewaySettings
 
-METRICS_TOKEN = "metrics" * 5
+PROMETHEUS_PASSWORD = "metrics" * 5
 SHIPPER_TOKEN = "shipper" * 5
 MLFLOW_PASSWORD = "password of the gateway at MLflow"
 S3_PORT = 9900
@@ -33,12 +33,11 @@ class StartedGateway:
 
     folder: Path
     head: str
-    metrics_token: bool = True
     disk_reserve: float = 0
     backups: Path | None = None
     backup_hours: float | None = None
     shipper_token: bool = False
-    prometheus: bool = False
+    prometheus: bool = True
     secrets_key: str | None = None
     wheels: Path | None = None
     s3: tuple[str, str, str] | None = None
@@ -52,7 +51,7 @@ class StartedGateway:
         (self.folder / "files").mkdir()
         (self.folder / "ray_token").write_text(TOKEN)
         (self.folder / "cluster_token").write_text(CLUSTER_TOKEN)
-        (self.folder / "metrics_token").write_text(METRICS_TOKEN)
+        (self.folder / "prometheus_password").write_text(PROMETHEUS_PASSWORD)
         (self.folder / "shipper_token").write_text(SHIPPER_TOKEN)
         self.store = JobStore(database_in(self.folder))
 
@@ -63,7 +62,6 @@ class StartedGateway:
             head_agent=self.head,
             token_path=self.folder / "ray_token",
             cluster_token_path=self.folder / "cluster_token",
-            metrics_token_path=self.folder / "metrics_token" if self.metrics_token else None,
             database=f"sqlite:///{self.folder}/gateway.db",
             files=str(self.folder / "files"),
             disk_reserve=self.disk_reserve,
@@ -80,7 +78,7 @@ class StartedGateway:
             s3_credentials=self._s3_file("gateway", *self.s3[1:]) if self.s3 else None,
             people_key=self._s3_file("people", "people", "of people") if self.s3 else None,
             prometheus=self.head,
-            prometheus_password_path=self.folder / "metrics_token" if self.prometheus else None,
+            prometheus_password_path=self.folder / "prometheus_password" if self.prometheus else None,
         )
 
     def _secrets_key_path(self) -> Path | None:

@@ -12,7 +12,7 @@ import pytest
 from peopled import as_person, invite, log_in, populate, submit
 from ray_head import BOUND_S, CLUSTER_TOKEN, TOKEN, talking
 from starlette.routing import Route
-from started_gateway import METRICS_TOKEN, MLFLOW_PASSWORD, SHIPPER_TOKEN, StartedGateway
+from started_gateway import MLFLOW_PASSWORD, PROMETHEUS_PASSWORD, SHIPPER_TOKEN, StartedGateway
 from websockets.exceptions import InvalidStatus
 
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
@@ -83,6 +83,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/teams"): Asked("/platform/teams", PEOPLE),
     ("POST", "/platform/teams"): Asked("/platform/teams", ADMINISTRATORS, {"json": {"name": "vision"}}),
     ("PATCH", "/platform/teams/{name}"): Asked("/platform/teams/vision", ADMINISTRATORS, {"json": {}}),
+    ("DELETE", "/platform/teams/{name}"): Asked("/platform/teams/missing", ADMINISTRATORS),
     ("POST", "/platform/tokens"): Asked("/platform/tokens", OPEN, {"json": {}}),
     ("GET", "/platform/tokens"): Asked("/platform/tokens", PEOPLE),
     ("DELETE", "/platform/tokens/{token_id}"): Asked("/platform/tokens/missing", PEOPLE),
@@ -104,7 +105,7 @@ TABLE: dict[tuple[str, str], Asked] = {
     ("GET", "/platform/wheel/"): Asked("/platform/wheel/", OPEN),
     ("GET", "/platform/wheel/{file}"): Asked("/platform/wheel/missing.whl", OPEN),
     ("GET", "/platform/metrics"): Asked(
-        "/platform/metrics", OPEN, {"headers": {"Authorization": f"Bearer {METRICS_TOKEN}"}}
+        "/platform/metrics", OPEN, {"headers": {"Authorization": f"Bearer {PROMETHEUS_PASSWORD}"}}
     ),
     ("GET", "/platform/prometheus/api/v1/query"): Asked("/platform/prometheus/api/v1/query?query=vector(1)", OPEN),
     ("GET", "/platform/grafana/api/health"): Asked("/platform/grafana/api/health", OPEN),
@@ -117,9 +118,7 @@ TABLE: dict[tuple[str, str], Asked] = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> StartedGateway:
     """The whole gateway without a Ray head."""
     folder = tmp_path_factory.mktemp("gateway")
-    return StartedGateway(
-        folder, "http://127.0.0.1:9", shipper_token=True, prometheus=True, mlflow="http://127.0.0.1:9"
-    )
+    return StartedGateway(folder, "http://127.0.0.1:9", shipper_token=True, mlflow="http://127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +194,7 @@ def test_route_is_used_by_whom_the_table_names(clients: dict[str, httpx.Client],
 
 
 def test_table_has_every_route_of_the_gateway(started: StartedGateway) -> None:
-    started.shipper_token = started.prometheus = True
+    started.shipper_token = True
     routes: list[Any] = create_app(started.settings()).routes
     served = {(method, route.path) for route in routes for method in methods_of(route)}
     assert served == TABLE.keys() == ACCESS.keys()

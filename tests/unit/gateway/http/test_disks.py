@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, TOKEN
-from started_gateway import METRICS_TOKEN, StartedGateway
+from started_gateway import PROMETHEUS_PASSWORD, StartedGateway
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.disks import Disk
@@ -80,7 +80,7 @@ def test_full_disk_is_named_as_reason_of_outage(
 
 def test_space_of_disks_is_published(started: StartedGateway, full: SimpleNamespace) -> None:
     with started.running() as client:
-        metrics = client.get("/platform/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
+        metrics = client.get("/platform/metrics", headers={"Authorization": f"Bearer {PROMETHEUS_PASSWORD}"}).text
     assert 'mlplatform_disk_free_bytes{disk="platform"} 1.5e+09' in metrics
     assert 'mlplatform_disk_size_bytes{disk="platform"} 1e+11' in metrics
     assert "mlplatform_disk_reserve_bytes 2e+09" in metrics

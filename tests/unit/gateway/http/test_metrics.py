@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from ray_head import BOUND_S, TOKEN
-from started_gateway import METRICS_TOKEN, StartedGateway
+from started_gateway import PROMETHEUS_PASSWORD, StartedGateway
 from stored import ray
 
 from mlplatform.errors import SettingsError
@@ -34,7 +34,7 @@ def test_starts_in_logs_of_drivers_are_published(started: StartedGateway) -> Non
             for _ in range(2):
                 sent = client.put(f"/platform/logs/n/{file}", params=query, content=content)
             assert sent.json()["expected"] == len(content)
-        answer = scrape(client, METRICS_TOKEN)
+        answer = scrape(client, PROMETHEUS_PASSWORD)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
@@ -52,7 +52,7 @@ def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None
     )
     started.end(Outcome.FAILED, "mine")
     with started.running() as client:
-        samples = scrape(client, METRICS_TOKEN).text.splitlines()
+        samples = scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
     for expected in (
         'mlplatform_jobs{state="FAILED",user=""} 1.0',
         'mlplatform_jobs{state="WAITING",user="ada"} 1.0',
@@ -73,7 +73,7 @@ def test_running_attempt_is_published_until_it_ends(started: StartedGateway) -> 
     asyncio.run(started.store.seen("connects", 1, ray(driver=None), "ray-worker-1"))
 
     def running(client: httpx.Client) -> list[str]:
-        samples = scrape(client, METRICS_TOKEN).text.splitlines()
+        samples = scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
         return [sample for sample in samples if sample.startswith("mlplatform_running_attempts{")]
 
     labels = 'attempt="2",job_id="again",node="ray-worker-0",ray_job_id="01000000",user="ada"'
@@ -88,7 +88,7 @@ def test_reserved_and_lost_time_is_published(started: StartedGateway) -> None:
     started.end(Outcome.FAILED, "lost", number=2)
 
     def counted(client: httpx.Client) -> dict[str, float]:
-        samples = [text.rsplit(" ", 1) for text in scrape(client, METRICS_TOKEN).text.splitlines()]
+        samples = [text.rsplit(" ", 1) for text in scrape(client, PROMETHEUS_PASSWORD).text.splitlines()]
         return {name: float(value) for name, value in samples if "_seconds_total{" in name and "ada" in name}
 
     with started.running() as client:
@@ -103,31 +103,31 @@ def test_reserved_and_lost_time_is_published(started: StartedGateway) -> None:
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("wrong", 403), (TOKEN, 403)], ids=["none", "wrong", "ray"])
-def test_metrics_require_their_own_token(started: StartedGateway, token: str | None, status: int) -> None:
+def test_metrics_require_password_of_prometheus(started: StartedGateway, token: str | None, status: int) -> None:
     with started.running() as client:
         answer = scrape(client, token)
     assert answer.status_code == status
     assert "mlplatform_starts" not in answer.text
 
 
-def test_metrics_token_opens_nothing_else(started: StartedGateway) -> None:
+def test_password_of_prometheus_opens_nothing_else(started: StartedGateway) -> None:
     with started.running() as client:
-        headers = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+        headers = {"Authorization": f"Bearer {PROMETHEUS_PASSWORD}"}
         for path in ("/api/jobs/", "/platform/jobs/mine", "/platform/metrics/", "/platform/metrics/x"):
             assert httpx.get(f"{client.base_url}{path}", headers=headers).status_code == 403, path
 
 
-def test_gateway_without_metrics_token_publishes_none(tmp_path: Path, closed_port: int) -> None:
-    gateway = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", metrics_token=False)
+def test_gateway_without_prometheus_publishes_no_metrics(tmp_path: Path, closed_port: int) -> None:
+    gateway = StartedGateway(tmp_path, f"http://127.0.0.1:{closed_port}", prometheus=False)
     with gateway.running() as client:
         assert scrape(client, None).status_code == 401
-        assert scrape(client, METRICS_TOKEN).status_code == 403
+        assert scrape(client, PROMETHEUS_PASSWORD).status_code == 403
         assert "mlplatform_starts" not in scrape(client, TOKEN).text
 
 
-def test_missing_metrics_token_is_named(started: StartedGateway) -> None:
-    (started.folder / "metrics_token").unlink()
-    with pytest.raises(SettingsError, match="MLPLATFORM_METRICS_TOKEN_PATH"), started.running():
+def test_missing_password_of_prometheus_is_named(started: StartedGateway) -> None:
+    (started.folder / "prometheus_password").unlink()
+    with pytest.raises(SettingsError, match="MLPLATFORM_PROMETHEUS_PASSWORD_PATH"), started.running():
         pass
 
 
@@ -136,7 +136,7 @@ def test_times_of_backups_are_published(started: StartedGateway, tmp_path: Path)
         with started.running() as client:
             return [
                 line
-                for line in scrape(client, METRICS_TOKEN).text.splitlines()
+                for line in scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
                 if "_backup_" in line and "#" not in line
             ]
 

@@ -126,7 +126,8 @@ def test_reported_change_is_in_audit_log_and_digests_follow(started: StartedGate
         source = mlflow.register("net", {"MLmodel": b"flavor"}, created=7)
         with as_person(gateway, MLFLOW_PASSWORD) as server:
             assert server.post(MLFLOW_CHANGES, json=change).json() == {"recorded": True}
-            for wrong in ({**change, "values": {"a": 1}}, {**change, "path": "x" * 1001}, {"account": "ada"}):
+            wrongs = ({"values": {"a": 1}}, {"path": "x" * 1001}, {"account": "a\0b"}, {"address": None})
+            for wrong in ({**change, **fault} for fault in wrongs):
                 assert server.post(MLFLOW_CHANGES, json=wrong).status_code == 400
         (row,) = [row for row in gateway.get("/platform/audit").json()["entries"] if row["kind"] == "mlflow"]
         assert (row["principal"], row["verb"], row["object"]) == ("ada", "POST", change["path"])
@@ -135,4 +136,5 @@ def test_reported_change_is_in_audit_log_and_digests_follow(started: StartedGate
         files = until(lambda: gateway.get(MODEL_DIGESTS, params=asked).json()["files"], "digest")
         assert files == {"MLmodel": hashlib.sha256(b"flavor").hexdigest()}
         assert gateway.get(MODEL_DIGESTS, params={**asked, "created": 8}).json() == {"files": None, "recorded": None}
-        assert gateway.get(MODEL_DIGESTS, params={"source": source, "created": "soon"}).status_code == 400
+        for wrong in ({"created": "soon"}, {"source": f"{source}\0"}):
+            assert gateway.get(MODEL_DIGESTS, params={**asked, **wrong}).status_code == 400

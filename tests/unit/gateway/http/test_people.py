@@ -320,6 +320,38 @@ def test_teams_are_added_and_changed(client: httpx.Client) -> None:
     )
 
 
+def test_team_in_use_is_removed_with_force_only(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
+    submit(people["alice"], "hers")
+    invite(client, "alice", team="audio")
+    invite(client, "ada", team="vision")
+    refused = client.delete("/platform/teams/vision")
+    assert (refused.status_code, refused.text) == (
+        409,
+        "Team vision has 1 open job, which would continue without its share, and people who are in no other team and "
+        "would submit nothing: bob, lena; `mlplatform teams remove vision --force` removes it nevertheless.",
+    )
+    assert submit(people["bob"], "his").status_code == 200
+    assert client.delete("/platform/teams/vision?force=1").json() == {"removed": "vision"}
+    assert [team["name"] for team in client.get("/platform/teams").json()["teams"]] == ["audio"]
+    teams = {person["name"]: [*person["teams"]] for person in client.get("/platform/people").json()["people"]}
+    assert teams == {"ada": [], "alice": ["audio"], "bob": [], "lena": [], "otto": ["audio"]}
+    entry = client.get("/platform/audit").json()["entries"][-1]
+    assert (entry["principal"], entry["verb"], entry["object"]) == ("shared token", "remove", "team vision")
+    assert entry["before"]["people"] == "ada (member), alice (member), bob (member), lena (lead)"
+    assert (entry["before"]["weight"], entry["after"]) == (1, None)
+    assert submit(people["bob"], "later").text == "bob is in no team; ask an administrator to add you to one."
+    assert submit(people["alice"], "again").status_code == 200
+    assert [job(people[name])["entrypoint"] == "<hidden>" for name in ("alice", "bob", "ada")] == [False, True, False]
+    assert client.delete("/platform/teams/vision").status_code == 404
+
+
+def test_team_of_nobody_is_removed(client: httpx.Client, people: dict[str, httpx.Client]) -> None:
+    assert client.delete("/platform/people/otto").status_code == 200
+    assert client.delete("/platform/teams/audio").status_code == 200
+    assert client.post("/platform/people", json={"name": "otto", "team": "audio"}).status_code == 404
+    assert people["lena"].delete("/platform/teams/vision").status_code == 403
+
+
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [

@@ -25,7 +25,7 @@ from mlplatform.compat import ray_setup_worker
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.people.secrets import MOST_BYTES, MOST_SECRETS
-from mlplatform.services.people_secrets import encrypt_again
+from mlplatform.services.encrypted_column import encrypt_again
 
 VALUE = b"\x00of-alice-only\n"
 OF_ATTEMPT = "/platform/attempt/secrets"
@@ -217,7 +217,8 @@ def test_rotation_encrypts_with_the_new_key(platform: Platform) -> None:
         row = {"value": Fernet(lost).encrypt(b"x").decode()}
         connection.execute(text(f"INSERT INTO secrets VALUES ('alice', 'LOST', :value, 1, '{NOON}')"), row)
     database = f"sqlite:///{platform.started.folder}/gateway.db"
-    assert [encrypt_again(database, [new, platform.started.secrets_key or ""]) for _ in range(2)] == [1, 1]
+    keys = [new, platform.started.secrets_key or ""]
+    assert [encrypt_again(database, "secrets", "value", keys) for _ in range(2)] == [(1, ["alice/LOST"])] * 2
     platform.started.secrets_key = new
     with platform.started.running() as client, as_person(client, platform.tokens["alice"]) as alice:
         listed = alice.get("/platform/secrets").json()["secrets"]

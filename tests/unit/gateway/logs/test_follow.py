@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from stored import database_in
+from log_files import DRIVER, NODE, SESSION, WORKER, resolve, running, stored
+from stored import database_in, submitted
+from waiting import until
 from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.gateway.http.jobs import JobRoutes
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs import writer
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.settings.job import Settings
 from mlplatform.storage.objects import FolderStore
 
-NODE, SESSION = "ray-worker-0", "session_2026-11-21_08-52-55_745928_1"
-DRIVER = "job-driver-train--1-0a1b2c.log"
-WORKER = f"worker-{'ab' * 28}-01000000-4711.out"
+pytestmark = pytest.mark.timeout(90)
+
 LINES = 30
-
-
-async def resolve(ray_submission_id: str | None, ray_job_id: str | None) -> str | None:
-    return "train"
 
 
 class Platform:
@@ -89,13 +85,9 @@ def follow(url: str, lines: list[str]) -> None:
             lines.append(line)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def test_follower_reads_stored_log_across_gateway_crash(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_follower_reads_stored_log_across_gateway_crash(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
     follower = threading.Thread(target=follow, args=(platform.url, lines), daemon=True)
 
@@ -111,27 +103,24 @@ def test_follower_reads_stored_log_across_gateway_crash(platform: Platform, monk
                 await until(lambda: len(lines) > 1, 0.5)
             assert len((await logs.text("train")).splitlines()) == 1 + 2 * LINES
 
-    async def scenario() -> None:
-        await platform.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "train"}).job())
-        with monkeypatch.context() as slow:
-            slow.setattr(writer, "_WRITE_SECONDS", 60.0)
-            slow.setattr(writer, "_AWAITED_SECONDS", 60.0, raising=False)
-            await before_the_crash()
-        async with platform.gateway() as logs:
-            assert await logs.text("train") == "begin\n"
-            # In another order than before.
-            await platform.send(logs, WORKER)
-            await platform.send(logs, DRIVER, "end\n")
-            await logs.close("train")
-            await platform.store.request_stop("train")
-            await until(lambda: not follower.is_alive())
-            assert lines == (await logs.text("train")).splitlines()
-            assert len(lines) == 2 + 2 * LINES
-
-    asyncio.run(scenario())
+    await platform.store.add(submitted(submission_id="train"))
+    with monkeypatch.context() as slow:
+        slow.setattr(writer, "_WRITE_SECONDS", 60.0)
+        slow.setattr(writer, "_AWAITED_SECONDS", 60.0, raising=False)
+        await before_the_crash()
+    async with platform.gateway() as logs:
+        assert await logs.text("train") == "begin\n"
+        # In another order than before.
+        await platform.send(logs, WORKER)
+        await platform.send(logs, DRIVER, "end\n")
+        await logs.close("train")
+        await platform.store.request_stop("train")
+        await until(lambda: not follower.is_alive())
+        assert lines == (await logs.text("train")).splitlines()
+        assert len(lines) == 2 + 2 * LINES
 
 
-def test_unfinished_line_is_followed_across_gateway_crash(platform: Platform) -> None:
+async def test_unfinished_line_is_followed_across_gateway_crash(platform: Platform) -> None:
     texts: list[str] = []
 
     def follow_text() -> None:
@@ -139,94 +128,66 @@ def test_unfinished_line_is_followed_across_gateway_crash(platform: Platform) ->
             for text in jobs.follow_text("train"):
                 texts.append(text)
 
-    async def scenario() -> None:
-        await platform.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "train"}).job())
-        follower = threading.Thread(target=follow_text, daemon=True)
-        async with platform.gateway() as logs:
-            follower.start()
-            await platform.send(logs, DRIVER, "begin\nload")
-            await until(lambda: "".join(texts) == "begin\nload")
-        async with platform.gateway() as logs:
-            await platform.send(logs, DRIVER, "ing")
-            await until(lambda: "".join(texts).endswith("\rloading"))
-            await platform.send(logs, DRIVER, " is done\n")
-            await logs.close("train")
-            await platform.store.request_stop("train")
-            await until(lambda: not follower.is_alive())
-        lines = "".join(texts).split("\n")
-        assert [line.rpartition("\r")[2] for line in lines] == ["begin", "loading is done", ""]
-
-    asyncio.run(scenario())
+    await platform.store.add(submitted(submission_id="train"))
+    follower = threading.Thread(target=follow_text, daemon=True)
+    async with platform.gateway() as logs:
+        follower.start()
+        await platform.send(logs, DRIVER, "begin\nload")
+        await until(lambda: "".join(texts) == "begin\nload")
+    async with platform.gateway() as logs:
+        await platform.send(logs, DRIVER, "ing")
+        await until(lambda: "".join(texts).endswith("\rloading"))
+        await platform.send(logs, DRIVER, " is done\n")
+        await logs.close("train")
+        await platform.store.request_stop("train")
+        await until(lambda: not follower.is_alive())
+    lines = "".join(texts).split("\n")
+    assert [line.rpartition("\r")[2] for line in lines] == ["begin", "loading is done", ""]
 
 
-@asynccontextmanager
-async def stored_logs(folder: Path, **sizes: int) -> AsyncIterator[JobLogs]:
-    logs = JobLogs(FolderStore(str(folder)), resolve, **sizes)
-    storing = asyncio.create_task(logs.run())
-    try:
-        async with asyncio.timeout(30):
-            yield logs
-    finally:
-        storing.cancel()
-        await asyncio.gather(storing, return_exceptions=True)
+async def test_stored_lines_reach_follower_within_fraction_of_second(logs: JobLogs) -> None:
+    await logs.note("train", "before")
+    follower = logs.follow("train", stored=True)
+    assert await anext(follower) == "before\n"
+    started = time.monotonic()
+    for number in range(5):
+        await logs.note("train", f"line {number}")
+        assert await anext(follower) == f"line {number}\n"
+    # The store is written once per second unless someone waits for it.
+    assert time.monotonic() - started < 2.5
 
 
-def test_stored_lines_reach_follower_within_fraction_of_second(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stored_logs(tmp_path) as logs:
-            await logs.note("train", "before")
-            follower = logs.follow("train", stored=True)
-            assert await anext(follower) == "before\n"
-            started = time.monotonic()
-            for number in range(5):
-                await logs.note("train", f"line {number}")
-                assert await anext(follower) == f"line {number}\n"
-            # The store is written once per second unless someone waits for it.
-            assert time.monotonic() - started < 2.5
-
-    asyncio.run(scenario())
-
-
-def test_follower_reads_all_chunks_in_order_once_they_are_stored(tmp_path: Path) -> None:
+async def test_follower_reads_all_chunks_in_order_once_they_are_stored(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(300)]
-
-    async def scenario() -> None:
-        async with stored_logs(tmp_path, chunk_bytes=100) as logs:
-            follower = logs.follow("train", stored=True)
-            sent, shown = iter(lines), ""
-            for count in (1, 40, 3, 256):
-                await logs.note("train", "\n".join(next(sent) for _ in range(count)))
-                shown += await anext(follower)
-                stored = "".join(path.read_text().split("\n", 1)[1] for path in sorted(tmp_path.rglob("*.log")))
-                assert stored.startswith(shown)
-            await logs.close("train")
-            shown += "".join([part async for part in follower])
-            assert shown.splitlines() == lines
-            assert "".join([part async for part in logs.follow("train", 290, ended=True, stored=True)]) == "".join(
-                f"{line}\n" for line in lines[290:]
-            )
-
-    asyncio.run(scenario())
+    async with running(tmp_path, chunk_bytes=100) as logs:
+        follower = logs.follow("train", stored=True)
+        sent, shown = iter(lines), ""
+        for count in (1, 40, 3, 256):
+            await logs.note("train", "\n".join(next(sent) for _ in range(count)))
+            shown += await anext(follower)
+            assert stored(tmp_path).startswith(shown)
+        await logs.close("train")
+        shown += "".join([part async for part in follower])
+        assert shown.splitlines() == lines
+        assert "".join([part async for part in logs.follow("train", 290, ended=True, stored=True)]) == "".join(
+            f"{line}\n" for line in lines[290:]
+        )
 
 
-def test_rejected_writes_do_not_hide_lines_from_followers(tmp_path: Path) -> None:
+async def test_rejected_writes_do_not_hide_lines_from_followers(tmp_path: Path) -> None:
     folder, aside = tmp_path / "store", tmp_path / "aside"
-
-    async def scenario() -> None:
-        async with stored_logs(folder) as logs:
-            follower = logs.follow("train", stored=True)
-            await logs.note("train", "before")
-            assert await anext(follower) == "before\n"
-            folder.rename(aside)
-            folder.write_text("a file is not a folder")
-            await logs.note("train", "during")
-            assert await anext(follower) == "during\n"
-            folder.unlink()
-            aside.rename(folder)
-            await until(lambda: "during" in "".join(path.read_text() for path in folder.rglob("*.log")))
-            await logs.note("train", "after")
-            assert await anext(follower) == "after\n"
-            await logs.close("train")
-            assert [part async for part in follower] == []
-
-    asyncio.run(scenario())
+    async with running(folder) as logs:
+        follower = logs.follow("train", stored=True)
+        await logs.note("train", "before")
+        assert await anext(follower) == "before\n"
+        folder.rename(aside)
+        folder.write_text("a file is not a folder")
+        await logs.note("train", "during")
+        assert await anext(follower) == "during\n"
+        folder.unlink()
+        aside.rename(folder)
+        await until(lambda: "during" in "".join(path.read_text() for path in folder.rglob("*.log")))
+        await logs.note("train", "after")
+        assert await anext(follower) == "after\n"
+        await logs.close("train")
+        assert [part async for part in follower] == []

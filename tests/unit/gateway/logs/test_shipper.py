@@ -8,18 +8,21 @@ import random
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from shipping import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, run, until, until_log
+from log_files import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, shipped
+from waiting import until
 
 from mlplatform.gateway.logs import shipper as logs_shipper
 from mlplatform.gateway.logs import wakeups
-from mlplatform.gateway.logs.shipper import LogShipper, ship
+from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.settings import environment as settings_environment
-from mlplatform.settings.gateway import GatewaySettings
+
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -29,126 +32,116 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, closed_port: int) -> Gateway:
+def stopped(tmp_path: Path, closed_port: int) -> Gateway:
+    """A gateway that does not run yet."""
     return Gateway(tmp_path / "store", closed_port, chunk_bytes=4096)
 
 
-def test_lines_of_new_nodes_arrive_within_one_second(root: Path, gateway: Gateway) -> None:
-    async def scenario() -> None:
-        await until(lambda: gateway.requests == [])
-        folder = logs_of(root)
-        append(folder / DRIVER, b"starts\n")
-        append(folder / "raylet.out", b"not of a job\n")
-        await until_log(gateway, "starts\n")
-        follower = gateway.logs.follow("train")
-        assert await anext(follower) == "starts\n"
-        waits = []
-        for number in range(3):
-            started = time.monotonic()
-            append(folder / DRIVER, b"epoch %d\n" % number)
-            assert await anext(follower) == f"epoch {number}\n"
-            waits.append(time.monotonic() - started)
-        assert sorted(waits)[1] < 0.9, waits
-
-        (root / "ray-worker-1").mkdir()
-        append(logs_of(root / ".", "ray-worker-2") / WORKER, b":actor_name:Trainer\nhello\n")
-        assert await anext(follower) == "(Trainer pid=4711, ray-worker-2) hello\n"
-
-    run(gateway, root, scenario)
+@pytest.fixture
+async def gateway(stopped: Gateway, root: Path) -> AsyncIterator[Gateway]:
+    """A running gateway, and a shipper that sends it the files below `root`."""
+    async with shipped(stopped, root):
+        yield stopped
 
 
-def test_file_moved_to_old_is_read_completely(root: Path, gateway: Gateway) -> None:
-    async def scenario() -> None:
-        folder = logs_of(root)
-        (folder / "old").mkdir()
-        append(folder / DRIVER, b"d\n")
-        append(folder / WORKER, b"one\n")
-        await until_log(gateway, "d\n(pid=4711, ray-worker-0) one\n")
-        append(folder / WORKER, b"two\n")
-        (folder / WORKER).rename(folder / "old" / WORKER)
-        await until_log(gateway, "d\n(pid=4711, ray-worker-0) one\n(pid=4711, ray-worker-0) two\n")
+async def test_lines_of_new_nodes_arrive_within_one_second(root: Path, gateway: Gateway) -> None:
+    await until(lambda: gateway.requests == [])
+    folder = logs_of(root)
+    append(folder / DRIVER, b"starts\n")
+    append(folder / "raylet.out", b"not of a job\n")
+    await gateway.until_log("starts\n")
+    follower = gateway.logs.follow("train")
+    assert await anext(follower) == "starts\n"
+    waits = []
+    for number in range(3):
+        started = time.monotonic()
+        append(folder / DRIVER, b"epoch %d\n" % number)
+        assert await anext(follower) == f"epoch {number}\n"
+        waits.append(time.monotonic() - started)
+    assert sorted(waits)[1] < 0.9, waits
 
-    run(gateway, root, scenario)
-
-
-def test_lines_after_evicted_partial_line_are_not_lost(root: Path, gateway: Gateway) -> None:
-    async def scenario() -> None:
-        folder = logs_of(root)
-        append(folder / DRIVER, b"one\nepoch 1: 37%")
-        await until_log(gateway, "one\nepoch 1: 37%")
-        job = gateway.logs._jobs["train"]
-        await until(lambda: any(file.partial for file in job.files.values()))
-        job.flush_partial_lines()  # as after ten minutes in which nobody has read the log
-        append(folder / DRIVER, b"\nTraceback\n")
-        await until_log(gateway, "one\nepoch 1: 37%\n\nTraceback\n")
-
-    run(gateway, root, scenario)
+    (root / "ray-worker-1").mkdir()
+    append(logs_of(root / ".", "ray-worker-2") / WORKER, b":actor_name:Trainer\nhello\n")
+    assert await anext(follower) == "(Trainer pid=4711, ray-worker-2) hello\n"
 
 
-def test_pipe_in_place_of_log_does_not_block_other_logs(root: Path, gateway: Gateway) -> None:
-    async def scenario() -> None:
-        folder = logs_of(root)
-        append(folder / DRIVER, b"d\n")
-        await until_log(gateway, "d\n")
-        listed = LogShipper._list
-
-        def swap_after_listing(shipper: LogShipper) -> set[str]:
-            nodes = listed(shipper)
-            if (folder / WORKER).is_file() and not (folder / WORKER).is_fifo():
-                (folder / WORKER).unlink()
-                os.mkfifo(folder / WORKER)
-            return nodes
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LogShipper, "_list", swap_after_listing)
-            append(folder / WORKER, b"swapped\n")
-            await until(lambda: (folder / WORKER).is_fifo())
-            append(folder / DRIVER, b"e\n")
-            await until_log(gateway, "d\ne\n")
-
-    run(gateway, root, scenario)
+async def test_file_moved_to_old_is_read_completely(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    (folder / "old").mkdir()
+    append(folder / DRIVER, b"d\n")
+    append(folder / WORKER, b"one\n")
+    await gateway.until_log("d\n(pid=4711, ray-worker-0) one\n")
+    append(folder / WORKER, b"two\n")
+    (folder / WORKER).rename(folder / "old" / WORKER)
+    await gateway.until_log("d\n(pid=4711, ray-worker-0) one\n(pid=4711, ray-worker-0) two\n")
 
 
-def test_linked_folders_and_files_are_not_sent(root: Path, gateway: Gateway, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        elsewhere = tmp_path / "elsewhere"
-        elsewhere.mkdir()
-        append(elsewhere / WORKER, b"of another folder\n")
-        folder = logs_of(root)
-        (folder / "old").symlink_to(elsewhere)
-        (folder / EARLY_WORKER).symlink_to(elsewhere / WORKER)
-        (root / "ray-worker-1" / SESSION).mkdir(parents=True)
-        (root / "ray-worker-1" / SESSION / "logs").symlink_to(elsewhere)
-        append(folder / DRIVER, b"d\n")
-        await until_log(gateway, "d\n")
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        assert {request.rpartition("/")[2] for request in gateway.requests if "PUT" in request} == {DRIVER}
-
-    run(gateway, root, scenario)
+async def test_lines_after_evicted_partial_line_are_not_lost(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    append(folder / DRIVER, b"one\nepoch 1: 37%")
+    await gateway.until_log("one\nepoch 1: 37%")
+    job = gateway.logs._jobs["train"]
+    await until(lambda: any(file.partial for file in job.files.values()))
+    job.flush_partial_lines()  # as after ten minutes in which nobody has read the log
+    append(folder / DRIVER, b"\nTraceback\n")
+    await gateway.until_log("one\nepoch 1: 37%\n\nTraceback\n")
 
 
-def test_rotated_and_rewritten_files_are_read_exactly_once(root: Path, gateway: Gateway) -> None:
-    async def scenario() -> None:
-        folder = logs_of(root)
-        append(folder / DRIVER, b"d\n")
-        await until_log(gateway, "d\n")
-        for number in range(6):
-            append(folder / WORKER, b"line %d\n" % number)
-            if number % 2:
-                for age in (3, 2, 1, 0):
-                    source = folder / (WORKER.replace(".out", f".{age}.out") if age else WORKER)
-                    if source.exists():
-                        source.rename(folder / WORKER.replace(".out", f".{age + 1}.out"))
-        append(folder / WORKER, b"line 6\n")
-        expected = "d\n" + "".join(f"(pid=4711, ray-worker-0) line {number}\n" for number in range(7))
-        await until_log(gateway, expected)
-        (folder / WORKER).write_bytes(b"7\n")
-        await until_log(gateway, f"{expected}(pid=4711, ray-worker-0) 7\n")
+async def test_pipe_in_place_of_log_does_not_block_other_logs(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    append(folder / DRIVER, b"d\n")
+    await gateway.until_log("d\n")
+    listed = LogShipper._list
 
-    run(gateway, root, scenario)
+    def swap_after_listing(shipper: LogShipper) -> set[str]:
+        nodes = listed(shipper)
+        if (folder / WORKER).is_file() and not (folder / WORKER).is_fifo():
+            (folder / WORKER).unlink()
+            os.mkfifo(folder / WORKER)
+        return nodes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogShipper, "_list", swap_after_listing)
+        append(folder / WORKER, b"swapped\n")
+        await until(lambda: (folder / WORKER).is_fifo())
+        append(folder / DRIVER, b"e\n")
+        await gateway.until_log("d\ne\n")
 
 
-def test_repeated_gateway_kills_keep_lines_exactly_once(root: Path, gateway: Gateway) -> None:
+async def test_linked_folders_and_files_are_not_sent(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    append(elsewhere / WORKER, b"of another folder\n")
+    folder = logs_of(root)
+    (folder / "old").symlink_to(elsewhere)
+    (folder / EARLY_WORKER).symlink_to(elsewhere / WORKER)
+    (root / "ray-worker-1" / SESSION).mkdir(parents=True)
+    (root / "ray-worker-1" / SESSION / "logs").symlink_to(elsewhere)
+    append(folder / DRIVER, b"d\n")
+    await gateway.until_log("d\n")
+    assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+    assert {request.rpartition("/")[2] for request in gateway.requests if "PUT" in request} == {DRIVER}
+
+
+async def test_rotated_and_rewritten_files_are_read_exactly_once(root: Path, gateway: Gateway) -> None:
+    folder = logs_of(root)
+    append(folder / DRIVER, b"d\n")
+    await gateway.until_log("d\n")
+    for number in range(6):
+        append(folder / WORKER, b"line %d\n" % number)
+        if number % 2:
+            for age in (3, 2, 1, 0):
+                source = folder / (WORKER.replace(".out", f".{age}.out") if age else WORKER)
+                if source.exists():
+                    source.rename(folder / WORKER.replace(".out", f".{age + 1}.out"))
+    append(folder / WORKER, b"line 6\n")
+    expected = "d\n" + "".join(f"(pid=4711, ray-worker-0) line {number}\n" for number in range(7))
+    await gateway.until_log(expected)
+    (folder / WORKER).write_bytes(b"7\n")
+    await gateway.until_log(f"{expected}(pid=4711, ray-worker-0) 7\n")
+
+
+async def test_repeated_gateway_kills_keep_lines_exactly_once(root: Path, gateway: Gateway) -> None:
     rng = random.Random(5)  # noqa: S311 - the same moments in each run
     counts = {DRIVER: 3000, WORKER: 2000, EARLY_WORKER: 1000}
 
@@ -162,146 +155,119 @@ def test_repeated_gateway_kills_keep_lines_exactly_once(root: Path, gateway: Gat
             data = data[size:]
             await asyncio.sleep(rng.random() * 0.04)
 
-    async def scenario() -> None:
-        folder = logs_of(root)
-        writers = asyncio.gather(*(write(folder / name, count) for name, count in counts.items()))
-        for _ in range(3):
-            await asyncio.sleep(rng.uniform(0.2, 0.4))
-            await gateway.kill()
-            await asyncio.sleep(rng.uniform(0, 0.2))
-            await gateway.start()
-        await writers
+    folder = logs_of(root)
+    writers = asyncio.gather(*(write(folder / name, count) for name, count in counts.items()))
+    for _ in range(3):
+        await asyncio.sleep(rng.uniform(0.2, 0.4))
+        await gateway.kill()
+        await asyncio.sleep(rng.uniform(0, 0.2))
+        await gateway.start()
+    await writers
 
-        async def complete() -> bool:
-            return (await gateway.logs.text("train")).count("\n") >= sum(counts.values())
+    async def complete() -> bool:
+        return (await gateway.logs.text("train")).count("\n") >= sum(counts.values())
 
-        await until(complete, 15)
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        lines = (await gateway.logs.text("train")).rstrip("\n").split("\n")
-        for name, prefix in ((DRIVER, ""), (WORKER, "(A pid=4711, "), (EARLY_WORKER, "(A pid=4712, ")):
-            mine = [line for line in lines if line.startswith(prefix) and (prefix or line[0] != "(")]
-            assert [int(line.split()[-2]) for line in mine] == list(range(counts[name])), name
-            assert all(line.endswith(" é") for line in mine)
-        assert len(lines) == sum(counts.values())
-
-    run(gateway, root, scenario)
+    await until(complete, 15)
+    assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+    lines = (await gateway.logs.text("train")).rstrip("\n").split("\n")
+    for name, prefix in ((DRIVER, ""), (WORKER, "(A pid=4711, "), (EARLY_WORKER, "(A pid=4712, ")):
+        mine = [line for line in lines if line.startswith(prefix) and (prefix or line[0] != "(")]
+        assert [int(line.split()[-2]) for line in mine] == list(range(counts[name])), name
+        assert all(line.endswith(" é") for line in mine)
+    assert len(lines) == sum(counts.values())
 
 
-def test_settled_attempt_has_all_lines_of_its_node(root: Path, gateway: Gateway) -> None:
+async def test_settled_attempt_has_all_lines_of_its_node(root: Path, gateway: Gateway) -> None:
     """This includes lines of a Ray job that was registered only just before, and a line without a newline."""
     del gateway.known["01000000"]
-
-    async def scenario() -> None:
-        folder = logs_of(root)
-        append(folder / DRIVER, b"d\n")
-        append(folder / WORKER, b"of a job that is not known yet\n")
-        await until(lambda: any(WORKER in request for request in gateway.requests))
-        await until_log(gateway, "d\n")
-        gateway.known["01000000"] = "train"
-        append(folder / DRIVER, b"exit")
-        started = time.monotonic()
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        assert time.monotonic() - started < 1.8
-        text = await gateway.logs.text("train")
-        assert sorted(text.split("\n")) == ["", "(pid=4711, ray-worker-0) of a job that is not known yet", "d", "exit"]
-
-    run(gateway, root, scenario)
+    folder = logs_of(root)
+    append(folder / DRIVER, b"d\n")
+    append(folder / WORKER, b"of a job that is not known yet\n")
+    await until(lambda: any(WORKER in request for request in gateway.requests))
+    await gateway.until_log("d\n")
+    gateway.known["01000000"] = "train"
+    append(folder / DRIVER, b"exit")
+    started = time.monotonic()
+    assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+    assert time.monotonic() - started < 1.8
+    text = await gateway.logs.text("train")
+    assert sorted(text.split("\n")) == ["", "(pid=4711, ray-worker-0) of a job that is not known yet", "d", "exit"]
 
 
-def test_end_of_job_requests_pass(root: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_job_requests_pass(root: Path, stopped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", 3600)
     folder = logs_of(root)
-
-    async def scenario() -> None:
-        await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
+    async with shipped(stopped, root):
+        await until(lambda: "POST /platform/logs/ray-worker-0" in stopped.requests)
         append(folder / DRIVER, b"the end")
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        await until_log(gateway, "the end\n")
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-
-    run(gateway, root, scenario)
+        assert await stopped.logs.settle("train", "ray-worker-0", time.time())
+        await stopped.until_log("the end\n")
+        assert await stopped.logs.settle("train", "ray-worker-0", time.time())
 
 
-def test_request_for_other_nodes_is_not_answered(root: Path, gateway: Gateway) -> None:
+async def test_request_for_other_nodes_is_not_answered(root: Path, gateway: Gateway) -> None:
     logs_of(root)
-
-    async def scenario() -> None:
-        await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
-        waiting = asyncio.create_task(gateway.logs.settle("train", "ray-worker-1", time.time(), timeout_s=0.5))
-        assert not await gateway.logs.pass_requested(["ray-worker-0"], 0.1)
-        assert await gateway.logs.pass_requested(["ray-worker-0", "ray-worker-1"], 0.1)
-        assert not await waiting
-
-    run(gateway, root, scenario)
+    await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
+    waiting = asyncio.create_task(gateway.logs.settle("train", "ray-worker-1", time.time(), timeout_s=0.5))
+    assert not await gateway.logs.pass_requested(["ray-worker-0"], 0.1)
+    assert await gateway.logs.pass_requested(["ray-worker-0", "ray-worker-1"], 0.1)
+    assert not await waiting
 
 
-def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> None:
+async def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway) -> None:
     gateway.known["gone--1-000000"] = "gone"
+    folder = logs_of(root)
+    names = {kind: f"job-driver-{kind}--1-000000.log" for kind in ("unknown", "gone", "aged", "still", "ancient")}
+    for name in names.values():
+        append(folder / name, b"x\n")
+    os.utime(folder / names["aged"], (time.time() - 100,) * 2)
+    os.utime(folder / names["still"], (time.time() - 700,) * 2)
+    os.utime(folder / names["ancient"], (time.time() - 25 * 3600,) * 2)
 
-    async def scenario() -> None:
-        folder = logs_of(root)
-        names = {kind: f"job-driver-{kind}--1-000000.log" for kind in ("unknown", "gone", "aged", "still", "ancient")}
-        for name in names.values():
-            append(folder / name, b"x\n")
-        os.utime(folder / names["aged"], (time.time() - 100,) * 2)
-        os.utime(folder / names["still"], (time.time() - 700,) * 2)
-        os.utime(folder / names["ancient"], (time.time() - 25 * 3600,) * 2)
+    def asked(kind: str) -> int:
+        return sum(names[kind] in request for request in gateway.requests)
 
-        def asked(kind: str) -> int:
-            return sum(names[kind] in request for request in gateway.requests)
-
-        await until(lambda: asked("unknown") == 2)
-        for number in range(10):
-            append(folder / DRIVER, b"%d\n" % number)
-            await until_log(gateway, "".join(f"{line}\n" for line in range(number + 1)))
-        assert [asked(kind) for kind in ("gone", "aged", "still", "ancient")] == [1, 1, 1, 0]
-        assert asked("unknown") <= 3
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        assert asked("aged") == 1
-        append(folder / names["still"], b"it speaks again\n")
-        await until(lambda: asked("still") == 2)
-
-    run(gateway, root, scenario)
+    await until(lambda: asked("unknown") == 2)
+    for number in range(10):
+        append(folder / DRIVER, b"%d\n" % number)
+        await gateway.until_log("".join(f"{line}\n" for line in range(number + 1)))
+    assert [asked(kind) for kind in ("gone", "aged", "still", "ancient")] == [1, 1, 1, 0]
+    assert asked("unknown") <= 3
+    assert await gateway.logs.settle("train", "ray-worker-0", time.time())
+    assert asked("aged") == 1
+    append(folder / names["still"], b"it speaks again\n")
+    await until(lambda: asked("still") == 2)
 
 
-def test_files_of_one_unknown_ray_job_are_queried_as_one(root: Path, gateway: Gateway) -> None:
+async def test_files_of_one_unknown_ray_job_are_queried_as_one(root: Path, stopped: Gateway) -> None:
     folder = logs_of(root)
     for number in range(20):
         append(folder / f"worker-{number:056x}-05000000-{number}.out", b"x\n")
-
-    async def scenario() -> None:
-        await until(lambda: sum("05000000" in request for request in gateway.requests) > 0)
-        assert await gateway.logs.settle("train", "ray-worker-0", time.time())
-        assert sum("05000000" in request for request in gateway.requests) <= 3
-        gateway.known["05000000"] = "train"
+    async with shipped(stopped, root):
+        await until(lambda: sum("05000000" in request for request in stopped.requests) > 0)
+        assert await stopped.logs.settle("train", "ray-worker-0", time.time())
+        assert sum("05000000" in request for request in stopped.requests) <= 3
+        stopped.known["05000000"] = "train"
         append(folder / DRIVER, b"d\n")
-        await until_log(gateway, "d\n" + "".join(f"(pid={number}, ray-worker-0) x\n" for number in range(20)))
-
-    run(gateway, root, scenario)
+        await stopped.until_log("d\n" + "".join(f"(pid={number}, ray-worker-0) x\n" for number in range(20)))
 
 
-def test_restarted_shipper_sends_nothing_twice(root: Path, gateway: Gateway) -> None:
+async def test_restarted_shipper_sends_nothing_twice(root: Path, stopped: Gateway) -> None:
     folder = logs_of(root)
     data = b"".join(b"line %d\n" % number for number in range(60_000))
-
-    async def first() -> None:
+    async with shipped(stopped, root):
         append(folder / DRIVER, data)
-        await until_log(gateway, data.decode())
-        await gateway.logs.flush()
-
-    async def second() -> None:
-        gateway.requests.clear()
-        await until(lambda: any(request.startswith("POST") for request in gateway.requests))
-        assert (
-            sum(request.startswith("PUT") for request in gateway.requests) <= 2
-        )  # one query for the files, one for the gateway's instance
-        assert await gateway.logs.text("train") == data.decode()
-
-    run(gateway, root, first)
-    run(gateway, root, second)
+        await stopped.until_log(data.decode())
+        await stopped.logs.flush()
+    async with shipped(stopped, root):
+        stopped.requests.clear()
+        await until(lambda: any(request.startswith("POST") for request in stopped.requests))
+        # One query for the files, one for the gateway's instance.
+        assert sum(request.startswith("PUT") for request in stopped.requests) <= 2
+        assert await stopped.logs.text("train") == data.decode()
 
 
-def test_heartbeat_stops_while_gateway_is_down(root: Path, gateway: Gateway) -> None:
+async def test_heartbeat_stops_while_gateway_is_down(root: Path, gateway: Gateway) -> None:
     """The container's health check reads its age."""
 
     def beats() -> bool:
@@ -310,43 +276,37 @@ def test_heartbeat_stops_while_gateway_is_down(root: Path, gateway: Gateway) -> 
             return True
         return False
 
-    async def scenario() -> None:
-        append(logs_of(root) / DRIVER, b"starts\n")
-        await until_log(gateway, "starts\n")
-        await until(beats)
-        await gateway.kill()
-        await asyncio.sleep(0.2)
-        beats()
-        with pytest.raises(TimeoutError):
-            await until(beats, 1.5)
-        await gateway.start()
-        await until(beats)
-
-    run(gateway, root, scenario)
+    append(logs_of(root) / DRIVER, b"starts\n")
+    await gateway.until_log("starts\n")
+    await until(beats)
+    await gateway.kill()
+    await asyncio.sleep(0.2)
+    beats()
+    with pytest.raises(TimeoutError):
+        await until(beats, 1.5)
+    await gateway.start()
+    await until(beats)
 
 
-def test_store_outage_leaves_lines_on_nodes(root: Path, gateway: Gateway, tmp_path: Path) -> None:
+async def test_store_outage_leaves_lines_on_nodes(root: Path, stopped: Gateway, tmp_path: Path) -> None:
     store, aside = tmp_path / "store", tmp_path / "aside"
     lines = b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(10_000))
-    gateway.sizes = {}
-
-    async def scenario() -> None:
+    stopped.sizes = {}
+    async with shipped(stopped, root):
         folder = logs_of(root)
         append(folder / DRIVER, b"before\n")
-        await until_log(gateway, "before\n")
-        await gateway.logs.flush()
+        await stopped.until_log("before\n")
+        await stopped.logs.flush()
         store.rename(aside)
         store.write_text("a file is not a folder")
         append(folder / DRIVER, lines)
-        job = gateway.logs._jobs["train"]
+        job = stopped.logs._jobs["train"]
         await until(lambda: job.unwritten > 8 << 20)
-        assert not await gateway.logs.settle("train", "ray-worker-0", time.time(), timeout_s=0.5)
+        assert not await stopped.logs.settle("train", "ray-worker-0", time.time(), timeout_s=0.5)
         assert job.unwritten < 9 << 20
         store.unlink()
         aside.rename(store)
-        await until_log(gateway, "before\n" + lines.decode())
-
-    run(gateway, root, scenario)
+        await stopped.until_log("before\n" + lines.decode())
 
 
 def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,75 +328,48 @@ def test_flood_of_files_leaves_those_that_changed_last(root: Path, monkeypatch: 
     assert listed == {f"{index}.out" for index in range(40, 140)}
 
 
-def test_shipper_process_is_small_and_sends_token(root: Path, closed_port: int, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    seen: list[str | None] = []
-
-    async def scenario() -> None:
-        async def answer(scope: Any, receive: Any, send: Any) -> None:
-            seen.append(dict(scope["headers"]).get(b"authorization", b"").decode())
-            status = 404 if scope["path"] == "/platform/logs" else 200
-            await send({"type": "http.response.start", "status": status, "headers": [(b"x-gateway-instance", b"a")]})
-            await send({"type": "http.response.body", "body": b'{"expected": 0, "again": false}'})
-
-        config = uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve())
-        environment = dict(settings_environment.environment()) | {
-            "MLPLATFORM_GATEWAY": f"http://127.0.0.1:{closed_port}",
-            "MLPLATFORM_NODE_LOGS": str(root),
-            "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
-            "MLPLATFORM_SHIPPER_HEARTBEAT": str(tmp_path / "heartbeat"),
-        }
-        logs_of(root)
-        command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
-        shipper = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
-        communicating = asyncio.create_task(shipper.communicate())
-        try:
-            await until(lambda: len(seen) > 1)
-            await until(lambda: (tmp_path / "heartbeat").exists())
-            memory = Path(f"/proc/{shipper.pid}/status").read_text()
-            assert int(memory.split("VmRSS:")[1].split()[0]) < 60 << 10
-        finally:
-            shipper.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(shipper.wait(), 5) == 0
-            server.should_exit = True
-            await task
-        assert set(seen) == {"Bearer secret"}
-        imported = {line.rpartition("|")[2].strip() for line in (await communicating)[1].decode().split("\n")}
-        assert "watchfiles" in imported
-        assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
-def test_shipper_sends_its_own_token(root: Path, closed_port: int, tmp_path: Path) -> None:
-    tokens = {"token_path": tmp_path / "ray_token", "shipper_token_path": tmp_path / "log_shipper_token"}
-    for file in tokens.values():
-        file.write_text(f"{file.name}\n")
+@pytest.mark.parametrize("sent", ["log_shipper_token", "ray_token"])
+async def test_shipper_process_is_small_and_sends_its_own_token(
+    sent: str, root: Path, closed_port: int, tmp_path: Path
+) -> None:
+    """And that of the nodes if it has none of its own."""
     seen: set[tuple[str, str]] = set()
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        token = dict(scope["headers"]).get(b"authorization", b"").decode()
-        seen.add((scope["path"].split("/")[2], token))
+        seen.add((scope["path"], dict(scope["headers"]).get(b"authorization", b"").decode()))
         status = 404 if scope["path"] == "/platform/logs" else 200
         await send({"type": "http.response.start", "status": status, "headers": [(b"x-gateway-instance", b"a")]})
         await send({"type": "http.response.body", "body": b'{"expected": 0, "again": false}'})
 
-    async def scenario() -> None:
-        config = uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server._serve())
-        append(logs_of(root) / DRIVER, b"line\n")
-        address = f"http://127.0.0.1:{closed_port}"
-        shipping = asyncio.create_task(ship(GatewaySettings.load(gateway=address, node_logs=root, **tokens)))
-        try:
-            await until(lambda: {path for path, _ in seen} == {"logs"}, 20)
-        finally:
-            shipping.cancel()
-            await asyncio.gather(shipping, return_exceptions=True)
-            server.should_exit = True
-            await serving
-        assert {token for _, token in seen} == {"Bearer log_shipper_token"}
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    for name in ("ray_token", "log_shipper_token"):
+        (tmp_path / name).write_text(f"{name}\n")
+    server = uvicorn.Server(
+        uvicorn.Config(answer, host="127.0.0.1", port=closed_port, log_level="error", lifespan="off")
+    )
+    serving = asyncio.create_task(server._serve())
+    environment = dict(settings_environment.environment()) | {
+        "MLPLATFORM_GATEWAY": f"http://127.0.0.1:{closed_port}",
+        "MLPLATFORM_NODE_LOGS": str(root),
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "ray_token"),
+        "MLPLATFORM_SHIPPER_HEARTBEAT": str(tmp_path / "heartbeat"),
+    }
+    if sent == "log_shipper_token":
+        environment["MLPLATFORM_SHIPPER_TOKEN_PATH"] = str(tmp_path / sent)
+    append(logs_of(root) / DRIVER, b"line\n")
+    command = [sys.executable, "-X", "importtime", "-m", "mlplatform.gateway.logs.shipper"]
+    shipper = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+    communicating = asyncio.create_task(shipper.communicate())
+    try:
+        await until(lambda: len(seen) > 1)
+        await until(lambda: (tmp_path / "heartbeat").exists())
+        memory = Path(f"/proc/{shipper.pid}/status").read_text()
+        assert int(memory.split("VmRSS:")[1].split()[0]) < 60 << 10
+    finally:
+        shipper.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(shipper.wait(), 5) == 0
+        server.should_exit = True
+        await serving
+    assert {token for _, token in seen} == {f"Bearer {sent}"}
+    imported = {line.rpartition("|")[2].strip() for line in (await communicating)[1].decode().split("\n")}
+    assert "watchfiles" in imported
+    assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}

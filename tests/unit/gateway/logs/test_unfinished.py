@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from job_logs import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, run, running, stored
-from rich.console import Console
-from rich.progress import Progress
+from log_files import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, running, stored
 
 from mlplatform.client.follow import last_state
 from mlplatform.gateway.logs.lines import PART_BYTES
 from mlplatform.gateway.logs.store import JobLogs
+
+pytestmark = pytest.mark.timeout(60)
 
 UP = "\x1b[A"
 NUMBERS = "".join(f"{number}\n" for number in range(60))
@@ -70,133 +69,88 @@ async def until(reader: AsyncIterator[str], end: str) -> str:
         ([f"a\n{UP * 999}", *(f"{n}\n" for n in range(60))], NUMBERS, NUMBERS),
     ],
 )
-def test_log_ends_with_last_state_of_line(pieces: list[str], shown: str, kept: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            await Written(logs).write(*pieces)
-            assert await logs.text("train") == shown
-            await logs.close("train")
-            assert await logs.text("train") == kept == stored(tmp_path)
-
-    run(scenario)
+async def test_log_ends_with_last_state_of_line(
+    pieces: list[str], shown: str, kept: str, logs: JobLogs, tmp_path: Path
+) -> None:
+    await Written(logs).write(*pieces)
+    assert await logs.text("train") == shown
+    await logs.close("train")
+    assert await logs.text("train") == kept == stored(tmp_path)
 
 
-def test_overwritten_states_are_sent_and_written_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            bar = Written(logs)
-            await bar.write("one\n")
-            await logs.flush()
-            before = stored(tmp_path)
-            await bar.write(*(f"\r{step:9}%" for step in range(2000)))
-            assert len(bar.content) - bar.accepted < PART_BYTES / 10
-            assert not logs._jobs["train"].pending
-            assert stored(tmp_path) == before == "one\n"
-        # After a crash, the shipper sends again what no stored line follows.
-        async with running(tmp_path) as logs:
-            again = Written(logs)
-            again.accepted = (await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")).expected
-            await again.write(bar.content + b"\n")
-            assert await logs.text("train") == "one\n     1999%\n"
-
-    run(scenario)
+async def test_overwritten_states_are_sent_and_written_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as logs:
+        bar = Written(logs)
+        await bar.write("one\n")
+        await logs.flush()
+        before = stored(tmp_path)
+        await bar.write(*(f"\r{step:9}%" for step in range(2000)))
+        assert len(bar.content) - bar.accepted < PART_BYTES / 10
+        assert not logs._jobs["train"].pending
+        assert stored(tmp_path) == before == "one\n"
+    # After a crash, the shipper sends again what no stored line follows.
+    async with running(tmp_path) as logs:
+        again = Written(logs)
+        again.accepted = (await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")).expected
+        await again.write(bar.content + b"\n")
+        assert await logs.text("train") == "one\n     1999%\n"
 
 
-def test_bars_of_rich_become_one_line_each(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    with Progress(console=Console(file=screen, force_terminal=True, width=60), auto_refresh=False) as progress:
-        tasks = [progress.add_task(name, total=40) for name in ("train", "val", "test")]
-        ends = [0]
-        for _ in range(40):
-            for task in tasks:
-                progress.advance(task)
-            progress.refresh()
-            ends.append(len(screen.getvalue()))
-    text = f"{screen.getvalue()}that was all\n"
-    pieces = [text[begin:end] for begin, end in zip(ends, [*ends[1:], len(text)], strict=True)]
-
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            bars = Written(logs)
-            await bars.write(*pieces[:20])
-            *_, train, val, test = (await logs.text("train")).split("\n")
-            assert all("%" in line for line in (train, val, test))
-            await bars.write(*pieces[20:])
-            lines = (await logs.text("train")).splitlines()
-            assert lines[-1] == "that was all"
-            assert [line.split()[0] for line in lines if "100%" in line] == ["train", "val", "test"]
-            assert len(lines) <= 10, lines
-
-    run(scenario)
+async def test_growing_line_is_followed_as_it_grows(logs: JobLogs) -> None:
+    follower, driver = logs.follow("train", stored=True, unfinished=True), Written(logs)
+    await driver.write("one\nload")
+    assert await until(follower, "load") == "one\nload"
+    started = time.monotonic()
+    await driver.write("ing", " ...")
+    assert await until(follower, "...") == "ing ..."
+    assert time.monotonic() - started < 2
+    await driver.write(" done\ntwo\n")
+    assert await until(follower, "two\n") == " done\ntwo\n"
 
 
-def test_growing_line_is_followed_as_it_grows(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            follower, driver = logs.follow("train", stored=True, unfinished=True), Written(logs)
-            await driver.write("one\nload")
-            assert await until(follower, "load") == "one\nload"
-            started = time.monotonic()
-            await driver.write("ing", " ...")
-            assert await until(follower, "...") == "ing ..."
-            assert time.monotonic() - started < 2
-            await driver.write(" done\ntwo\n")
-            assert await until(follower, "two\n") == " done\ntwo\n"
-
-    run(scenario)
-
-
-def test_redrawn_line_is_followed_once_per_second(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            follower, bar = logs.follow("train", stored=True, unfinished=True), Written(logs)
-            await bar.write("\r 10%")
-            assert await anext(follower) == " 10%"
-            following = asyncio.ensure_future(anext(follower))
-            for step in range(11, 100):
-                await bar.write(f"\r {step}%")
-                await asyncio.sleep(0)
-            assert await following == "\r    \r 99%"
-            await bar.write("\r100%", "\n")
-            assert await until(follower, "\n") == "\r    \r100%\n"
-            await bar.write("\r next: 1%")
-            assert await until(follower, "1%") == " next: 1%"
-            await bar.write("\r         \r")
-            assert await until(follower, "\r") == "\r         \r"
-
-    run(scenario)
+async def test_redrawn_line_is_followed_once_per_second(logs: JobLogs) -> None:
+    follower, bar = logs.follow("train", stored=True, unfinished=True), Written(logs)
+    await bar.write("\r 10%")
+    assert await anext(follower) == " 10%"
+    following = asyncio.ensure_future(anext(follower))
+    for step in range(11, 100):
+        await bar.write(f"\r {step}%")
+        await asyncio.sleep(0)
+    assert await following == "\r    \r 99%"
+    await bar.write("\r100%", "\n")
+    assert await until(follower, "\n") == "\r    \r100%\n"
+    await bar.write("\r next: 1%")
+    assert await until(follower, "1%") == " next: 1%"
+    await bar.write("\r         \r")
+    assert await until(follower, "\r") == "\r         \r"
 
 
-def test_unfinished_lines_of_several_processes_are_all_followed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as logs:
-            driver, rank, other = Written(logs), Written(logs, WORKER), Written(logs, EARLY_WORKER)
-            follower = logs.follow("train", stored=True, unfinished=True)
-            await driver.write("begin\n", "Continue? ")
-            assert await until(follower, "? ") == "begin\nContinue? "
-            await rank.write("\r 10%")
-            await other.write(":job_id:01000000\n:actor_name:T\n\r 20%")
-            seen = await until(follower, "20%")
-            assert seen.split("\r")[-3:] == [
-                "(pid=4711, ray-worker-0)  10%",
-                " " * len("(pid=4711, ray-worker-0)  10%"),
-                "(T pid=4712, ray-worker-0)  20%",
-            ]
-            assert (await logs.text("train")).split("\n")[1:] == [
-                "Continue? ",
-                "(pid=4711, ray-worker-0)  10%",
-                "(T pid=4712, ray-worker-0)  20%",
-            ]
-            # What another process prints hides the line for a second only.
-            await rank.write("\r 11%\n")
-            seen = await until(follower, "11%\n")
-            assert last_state(seen.rstrip("\n")) == "(pid=4711, ray-worker-0)  11%"
-            assert await until(follower, "20%") == "(T pid=4712, ray-worker-0)  20%"
-            await logs.close("train")
-            seen += "".join([part async for part in follower])
-            assert [last_state(line) for line in seen.splitlines()][-2:] == [
-                "Continue? ",
-                "(T pid=4712, ray-worker-0)  20%",
-            ]
-
-    run(scenario)
+async def test_unfinished_lines_of_several_processes_are_all_followed(logs: JobLogs) -> None:
+    driver, rank, other = Written(logs), Written(logs, WORKER), Written(logs, EARLY_WORKER)
+    follower = logs.follow("train", stored=True, unfinished=True)
+    await driver.write("begin\n", "Continue? ")
+    assert await until(follower, "? ") == "begin\nContinue? "
+    await rank.write("\r 10%")
+    await other.write(":job_id:01000000\n:actor_name:T\n\r 20%")
+    seen = await until(follower, "20%")
+    assert seen.split("\r")[-3:] == [
+        "(pid=4711, ray-worker-0)  10%",
+        " " * len("(pid=4711, ray-worker-0)  10%"),
+        "(T pid=4712, ray-worker-0)  20%",
+    ]
+    assert (await logs.text("train")).split("\n")[1:] == [
+        "Continue? ",
+        "(pid=4711, ray-worker-0)  10%",
+        "(T pid=4712, ray-worker-0)  20%",
+    ]
+    # What another process prints hides the line for a second only.
+    await rank.write("\r 11%\n")
+    seen = await until(follower, "11%\n")
+    assert last_state(seen.rstrip("\n")) == "(pid=4711, ray-worker-0)  11%"
+    assert await until(follower, "20%") == "(T pid=4712, ray-worker-0)  20%"
+    await logs.close("train")
+    seen += "".join([part async for part in follower])
+    assert [last_state(line) for line in seen.splitlines()][-2:] == [
+        "Continue? ",
+        "(T pid=4712, ray-worker-0)  20%",
+    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from mlplatform.errors import SettingsError
@@ -43,13 +41,23 @@ def test_address_of_internet_is_public(number: str) -> None:
     assert is_public(number)
 
 
-def test_webhook_at_translated_private_address_is_refused() -> None:
-    async def scenario() -> None:
-        sender = WebhookSender(["https"], private=False)
-        try:
-            await sender.send("https://[64:ff9b::a9fe:a9fe]/latest/meta-data", {})
-        finally:
-            await sender.close()
-
-    with pytest.raises(SettingsError, match="is in a private network"):
-        asyncio.run(scenario())
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("ftp://example.org/", "use https:// with a host and no user"),
+        ("http://example.org/", "use https:// with a host and no user"),
+        ("https://alice:secret@example.org/", "use https:// with a host and no user"),
+        ("https://127.0.0.1/", "is in a private network"),
+        ("https://[::1]/", "is in a private network"),
+        ("https://10.0.0.1:9000/", "is in a private network"),
+        ("https://169.254.169.254/latest", "is in a private network"),
+        ("https://[64:ff9b::a9fe:a9fe]/latest/meta-data", "is in a private network"),
+        ("https://localhost/", "is in a private network"),
+        ("https://no-such-host.invalid/", "is unknown"),
+    ],
+)
+async def test_address_inside_the_network_is_rejected(address: str, sentence: str) -> None:
+    sender = WebhookSender({"https"}, private=False)
+    with pytest.raises(SettingsError, match=sentence):
+        await sender.send(address, {})
+    await sender.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from held import BEGIN, Clock, rows
@@ -25,13 +25,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import create_engine, event
-from stored import do, ray, submitted
+from sqlalchemy import event
+from stored import database_in, do, ray, submitted
 
 from mlplatform.gateway.jobs import store as jobs_store
 from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import upgrade
 from mlplatform.gateway.usage import ledger
 from mlplatform.gateway.usage.ledger import Sample, Samples
 from mlplatform.gateway.usage.report import By, Total, UsageReader
@@ -98,13 +97,10 @@ def exact(span: timedelta) -> Fraction:
 class Gateway(RuleBasedStateMachine):
     """Jobs of several people, whose attempts begin, are measured and end."""
 
-    empty: ClassVar[Path]
-    """Database with all tables and no rows."""
-
     @initialize()
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        shutil.copy(self.empty, self.folder / "gateway.db")
+        self.database = database_in(self.folder)
         self.clock = Clock()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(jobs_store, "now", self.clock)
@@ -117,7 +113,7 @@ class Gateway(RuleBasedStateMachine):
         self.connect()
 
     def connect(self) -> None:
-        self.store = JobStore(f"sqlite:///{self.folder / 'gateway.db'}")
+        self.store = JobStore(self.database)
         event.listen(self.store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
 
     def teardown(self) -> None:
@@ -312,18 +308,7 @@ class Gateway(RuleBasedStateMachine):
         self.totals = found
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> type[Gateway]:
-    """The state machine with an empty database to begin with."""
-    path = tmp_path_factory.mktemp("migrated") / "gateway.db"
-    engine = create_engine(f"sqlite:///{path}")
-    upgrade(engine)
-    engine.dispose()
-    Gateway.empty = path
-    return Gateway
-
-
-def examine(machine: type[Gateway], examples: int, steps: int, fixed: bool) -> None:
+def examine(examples: int, steps: int, fixed: bool) -> None:
     limits = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -333,14 +318,14 @@ def examine(machine: type[Gateway], examples: int, steps: int, fixed: bool) -> N
         phases=(Phase.generate,),  # to shrink an example takes minutes; its steps are printed
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(machine, settings=limits)
+    run_state_machine_as_test(Gateway, settings=limits)
 
 
-def test_ledger_loses_no_millisecond(machine: type[Gateway]) -> None:
-    examine(machine, examples=8, steps=40, fixed=True)
+def test_ledger_loses_no_millisecond() -> None:
+    examine(examples=8, steps=40, fixed=True)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_ledger_loses_no_millisecond_in_long_histories(machine: type[Gateway]) -> None:
-    examine(machine, examples=400, steps=100, fixed=False)
+def test_ledger_loses_no_millisecond_in_long_histories() -> None:
+    examine(examples=400, steps=100, fixed=False)

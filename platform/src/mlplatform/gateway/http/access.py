@@ -90,6 +90,7 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("GET", "/platform/teams"): Access.PEOPLE,
     ("POST", "/platform/teams"): Access.ADMINISTRATORS,
     ("PATCH", "/platform/teams/{name}"): Access.ADMINISTRATORS,
+    ("DELETE", "/platform/teams/{name}"): Access.ADMINISTRATORS,
     ("POST", "/platform/tokens"): Access.OPEN,
     ("GET", "/platform/tokens"): Access.PEOPLE,
     ("GET", "/platform/webhook"): Access.PEOPLE,

@@ -30,6 +30,7 @@ from mlplatform.gateway.errors import (
     QueueFullError,
     RequestError,
     StalledRequestError,
+    TeamInUseError,
     TokenError,
     UnknownJobError,
 )
@@ -45,6 +46,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownJobError, 404),
     (StalledRequestError, 408),
     (NameTakenError, 409),
+    (TeamInUseError, 409),
     (JobExistsError, 409),
     (JobIsOpenError, 409),
     (NotResumableError, 409),

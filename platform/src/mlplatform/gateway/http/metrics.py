@@ -53,7 +53,7 @@ class Metrics:
         """Return the route `GET /platform/metrics`.
 
         Args:
-            token: returns the current token of Prometheus, the only one that the route accepts.
+            token: returns the current password of Prometheus, the only token that the route accepts.
         """
 
         async def get(_: Request) -> Response:

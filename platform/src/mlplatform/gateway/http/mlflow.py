@@ -23,7 +23,8 @@ _BODY_BYTES = 16 << 10
 _KIND = "mlflow"
 """Kind of the credential in the audit log: an account of MLflow."""
 
-_Text = Annotated[str, Field(max_length=1000)]
+# Postgres stores no NUL.
+_Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 
 
 class _Change(BaseModel):
@@ -54,6 +55,8 @@ def routes(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> list[R
     async def get(request: Request) -> Response:
         """Respond with the digests of a version's files; null before they are recorded."""
         source = request.query_params.get("source", "")
+        if "\0" in source:
+            raise RequestError(f"source is {source!r}, which contains NUL; send it as MLflow has it.")
         found = await store.of(source, number_in("created", request.query_params.get("created", "")))
         if found is None:
             digests.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,6 +15,7 @@ from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.errors import LoginCodeError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.auth import TOKENS, TokenCheck, actor_of, client_address, principal_of
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.submission import invalid_field
 from mlplatform.gateway.people.schema import TeamRow, TokenRow
 from mlplatform.gateway.people.store import DEFAULTS, People
@@ -90,6 +92,7 @@ class PeopleRoutes:
         check: counts wrong log-in codes.
         key: the S3 key of people; None without an object store.
         accounts: accounts of people at MLflow.
+        open_jobs: returns the jobs that have not ended.
     """
 
     def __init__(
@@ -99,12 +102,14 @@ class PeopleRoutes:
         check: TokenCheck,
         key: FileKey | PeopleKey | None,
         accounts: MlflowAccounts,
+        open_jobs: Callable[[], Awaitable[Sequence[JobRow]]],
     ) -> None:
         self._accounts = accounts
         self._people = people
         self._tokens = tokens
         self._check = check
         self._key = key
+        self._open_jobs = open_jobs
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -115,6 +120,7 @@ class PeopleRoutes:
             Route(TEAMS, self._list_teams, methods=["GET"]),
             Route(TEAMS, self._add_team, methods=["POST"]),
             Route(f"{TEAMS}/{{name}}", self._set_team, methods=["PATCH"]),
+            Route(f"{TEAMS}/{{name}}", self._remove_team, methods=["DELETE"]),
             Route(TOKENS, self._log_in, methods=["POST"]),
             Route(TOKENS, self._list_tokens, methods=["GET"]),
             Route(f"{TOKENS}/{{token_id}}", self._revoke, methods=["DELETE"]),
@@ -162,6 +168,14 @@ class PeopleRoutes:
         return JSONResponse(
             _team(await self._people.set_team(request.path_params["name"], values, actor_of(request.scope)))
         )
+
+    async def _remove_team(self, request: Request) -> Response:
+        """Remove a team; one with open jobs, or whose people would be in no team, only with `?force=1`."""
+        name, force = request.path_params["name"], request.query_params.get("force") == "1"
+        # In no transaction with the removal: a job that is submitted in between continues like these.
+        jobs = sum(job.team == name for job in await self._open_jobs())
+        await self._people.remove_team(name, actor_of(request.scope), jobs, force)
+        return JSONResponse({"removed": name})
 
     async def _log_in(self, request: Request) -> Response:
         """Exchange a log-in code for a token; a wrong code counts as a failed log-in."""

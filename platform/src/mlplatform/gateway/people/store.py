@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import transaction
-from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError
+from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
 from mlplatform.gateway.people.names import check_name, is_name
 from mlplatform.gateway.people.principal import Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
@@ -106,6 +106,22 @@ class People:
         await (self._remove(name, actor) if team is None else self._leave(name, team, actor))
         self._changed()
 
+    async def remove_team(self, name: str, actor: Actor, open_jobs: int, force: bool = False) -> None:
+        """Remove a team with all memberships; its jobs stay, and open ones continue without its share.
+
+        Args:
+            name: name of the team.
+            actor: the one who removes it.
+            open_jobs: number of its jobs that have not ended.
+            force: remove it although it has open jobs, or people who are in no other team.
+
+        Raises:
+            NoSuchNameError: the team does not exist.
+            TeamInUseError: it has such jobs or people, and `force` is not set.
+        """
+        await self._remove_team(name, actor, open_jobs, force)
+        self._changed()
+
     @transaction
     def people(self, session: Session) -> Sequence[Person]:
         """Return all people by name."""
@@ -177,7 +193,8 @@ class People:
             _flush(session, f"person {name}")
         row.administrator = row.administrator or administrator
         if team is not None:
-            _join(session, _team(session, team).name, name, Role.LEAD if lead else Role.MEMBER)
+            # Locked, because another request may be removing the team.
+            _join(session, _team(session, team, lock=True).name, name, Role.LEAD if lead else Role.MEMBER)
         code, expires = new_code(session, name)
         session.flush()
         record(session, actor, "add", f"person {name}", before, _rights(session, row))
@@ -209,6 +226,31 @@ class People:
         session.delete(member)
         session.flush()
         record(session, actor, "remove", f"person {name}", before, _rights(session, row))
+
+    @transaction
+    def _remove_team(self, session: Session, name: str, actor: Actor, open_jobs: int, force: bool) -> None:
+        team = _team(session, name, lock=True)
+        members = session.scalars(select(MemberRow).where(MemberRow.team == name).order_by(MemberRow.person)).all()
+        if not force:
+            _check_removable(session, name, open_jobs)
+        before = _facts(team) | {"people": ", ".join(f"{member.person} ({member.role})" for member in members)}
+        session.execute(delete(MemberRow).where(MemberRow.team == name))
+        session.delete(team)
+        record(session, actor, "remove", f"team {name}", before)
+
+
+def _check_removable(session: Session, team: str, open_jobs: int) -> None:
+    elsewhere = select(MemberRow.person).where(MemberRow.team != team)
+    # Administrators submit jobs without a team.
+    alone = select(PersonRow.name).join(MemberRow, MemberRow.person == PersonRow.name)
+    alone = alone.where(MemberRow.team == team, ~PersonRow.administrator, PersonRow.name.not_in(elsewhere))
+    people = session.scalars(alone.order_by(PersonRow.name)).all()
+    jobs = f"{open_jobs} open {'job' if open_jobs == 1 else 'jobs'}, which would continue without its share"
+    named = f"people who are in no other team and would submit nothing: {', '.join(people)}"
+    if found := [sentence for sentence, exists in ((jobs, open_jobs), (named, people)) if exists]:
+        raise TeamInUseError(
+            f"Team {team} has {', and '.join(found)}; `mlplatform teams remove {team} --force` removes it nevertheless."
+        )
 
 
 def _person(session: Session, name: str) -> PersonRow:

@@ -5,12 +5,10 @@ python -m mlplatform.services.backup add ADDRESS SHOWN DAILY WEEKLY MONTHLY    #
 python -m mlplatform.services.backup every HOURS TO DAILY WEEKLY MONTHLY    # TO: a server, or else the mounted folder
 python -m mlplatform.services.backup verify|apply ADDRESS SHOWN SNAPSHOT    # verify prints the id of the snapshot
 python -m mlplatform.services.backup has-data        # exits with 3 if there is some
-python -m mlplatform.services.backup inspect         # prints the state of databases and buckets as JSON
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from functools import partial
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import PlatformError
-from mlplatform.services.backup import files, inspection, marks, restoring, spool
+from mlplatform.services.backup import files, marks, restoring, spool
 from mlplatform.services.backup.repository import Keep, Repository
 from mlplatform.services.backup.saving import save
 from mlplatform.services.backup.timer import Timer
@@ -33,9 +31,6 @@ def main(verb: str, *arguments: str) -> int:
     """Run a verb; return its exit status."""
     if verb == "has-data":
         return HAS_DATA if restoring.has_data() else 0
-    if verb == "inspect":
-        print(json.dumps(inspection.state()))
-        return 0
     if verb in ("save", "add"):
         with marks.one_at_a_time():
             spool.clear()

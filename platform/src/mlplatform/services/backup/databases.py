@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
@@ -14,9 +14,6 @@ from mlplatform.services import bootstrap
 from mlplatform.services.backup import spool
 from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
-
-if TYPE_CHECKING:
-    from alembic.script import ScriptDirectory
 
 DATABASES = {"gateway": "alembic_version", "mlflow": "alembic_version", "mlflow_auth": "alembic_version_auth"}
 """Database -> table with the revision of its tables."""
@@ -40,15 +37,6 @@ def revisions() -> dict[str, str]:
 
 def known_revisions() -> dict[str, set[str]]:
     """Return the revisions of each database that this version can upgrade to its own."""
-    return {name: {script.revision for script in scripts.walk_revisions()} for name, scripts in _migrations().items()}
-
-
-def heads() -> dict[str, str]:
-    """Return the revision of each database that this version uses."""
-    return {name: str(scripts.get_current_head()) for name, scripts in _migrations().items()}
-
-
-def _migrations() -> dict[str, ScriptDirectory]:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -57,7 +45,7 @@ def _migrations() -> dict[str, ScriptDirectory]:
     for name, folder in folders.items():
         config = Config()
         config.set_main_option("script_location", str(folder))
-        found[name] = ScriptDirectory.from_config(config)
+        found[name] = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     return found
 
 

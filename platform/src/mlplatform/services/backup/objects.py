@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from mlplatform.errors import StorageError
@@ -259,7 +260,9 @@ class Uploads:
 
         # S3 accepts 10,000 parts.
         config = TransferConfig(multipart_chunksize=max(16 << 20, size // 9000), max_concurrency=4)
-        self._client.upload_fileobj(content, **place, ExtraArgs=extra, Config=config)  # type: ignore[arg-type]
+        # A member of a streamed tar raises AttributeError when boto3 asks whether it is seekable.
+        stream = SimpleNamespace(read=content.read)
+        self._client.upload_fileobj(stream, **place, ExtraArgs=extra, Config=config)  # type: ignore[arg-type]
 
     def _tag(self, place: dict[str, str], tags: Any) -> None:
         if tags:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -22,8 +22,6 @@ HANDOVER = Path("/handover")
 """Folder of the host for the settings and secrets of the backup."""
 
 VOLUMES = Path("/volumes")
-
-_MARK_BUCKET, _MARK = "jobs", ".restore"
 
 Source = Callable[[], AbstractContextManager[IO[bytes]]]
 """Opens the backup's stream: once to verify it, and once more to restore it."""
@@ -63,33 +61,24 @@ def check_places(kinds: Collection[str]) -> None:
 
 
 def has_data() -> bool:
-    """Return whether the stack has runs, jobs or objects other than those of an unfinished restore."""
+    """Return whether the stack has runs, jobs or objects."""
     client = _owner()
     with s3_errors("s3://"):
-        if _marked(client):
-            return False
         return databases.has_rows() or any(
             client.list_objects_v2(Bucket=bucket, MaxKeys=1).get("KeyCount") for bucket in BUCKETS
         )
 
 
 def apply(source: Source) -> None:
-    """Replace the stack's data by a backup; the services that write must be stopped.
-
-    Until it has finished, a mark in the object store says so, and it can be repeated.
-    """
+    """Replace the stack's data by a backup; the services that write must be stopped. It can be repeated."""
     client, progress = _owner(), Progress("restored")
     with s3_errors("s3://"), source() as stream, Reader(stream, databases.known_revisions()) as reader:
-        client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=reader.header.created.encode())
         for bucket in BUCKETS:
-            if bucket != _MARK_BUCKET:
-                objects.empty(client, bucket)
-        _empty_marked(client)
+            objects.empty(client, bucket)
         uploads = objects.Uploads(client)
         for member in reader:
             _restore(member, uploads, progress)
         uploads.wait()
-        client.delete_object(Bucket=_MARK_BUCKET, Key=_MARK)
     progress.print()
 
 
@@ -112,19 +101,3 @@ def _restore(member: Member, uploads: objects.Uploads, progress: Progress) -> No
         target = HANDOVER / kind
         target.mkdir(mode=0o700, exist_ok=True)
         (target / Path(name).name).write_bytes(member.content.read())
-
-
-def _marked(client: S3Client) -> bool:
-    return _MARK in _first_keys(client)
-
-
-def _first_keys(client: S3Client) -> Iterator[str]:
-    answer = client.list_objects_v2(Bucket=_MARK_BUCKET, Prefix=_MARK, MaxKeys=1)
-    return (entry["Key"] for entry in answer.get("Contents", []))
-
-
-def _empty_marked(client: S3Client) -> None:
-    """Empty the bucket that has the mark, which is written again at once."""
-    body = client.get_object(Bucket=_MARK_BUCKET, Key=_MARK)["Body"].read()
-    objects.empty(client, _MARK_BUCKET)
-    client.put_object(Bucket=_MARK_BUCKET, Key=_MARK, Body=body)

@@ -12,22 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import (
-    accounts,
-    alerts,
-    backups,
-    certificates,
-    clocks,
-    firewall,
-    gpus,
-    health,
-    kernel,
-    networks,
-    secrets,
-    shell,
-    start,
-    storage,
-)
+from mlplatform.stack.checks import accounts, alerts, certificates, gpus, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -36,21 +21,19 @@ CHECKS: tuple[Check, ...] = (
     start.start_problems,
     start.interrupted,
     start.misfits,
-    shell.exported,
+    start.quotas,
+    start.exported,
+    start.metadata_address,
     kernel.limits,
     gpus.drivers,
     gpus.lost,
-    secrets.files,
+    accounts.files,
     accounts.rejected,
     certificates.of_entrance,
-    firewall.metadata_address,
-    clocks.skew,
     health.unhealthy,
-    networks.of_notebooks,
-    storage.databases_and_buckets,
-    storage.quotas,
+    health.unconnected_notebooks,
     alerts.firing,
-    backups.untimed,
+    alerts.no_backups,
 )
 """Every check, in the order in which its findings are shown."""
 

@@ -1,4 +1,4 @@
-"""Tokens and passwords of `secrets/`, tried where people use them."""
+"""Files of `secrets/`: modes, completeness, and tokens and passwords, tried where people use them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import httpx
 
 from mlplatform.credentials import read_mlflow_account
 from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack import secrets_folder
 from mlplatform.stack.checks.finding import Finding, Place
 
 _REJECTED = (401, 403)
 
 _RESTART = "make down up"
+
+_USERS = {"Grafana": "admin", "Prometheus": "prometheus"}
+"""Services that ask for a user and a password; others take a token."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,31 @@ class _LogIn:
         if self.secret.startswith("mlflow_"):
             return httpx.get(address, auth=read_mlflow_account(file), timeout=10, trust_env=False)
         secret = file.read_text().strip()
-        if self.secret.endswith("_password"):
-            user = "admin" if self.service == "Grafana" else "prometheus"
+        if user := _USERS.get(self.service):
             return httpx.get(address, auth=(user, secret), timeout=10, trust_env=False)
         scheme = "token" if self.service == "JupyterLab" else "Bearer"
         return httpx.get(address, headers={"Authorization": f"{scheme} {secret}"}, timeout=10, trust_env=False)
+
+
+def files(place: Place) -> Iterator[Finding]:
+    """Yield a folder that other users can open, and secrets that are missing or empty."""
+    folder = place.root / "secrets"
+    if folder.is_dir() and (mode := folder.stat().st_mode & 0o777) != 0o700:
+        yield Finding(
+            f"{folder} has the mode {mode:04o} instead of 0700.",
+            "Its files are readable by all, so that the folder's mode alone keeps other users of this host out.",
+            f"chmod 700 {folder}",
+            repair=lambda: folder.chmod(0o700),
+        )
+    paths = [folder / name for name in secrets_folder.FILES]
+    if missing := [path.name for path in paths if not path.exists() or not path.stat().st_size]:
+        yield Finding(
+            f"{len(missing)} files of {folder} are missing or empty: {', '.join(missing)}.",
+            "A service without its password does not start, or falls back to a known one.",
+            "make env",
+            blocks=True,
+            repair=lambda: secrets_folder.write_missing(folder),
+        )
 
 
 def rejected(place: Place) -> Iterator[Finding]:
@@ -53,7 +77,7 @@ def rejected(place: Place) -> Iterator[Finding]:
     folder = place.root / "secrets"
     for log_in in _log_ins(place.settings):
         if not (folder / log_in.secret).is_file():
-            continue  # `secrets.files` reports it
+            continue  # `files` reports it
         try:
             answer = log_in.send(folder)
         except httpx.TransportError:
@@ -69,7 +93,7 @@ def rejected(place: Place) -> Iterator[Finding]:
 
 def _log_ins(settings: StackSettings) -> Iterator[_LogIn]:
     yield _LogIn("The gateway", "ray_token", settings.ray_port, "/api/version")
-    yield _LogIn("The gateway", "gateway_prometheus_token", settings.ray_port, "/platform/metrics")
+    yield _LogIn("The gateway", "prometheus_password", settings.ray_port, "/platform/metrics")
     yield _LogIn("The gateway", "log_shipper_token", settings.ray_port, "/platform/logs")
     for account in ("mlflow_person", "mlflow_admin"):
         yield _LogIn("MLflow", account, settings.mlflow_port, "/version")

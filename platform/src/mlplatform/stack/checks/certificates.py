@@ -1,30 +1,21 @@
-"""Certificates of the TLS entrance: those that it serves, and that of its authority."""
+"""Certificates that the TLS entrance serves, and the copy of its authority's."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import entrance
 from mlplatform.stack.checks.finding import Finding, Place
 
-_AUTHORITY_DAYS = 30
-
-_LEAST_SHARE = 1 / 6
-"""Share of a certificate's lifetime; Caddy renews it when a third is left."""
-
 _EXPIRED = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
 
-_WHY = "Browsers, MLflow and S3 clients refuse the connection."
-
 
 def of_entrance(place: Place) -> Iterator[Finding]:
-    """Yield certificates that clients refuse or that end soon; none without the entrance, or while it does not run."""
+    """Yield certificates that clients refuse; none without the entrance, or while it does not run."""
     settings = place.settings
     if not settings.has_proxy:
         return
@@ -46,49 +37,23 @@ def of_entrance(place: Place) -> Iterator[Finding]:
         yield from _served(public, settings, settings.https_port, f"ray.{settings.domain}")
         return
     own = ssl.create_default_context(cafile=file)
-    for authority in own.get_ca_certs():
-        yield from of_authority(authority, time.time(), f"{settings.prefix}proxy")
     for finding in _served(own, settings, settings.ray_port, settings.bind_address):
         yield Finding(finding.problem, finding.why, finding.fix, repair=copy)
 
 
-def of_authority(certificate: Mapping[str, Any], now: float, container: str) -> Iterator[Finding]:
-    """Yield the authority's certificate if it ends within a month."""
-    days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - now) / 86400
-    if days < _AUTHORITY_DAYS:
-        remove = f"docker exec {container} rm -r /data/caddy/pki/authorities/local && docker restart {container}"
-        yield Finding(
-            f"The certificate of the entrance's authority ends in {days:.0f} days.",
-            f"{_WHY} A new authority must be trusted on each client again.",
-            f"{remove} && make status",
-        )
-
-
-def of_server(certificate: Mapping[str, Any], now: float, container: str) -> Iterator[Finding]:
-    """Yield a served certificate that should have been renewed."""
-    begins, ends = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
-    if ends - now < _LEAST_SHARE * (ends - begins):
-        yield Finding(
-            f"The certificate of the entrance ends in {(ends - now) / 3600:.1f} hours and has not been renewed.",
-            _WHY,
-            f"docker logs --tail 100 {container}",
-        )
-
-
 def _served(context: ssl.SSLContext, settings: StackSettings, port: int, name: str) -> Iterator[Finding]:
-    container = f"{settings.prefix}proxy"
     try:
         with (
             socket.create_connection((settings.bind_address, port), timeout=5) as raw,
-            context.wrap_socket(raw, server_hostname=name) as connection,
+            context.wrap_socket(raw, server_hostname=name),
         ):
-            certificate = connection.getpeercert() or {}
+            return
     except ssl.SSLCertVerificationError as error:
-        fix = f"docker restart {container}" if error.verify_code == _EXPIRED else "make status"
+        fix = f"docker restart {settings.prefix}proxy" if error.verify_code == _EXPIRED else "make status"
         yield Finding(
-            f"The certificate at {settings.bind_address}:{port} is refused ({error.verify_message}).", _WHY, fix
+            f"The certificate at {settings.bind_address}:{port} is refused ({error.verify_message}).",
+            "Browsers, MLflow and S3 clients refuse the connection.",
+            fix,
         )
     except OSError:
         return  # `health` reports a service of ours that failed
-    else:
-        yield from of_server(certificate, time.time(), container)

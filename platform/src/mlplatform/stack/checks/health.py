@@ -1,4 +1,4 @@
-"""State of the containers of a running stack."""
+"""State of the containers of a running stack, and their connections to the notebooks of people."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 
+from mlplatform.stack import notebooks
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.services import GPU_EXPORTERS
@@ -41,4 +42,19 @@ def of_containers(containers: list[dict[str, object]]) -> Iterator[Finding]:
             else "What it serves is unavailable, and services that need it wait.",
             f"make logs SERVICE={container['Service']}",
             blocks=not optional,
+        )
+
+
+def unconnected_notebooks(place: Place) -> Iterator[Finding]:
+    """Yield each service that a person's notebook cannot reach, as after a start without `make up`."""
+
+    def connect() -> None:
+        notebooks.connect(place.root)
+
+    for person, service, network in notebooks.unconnected(place.root, place.settings):
+        yield Finding(
+            f"The notebook of {person} cannot reach {service}, which is not on the network {network}.",
+            "A container that was created without `make up` is on its own networks only.",
+            "make up",
+            repair=connect,
         )

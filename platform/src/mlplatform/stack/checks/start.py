@@ -1,11 +1,11 @@
-"""Problems that prevent a start, and settings that no longer fit the host."""
+"""Problems that prevent a start, settings and variables that do not fit, and what jobs can reach on a cloud."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform.stack import doctor, sizing, unfinished
+from mlplatform.stack import doctor, firewall, shell, sizing, unfinished
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import this_host
 
@@ -32,3 +32,27 @@ def misfits(place: Place) -> Iterator[Finding]:
     for sentence in sizing.misfits(place.settings, this_host()):
         problem, _, fix = sentence.partition(": ")
         yield Finding(problem, "Jobs run out of memory, or leave hardware unused.", fix)
+
+
+def quotas(place: Place) -> Iterator[Finding]:
+    """Yield quotas that nothing enforces: S3 has no interface for them, so they are set at our own store only."""
+    if (server := place.settings.s3_endpoint) and (limits := place.settings.bucket_quotas):
+        yield Finding(
+            f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}.",
+            "A bucket can grow until that server's disk is full.",
+            "set quotas at that server, and leave BUCKET_QUOTAS empty in .env",
+        )
+
+
+def exported(place: Place) -> Iterator[Finding]:
+    """Yield the variables that this shell exports with other values than `.env`."""
+    for problem in shell.problems(place.root):
+        why = "The verbs of make and `mlplatform` use .env alone; plain `docker compose` would use these values."
+        yield Finding(problem, why, f"unset {' '.join(shell.in_the_way(place.root))}")
+
+
+def metadata_address(place: Place) -> Iterator[Finding]:
+    """Yield that containers can reach the metadata address of the host's cloud."""
+    for note in firewall.notes(place.settings):
+        why = "A job could act with the rights of the host at the provider of the cloud."
+        yield Finding(f"{note.partition('. ')[0]}.", why, firewall.RULE)

@@ -1,19 +1,22 @@
-"""The gateway's parts with SQLite and folders, and a stand-in for the Ray head."""
+"""The gateway's parts with SQLite and folders, a stand-in for the Ray head, and the jobs and teams of its queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.gateway.logs.store import JobLogs
+from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
 from mlplatform.scheduling.resources import Node
 
@@ -31,6 +34,9 @@ class StandInHead:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    stopped: set[str] = field(default_factory=set)
+    """Attempts that it was asked to stop."""
+
     ignores_stop: bool = False
     refusal: Exception | None = None
     supervised: bool = True
@@ -73,6 +79,7 @@ class StandInHead:
         return True
 
     async def stop(self, ray_submission_id: str) -> None:
+        self.stopped.add(ray_submission_id)
         if ray_submission_id in self.jobs and not self.ignores_stop:
             self.jobs[ray_submission_id] = ray("STOPPED")
 
@@ -98,23 +105,36 @@ class Gateway:
     logs: JobLogs
     reconciler: Reconciler
 
-    async def submit(self, **fields: Any) -> None:
-        await self.store.add(Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job())
+    async def submit(self, person: str | None = None, team: str | None = None, **fields: Any) -> None:
+        """Submit the job `mine`, or the one with the given id."""
+        job = Submission.model_validate({"entrypoint": "true", "submission_id": "mine", **fields}).job()
+        job.person, job.team = person, team
+        await self.store.add(job)
         self.reconciler.wake()
 
-    async def state(self) -> str:
-        return (await self.store.get("mine")).state
+    async def started(self, **fields: Any) -> None:
+        """Submit a job and wait until it runs."""
+        await self.submit(**fields)
+        await self.until_state(State.RUNNING, fields.get("submission_id", "mine"))
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def end(self, status: str = "SUCCEEDED", **more: Any) -> None:
+        """Let the attempt that was started last end in Ray, and wait until its job has ended so."""
+        self.head.jobs[self.head.submitted[-1]] = ray(status, **more)
+        await self.until_state(State(status))
+
+    async def until_job(self, condition: Callable[[JobRow], object], job_id: str = "mine") -> JobRow:
+        """Wait for a condition of a job; return the job."""
         async with asyncio.timeout(BOUND_S):
-            while not await condition():
+            while not condition(job := await self.store.get(job_id)):
                 await asyncio.sleep(0.02)
+        return job
 
-    async def until_state(self, state: State) -> None:
-        async def reached() -> bool:
-            return await self.state() == state
+    async def until_state(self, state: State, job_id: str = "mine") -> JobRow:
+        return await self.until_job(lambda job: job.state == state, job_id)
 
-        await self.until(reached)
+    async def until_left(self, job_id: str = "mine") -> JobRow:
+        """Wait until a job was preempted once."""
+        return await self.until_job(lambda job: job.preemptions == 1, job_id)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -127,5 +147,37 @@ class Gateway:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def is_true(value: object) -> bool:
-    return bool(value)
+async def add(gateway: Gateway, job_id: str, cpus: float, team: str | None = None, person: str | None = None) -> None:
+    await gateway.submit(person, team, submission_id=job_id, entrypoint_num_cpus=cpus)
+
+
+async def add_team(gateway: Gateway, name: str, **values: Any) -> None:
+    await People(gateway.store.engine).add_team(name, values, PLATFORM)
+
+
+async def add_alice(gateway: Gateway) -> None:
+    """Add team vision with alice."""
+    await add_team(gateway, "vision")
+    await People(gateway.store.engine).add("alice", PLATFORM, "vision")
+
+
+async def variables_of(gateway: Gateway, person: str | None = "alice", **variables: str) -> dict[str, str]:
+    """Let the job `mine` of a person run; return the variables that Ray got."""
+    team = "vision" if person else None
+    await gateway.started(person=person, team=team, runtime_env={"env_vars": variables})
+    found: dict[str, str] = gateway.head.requests[-1]["runtime_env"]["env_vars"]
+    return found
+
+
+async def settled(gateway: Gateway, running: set[str]) -> dict[str, JobRow]:
+    """Wait until exactly these jobs run and the others have a message of the planner; return all by id."""
+
+    def done(rows: dict[str, JobRow]) -> bool:
+        runs = {job_id for job_id, row in rows.items() if row.state == State.RUNNING}
+        explained = all("waits" in row.message for job_id, row in rows.items() if job_id not in running)
+        return runs == running and explained
+
+    async with asyncio.timeout(BOUND_S):
+        while not done(rows := {row.id: row for row in await gateway.store.open_jobs()}):
+            await asyncio.sleep(0.02)
+    return rows

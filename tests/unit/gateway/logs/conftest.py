@@ -1,0 +1,17 @@
+"""Logs of a job in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from log_files import running
+
+from mlplatform.gateway.logs.store import JobLogs
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[JobLogs]:
+    async with running(tmp_path) as found:
+        yield found
