@@ -14,7 +14,7 @@ from mlplatform.gateway.jobs.notices import Notices, claim_of
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.queue import Ask, Rules
+from mlplatform.scheduling.queue import Preempt, Rules
 from mlplatform.settings.job import settings
 
 GRACE_S = 30.0
@@ -132,7 +132,7 @@ def test_notice_is_delivered_by_the_next_gateway(gateway: Gateway) -> None:
     async def scenario() -> JobRow:
         await add(gateway, "borrower", 4)
         assert await gateway.store.begin_attempt("borrower")
-        await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + GRACE_S, "owed", WHY))
+        await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + GRACE_S, "owed", WHY))
         async with gateway.at_work():
 
             async def left() -> bool:
@@ -151,7 +151,7 @@ def test_requested_stop_ends_job_that_leaves(gateway: Gateway) -> None:
         async with gateway.at_work():
             await settled(gateway, {"borrower"})
             gateway.head.ignores_stop = True
-            await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + GRACE_S, "owed", WHY))
+            await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + GRACE_S, "owed", WHY))
             await gateway.store.request_stop("borrower")
             gateway.head.ignores_stop = False
 
@@ -170,8 +170,8 @@ def test_second_notice_changes_nothing(gateway: Gateway) -> None:
         await add(gateway, "borrower", 4)
         await gateway.store.begin_attempt("borrower")
         notices, deadline = Notices(gateway.store.engine), now().timestamp() + GRACE_S
-        await notices.ask(Ask("borrower", deadline, "owed", WHY))
-        await notices.ask(Ask("borrower", deadline + 100, "other", "Another job takes it back."))
+        await notices.preempt(Preempt("borrower", deadline, "owed", WHY))
+        await notices.preempt(Preempt("borrower", deadline + 100, "other", "Another job takes it back."))
         return await job(gateway, "borrower")
 
     attempt = asyncio.run(scenario()).attempts[0]
@@ -230,7 +230,7 @@ def test_job_leaves_although_its_notice_cannot_be_written(gateway: Gateway, tmp_
             await settled(gateway, {"borrower"})
             in_the_way = tmp_path / "storage/borrower"
             in_the_way.write_text("a file where the folder belongs")
-            await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + 1, "owed", WHY))
+            await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + 1, "owed", WHY))
 
             async def stopped() -> bool:
                 return all(known["status"] == "STOPPED" for known in gateway.head.jobs.values())
@@ -265,7 +265,7 @@ def test_lost_attempt_stays_lost_after_notice(gateway: Gateway) -> None:
         async with gateway.at_work():
             await settled(gateway, {"borrower"})
             gateway.head.ignores_stop = True
-            await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + GRACE_S, "owed", WHY))
+            await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + GRACE_S, "owed", WHY))
             gateway.head.dead["n"] = now()
 
             async def lost() -> bool:

@@ -18,7 +18,7 @@ from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.jobs.submission import Submission
 from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.queue import Ask, Rules
+from mlplatform.scheduling.queue import Preempt, Rules
 
 GRACE_S = 30.0
 LIMIT_S = 3600.0
@@ -123,7 +123,9 @@ def test_borrower_with_a_limit_continues_after_it_has_left(gateway: Gateway) -> 
     async def scenario() -> JobRow:
         await add(gateway, "limited", time_limit="1h")
         await gateway.store.begin_attempt("limited")
-        await Notices(gateway.store.engine).ask(Ask("limited", now().timestamp(), "owed", "Team vision takes it back."))
+        await Notices(gateway.store.engine).preempt(
+            Preempt("limited", now().timestamp(), "owed", "Team vision takes it back.")
+        )
         with Session(gateway.store.engine) as session, session.begin():
             session.execute(update(AttemptRow).values(created=now() - timedelta(seconds=LIMIT_S + 1)))
         async with gateway.at_work():
