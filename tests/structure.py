@@ -45,9 +45,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 45_400, 40_000),
+    Budget("lines of Python below platform/src", 46_200, 40_000),
     Budget("lines of mlplatform.compat", 2_150, 1_700),
-    Budget("lines of tests and their data", 62_200, 53_000),
+    Budget("lines of tests and their data", 62_350, 53_000),
     Budget("settings in .env.example", 71, 72),
     Budget("files in secrets/", 38, 34),
     Budget("verbs of make", 38, 39),

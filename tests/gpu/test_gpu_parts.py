@@ -9,8 +9,9 @@ import pytest
 from gpu_host import host, needs
 from host import wait_for
 
+from mlplatform.client.connection import connected
 from mlplatform.client.jobs import Jobs
-from mlplatform.client.people import add_person, add_team, connected, log_in
+from mlplatform.client.people import add_person, add_team, log_in
 from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.job import Settings
 
@@ -42,7 +43,7 @@ def person(reached: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOME", str(tmp_path))
     with connected(reached) as link:
         add_team(link, "idlers", {"share_gpus": host().gpus, "idle_s": 60})
-        code = add_person(link, "ida", "idlers", lead=False, administrator=False)["code"]
+        code = add_person(link, "ida", "idlers", lead=False, administrator=False).code
     own = reached.model_copy(update={"ray_auth_token_path": tmp_path / "token"})
     log_in(own, code)
     with Jobs(own) as jobs:

@@ -18,7 +18,8 @@ import pytest
 from failure_training import reports, whole_again
 from host import CHECKOUT, Stack, run, wait_for
 
-from mlplatform.client.jobs import Job, Jobs
+from mlplatform.api.jobs import Job
+from mlplatform.client.jobs import Jobs
 
 FOOD11 = CHECKOUT / "jobs/food11"
 SMALL = ("--size=48", "--unfreeze-at=1", "--patience=1000")

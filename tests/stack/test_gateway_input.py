@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib.resources import files
+from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest
 import schemathesis
 import schemathesis.checks
-import yaml
 from host import Stack, wait_for
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -29,14 +29,24 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from started_gateway import StartedGateway
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from mlplatform.client.jobs import ENDED, Jobs
+from mlplatform.gateway.app import create_app
 
 MIB = 1 << 20
 NEVER = {"never": 1}
-DESCRIPTION = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
+
+
+def description() -> dict[str, Any]:
+    """The description that a gateway generates; the running one is asked whether it serves the same."""
+    with TemporaryDirectory() as folder:
+        return create_app(StartedGateway(Path(folder), "http://127.0.0.1:9").settings()).openapi()
+
+
+DESCRIPTION = description()
 
 # Invalid submissions, each with a text that the error must contain.
 BODIES: list[tuple[bytes, str]] = [
@@ -208,9 +218,10 @@ def test_malicious_package_names_are_rejected(gateway: httpx.Client) -> None:
 def test_every_path_and_websocket_requires_token(stack: Stack, waiting: str, token: str, status: int) -> None:
     headers = {"Authorization": token} if token else {}
     with httpx.Client(base_url=stack.ray.base_url, headers=headers) as nobody:
-        for path, methods in yaml.safe_load(DESCRIPTION)["paths"].items():
-            known = path.format(job_id=waiting, node="n", file="f", name="x.zip", token_id="x", run_id="x")
-            for method in methods.keys() - {"parameters"}:
+        for path, methods in DESCRIPTION["paths"].items():
+            parts = {"job_id": waiting, "protocol": "gcs", "package_name": "x.zip", "name": "x"}
+            known = path.format(**parts, node="n", file="f", token_id="x", run_id="x")
+            for method in methods:
                 if (method, path) == ("post", "/platform/tokens"):
                     # A log-in, which needs a one-time code instead.
                     code = nobody.post(known, json={"code": "wrong"})
@@ -305,11 +316,11 @@ def test_job_cannot_impersonate_another_job(stack: Stack, gateway: httpx.Client,
 
 def operations() -> dict[str, schemathesis.APIOperation]:
     """Operations of the API description, without its security: every generated request has the token."""
-    described = yaml.safe_load(DESCRIPTION)
+    described = deepcopy(DESCRIPTION)
     del described["security"], described["components"]["securitySchemes"]
     for path in described["paths"].values():
-        for method in path.keys() - {"parameters"}:
-            path[method].pop("security", None)
+        for operation in path.values():
+            operation.pop("security", None)
     schema = schemathesis.openapi.from_dict(described)
     return {found.ok().label: found.ok() for found in schema.get_all_operations()}
 
@@ -339,7 +350,7 @@ def harmless(body: Any) -> Any:
 
 
 def test_gateway_serves_its_openapi_description(gateway: httpx.Client) -> None:
-    assert gateway.get("/platform/openapi.yaml").text == DESCRIPTION
+    assert gateway.get("/platform/openapi.json").json() == DESCRIPTION
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
@@ -368,7 +379,7 @@ def test_generated_requests_conform_to_openapi_description(
             case.query.pop("follow", None)  # a followed log of a waiting job does not end
         if label == "GET /api/v0/logs/file":
             case.query = {**case.query, "filename": f"job-driver-{waiting}.log", "submission_id": waiting}
-        if label == "PUT /api/packages/gcs/{name}":
+        if label == "PUT /api/packages/{protocol}/{package_name}":
             case.body = b""  # an empty package is rejected instead of stored
         if label == "POST /api/jobs/":
             case.body = harmless(case.body)

@@ -29,7 +29,7 @@ OPEN = {
 # Paths that return data or have effects: all must reject missing and wrong credentials.
 CLOSED = {
     "gateway": [
-        ("GET", "/platform/openapi.yaml"),
+        ("GET", "/platform/openapi.json"),
         ("POST", "/platform/capacity"),
         ("GET", "/platform/audit"),
         ("GET", "/platform/people"),

@@ -343,3 +343,19 @@ def test_address_and_certificates_of_the_machine_take_precedence(
     printed = laptop.prints("login", code_of(host, "ada"))
     assert f"AWS_SHARED_CREDENTIALS_FILE={tmp_path / 'other'} names a file" in printed
     assert not (tmp_path / "other").exists()
+
+
+def test_lists_as_json_have_what_the_gateway_answers(host: Machine, laptop: Machine, gateway: httpx.Client) -> None:
+    host.prints("teams", "add", "vision", "--gpus", "2", "--cap", "running=3")
+    laptop.prints(
+        "login",
+        host.prints("people", "add", "ada", "--team", "vision", "--lead").split("mlplatform login ")[1].split()[0],
+    )
+    laptop.run("secrets", "put", "KEY", "-", answer="value")
+    own = {"Authorization": f"Bearer {laptop.token.read_text().strip()}"}
+    for noun in ("people", "teams", "tokens", "secrets"):
+        printed = [json.loads(line) for line in laptop.prints(noun, "list", "--json").splitlines()]
+        answer = gateway.get(f"/platform/{noun}", headers=own).json()[noun]
+        assert len(printed) == 1
+        # The token was used meanwhile.
+        assert [entry | {"used": None} for entry in printed] == [entry | {"used": None} for entry in answer]

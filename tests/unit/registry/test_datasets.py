@@ -330,6 +330,8 @@ def test_cli_puts_lists_and_gets_data(images: Path, tmp_path: Path) -> None:
 
     kept = run("put", str(images), "pets").stdout.split()[0]
     assert run("list").stdout.splitlines()[1].split()[:2] == [kept, "2"]
+    listed = json.loads(run("list", "--json").stdout)
+    assert (listed["name"], listed["files"], kept) == ("pets", 2, f"pets@{listed['digest'][:12]}")
     assert run("get", kept, str(tmp_path / "back")).stdout.strip() == str(tmp_path / "back")
     assert contents(tmp_path / "back") == contents(images)
     refused = run("get", "cars", str(tmp_path / "cars"))

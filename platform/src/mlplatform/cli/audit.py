@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import print_table, span
+from mlplatform.cli.output import Json, print_json, print_table, span
 
 _LIMIT = 100
 
@@ -20,7 +18,7 @@ def audit(
         str | None, typer.Option(help="Only entries of this time span: a number and s, m, h, d or w, as in 7d.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Entries that are shown, the latest ones.")] = _LIMIT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show who changed what; the newest last.
 
@@ -29,19 +27,14 @@ def audit(
     principal of all who have the shared token is "shared token".
     """
     from mlplatform.client.audit import describe, read, seconds_in
-    from mlplatform.client.connection import Connection
+    from mlplatform.client.connection import connected
     from mlplatform.settings.job import settings
 
     begin = None if since is None else int(time.time()) - seconds_in(since)
-    link = Connection(settings())
-    try:
+    with connected(settings()) as link:
         entries = read(link, limit, None if begin is None else max(begin, 0))
-    finally:
-        link.close()
     if as_json:
-        for entry in entries:
-            print(json.dumps(entry))
-        return
+        return print_json(entries)
     if not entries:
         print("No entry.")
         return
@@ -49,9 +42,8 @@ def audit(
         ["Time", "Principal", "Kind", "Address", "Action", "Change"],
         [
             (
-                span(datetime.fromisoformat(entry["time"])),
-                *(entry[name] for name in ("principal", "kind", "address")),
-                f"{entry['verb']} {entry['object']}",
+                *(span(entry.time), entry.principal, entry.kind, entry.address),
+                f"{entry.verb} {entry.object}",
                 describe(entry),
             )
             for entry in entries

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import Json, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Data sets by name and digest: upload, list, download.")
 
@@ -25,21 +25,30 @@ def put(
 
 
 @app.command("list")
-def list_data() -> None:
+def list_data(as_json: Json = False) -> None:
     """List data sets with all versions, the latest of each last."""
     from rich.filesize import decimal
 
     from mlplatform.registry import datasets
 
+    found = datasets.list_datasets()
+    if as_json:
+        return print_json(
+            {
+                **{"name": data.name, "digest": data.digest, "files": len(data.sums), "bytes": data.size},
+                **{"uploaded": data.modified.isoformat(), "by": data.user},
+            }
+            for data in found
+        )
     rows = [
         (
-            f"{found.name}@{found.digest[:12]}",
-            str(len(found.sums)),
-            decimal(found.size),
-            f"{found.modified.astimezone():%Y-%m-%d %H:%M}",
-            found.user,
+            f"{data.name}@{data.digest[:12]}",
+            str(len(data.sums)),
+            decimal(data.size),
+            f"{data.modified.astimezone():%Y-%m-%d %H:%M}",
+            data.user,
         )
-        for found in datasets.list_datasets()
+        for data in found
     ]
     print_table(["Data set", "Files", "Size", "Uploaded", "By"], rows)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mlplatform.cli.output import print_log, print_table, span
+from mlplatform.cli.output import Json, print_json, print_log, print_table, span
 from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Job
+    from mlplatform.api.jobs import Job
     from mlplatform.storage.checkpoints import KeptCheckpoint
 
 LATEST = 20
@@ -39,20 +39,24 @@ User = Annotated[str | None, typer.Option(help="Only jobs of this user.")]
 
 
 @app.callback(invoke_without_command=True)
-def jobs(context: typer.Context, all_: All = False, state: State = None, user: User = None) -> None:
+def jobs(
+    context: typer.Context, all_: All = False, state: State = None, user: User = None, as_json: Json = False
+) -> None:
     """Jobs: list, show, follow, stop, delete. `jobs ID` shows one."""
     if context.invoked_subcommand is None:
-        list_jobs(all_, state, user)
+        list_jobs(all_, state, user, as_json)
 
 
 @app.command("list")
-def list_jobs(all_: All = False, state: State = None, user: User = None) -> None:
+def list_jobs(all_: All = False, state: State = None, user: User = None, as_json: Json = False) -> None:
     """List the latest jobs, newest first."""
     from mlplatform.client.jobs import Jobs
 
     with Jobs() as client:
         found = client.list(state=state, user=user)
     shown = found if all_ else found[:LATEST]
+    if as_json:
+        return print_json(shown)
     print_table(["Job", "Status", "User", "Started", "Command"], _rows(shown))
     if len(shown) < len(found):
         print(f"The latest {len(shown)} of {len(found)} jobs; --all lists every one.")
@@ -65,7 +69,7 @@ def show(job_id: JobId) -> None:
     from mlplatform.durations import in_words
 
     with Jobs() as client:
-        job, attempts = client.with_attempts(job_id)
+        job = client.with_attempts(job_id)
     facts = [
         ("Status", job.status),
         ("User", job.user),
@@ -74,7 +78,7 @@ def show(job_id: JobId) -> None:
         ("Limit", "" if job.limit_s is None else in_words(job.limit_s)),
         ("Message", (job.message.strip().splitlines() or [""])[-1]),
     ]
-    for attempt in attempts:
+    for attempt in job.attempts:
         node = attempt.node and f"on {attempt.node}"
         parts = (attempt.outcome or "running", node, span(attempt.created, attempt.ended), attempt.reason)
         facts.append((f"Attempt {attempt.number}", ", ".join(part for part in parts if part)))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import Json, print_json, print_table
 
 app = typer.Typer(help="Models by name: list, promote, download; webhooks for promotions.")
 
@@ -36,17 +36,21 @@ Better = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def models(context: typer.Context) -> None:
+def models(context: typer.Context, as_json: Json = False) -> None:
     """Models by name: list, promote, download; webhooks for promotions."""
     if context.invoked_subcommand is None:
-        list_models()
+        list_models(as_json)
 
 
 @app.command("list")
-def list_models() -> None:
+def list_models(as_json: Json = False) -> None:
     """List registered models with their aliases."""
     from mlplatform.registry.models import models as registered
 
+    if as_json:
+        return print_json(
+            {"name": name, "latest": latest, "aliases": aliases} for name, latest, aliases in registered()
+        )
     rows = [
         (name, latest, ", ".join(f"{alias} = {version}" for alias, version in sorted(aliases.items())))
         for name, latest, aliases in registered()
@@ -103,11 +107,14 @@ def best(experiment: str, metric: str, mode: Better = None) -> None:
 
 
 @app.command("webhooks")
-def list_webhooks(account: Account = None) -> None:
+def list_webhooks(account: Account = None, as_json: Json = False) -> None:
     """List the webhooks for promotions."""
     from mlplatform.registry import webhooks
 
-    for webhook in webhooks.webhooks(_administrator(account)):
+    found = webhooks.webhooks(_administrator(account))
+    if as_json:
+        return print_json({"id": webhook.id, "name": webhook.name, "url": webhook.url} for webhook in found)
+    for webhook in found:
         print(f"{webhook.id}  {webhook.name}  {webhook.url}")
 
 

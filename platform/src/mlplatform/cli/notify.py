@@ -18,7 +18,8 @@ def notify(
     To a webhook, the message is JSON; its field `text`, which chat programs show, says what has happened. A first
     message is sent at once.
     """
-    from mlplatform.client.people import connected, set_webhook, webhook
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import set_webhook, webhook
     from mlplatform.errors import SettingsError
     from mlplatform.settings.job import settings
 

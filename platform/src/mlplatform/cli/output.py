@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Json = Annotated[bool, typer.Option("--json", help="Print each entry as one line of JSON.")]
 
 _ENDLESS = 1 << 20
 """Columns of a table that a program reads."""
@@ -66,6 +74,12 @@ def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None
         table.add_row(*(printable(cell).replace("\n", " ") if is_read else printable(cell) for cell in row))
     width = _ENDLESS if is_read else None
     Console(file=terminal(), width=width, markup=False, emoji=False).print(table)
+
+
+def print_json(entries: Iterable[BaseModel | Mapping[str, Any]]) -> None:
+    """Print each entry as one line of JSON, for programs."""
+    for entry in entries:
+        print(json.dumps(entry if isinstance(entry, Mapping) else entry.model_dump(mode="json", exclude_unset=True)))
 
 
 def human(size: int) -> str:

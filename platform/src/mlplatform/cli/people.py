@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import typer
+
+from mlplatform.cli.output import Json
 
 app = typer.Typer(no_args_is_help=True, help="People with tokens of their own: add, list, remove.")
 
@@ -25,34 +26,38 @@ def add(
     the person are void.
     """
     from mlplatform.cli.output import span
-    from mlplatform.client.people import add_person, connected
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import add_person
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
         answer = add_person(link, name, team, lead, admin)
-    print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
-    print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
+    print(f"{'Added' if answer.added else 'Changed'} {name}. The code is valid once, until", end=" ")
+    print(f"{span(answer.expires)}:\n\n    mlplatform login {answer.code}\n")
     print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own.")
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show all people with their teams."""
-    from mlplatform.cli.output import print_table, span
-    from mlplatform.client.people import connected, people
+    from mlplatform.cli.output import print_json, print_table, span
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import people
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
         found = people(link)
+    if as_json:
+        return print_json(found)
     if not found:
         print("Nobody has been added: everybody uses the shared token.")
         return
     rows = [
         (
-            person["name"],
-            ", ".join(f"{team} (lead)" if role == "lead" else team for team, role in person["teams"].items()),
-            "administrator" if person["administrator"] else "",
-            span(datetime.fromisoformat(person["created"])),
+            person.name,
+            ", ".join(f"{team} (lead)" if role == "lead" else team for team, role in person.teams.items()),
+            "administrator" if person.administrator else "",
+            span(person.created),
         )
         for person in found
     ]
@@ -64,7 +69,8 @@ def remove(
     name: Name, team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None
 ) -> None:
     """Remove a person and revoke all tokens at once; running jobs continue, and all jobs stay."""
-    from mlplatform.client.people import connected, remove_person
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import remove_person
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import print_table, span
+from mlplatform.cli.output import Json, print_json, print_table, span
 from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
-    from mlplatform.client.jobs import Attempt, Jobs
-    from mlplatform.client.queue import Queue
+    from mlplatform.api.jobs import Attempt
+    from mlplatform.api.queue import Queue
+    from mlplatform.client.jobs import Jobs
 
 _OLD_SECONDS = 10.0
 
 
-def queue(
-    as_json: Annotated[bool, typer.Option("--json", help="Print each job as one line of JSON.")] = False,
-) -> None:
+def queue(as_json: Json = False) -> None:
     """List the jobs that wait for resources in the order in which they are considered, with the reasons."""
     found = _read(None)
     if as_json:
-        for entry in found.entries:
-            print(json.dumps(entry))
-        return
+        return print_json(found.entries)
     if not found.entries:
         print("No job waits for resources.")
         return
@@ -35,13 +31,8 @@ def queue(
         ["Job", "Place", "Person", "Team", "Requests", "Waits since", "Why"],
         [
             (
-                entry["job"],
-                str(entry["place"]),
-                entry["person"],
-                entry["team"],
-                entry["requests"],
-                span(datetime.fromisoformat(entry["since"])),
-                " ".join(reason["text"] for reason in entry["reasons"]),
+                *(entry.job, str(entry.place), entry.person, entry.team, entry.requests, span(entry.since)),
+                " ".join(reason.text for reason in entry.reasons),
             )
             for entry in found.entries
         ],
@@ -69,13 +60,13 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         return
     _warn_if_old(found)
     (entry,) = found.entries
-    since = span(datetime.fromisoformat(entry["since"]))
-    print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
-    print(f"Place {entry['place']} of {found.waiting}.")
-    for reason in entry["reasons"]:
-        print(f"- {reason['text']} [{reason['rule']}]")
-    if entry["latest_start"]:
-        print(f"It starts by {span(datetime.fromisoformat(entry['latest_start']))}, if all jobs keep to their limits.")
+    since = span(entry.since)
+    print(f"{job_id} ({entry.person}, team {entry.team}) requests {entry.requests} and waits since {since}.")
+    print(f"Place {entry.place} of {found.waiting}.")
+    for reason in entry.reasons:
+        print(f"- {reason.text} [{reason.rule}]")
+    if entry.latest_start:
+        print(f"It starts by {span(entry.latest_start)}, if all jobs keep to their limits.")
 
 
 def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
@@ -88,15 +79,13 @@ def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
 
 
 def _read(job_id: str | None) -> Queue:
-    from mlplatform.client.connection import Connection
-    from mlplatform.client.queue import read
+    """Return the waiting jobs; with a job's id its entry only, or none if it does not wait for resources."""
+    from mlplatform.api.queue import Queue
+    from mlplatform.client.connection import connected
     from mlplatform.settings.job import settings
 
-    link = Connection(settings())
-    try:
-        return read(link, job_id)
-    finally:
-        link.close()
+    with connected(settings()) as link:
+        return link.read(Queue, "GET", "/platform/queue", params={} if job_id is None else {"job": job_id})
 
 
 def _warn_if_old(found: Queue) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from mlplatform.cli.output import Json
+
+if TYPE_CHECKING:
+    from mlplatform.api.people import Secret
 
 app = typer.Typer(no_args_is_help=True, help="Your own secrets, which your jobs find as files: put, list, remove.")
 
@@ -25,7 +28,7 @@ def put(
     break that ends the standard input is left out.
     """
     from mlplatform.client import secrets
-    from mlplatform.client.people import connected
+    from mlplatform.client.connection import connected
     from mlplatform.errors import SettingsError
     from mlplatform.settings.job import settings
 
@@ -43,22 +46,21 @@ def put(
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show names and sizes of your secrets, and when they were set; nobody can read their values."""
-    from mlplatform.cli.output import human, print_table, span
+    from mlplatform.cli.output import human, print_json, print_table, span
     from mlplatform.client import secrets
-    from mlplatform.client.people import connected
+    from mlplatform.client.connection import connected
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
         found = secrets.secrets(link)
+    if as_json:
+        return print_json(found)
     if not found:
         print("You have no secrets; `mlplatform secrets put NAME` stores one.")
         return
-    rows = [
-        (secret["name"], human(secret["bytes"]), span(datetime.fromisoformat(secret["changed"])), _state(secret))
-        for secret in found
-    ]
+    rows = [(secret.name, human(secret.bytes), span(secret.changed), _state(secret)) for secret in found]
     print_table(["Name", "Size", "Set", "State"], rows)
 
 
@@ -66,7 +68,7 @@ def list_() -> None:
 def remove(name: Annotated[str, typer.Argument(help="Name of the secret.")]) -> None:
     """Remove a secret; jobs that are running keep their files."""
     from mlplatform.client import secrets
-    from mlplatform.client.people import connected
+    from mlplatform.client.connection import connected
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
@@ -74,5 +76,5 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the secret.")]) -> 
     print(f"Removed {name}.")
 
 
-def _state(secret: Mapping[str, Any]) -> str:
-    return "stored" if secret["readable"] else "lost with its key, so jobs do not get it: put it again"
+def _state(secret: Secret) -> str:
+    return "stored" if secret.readable else "lost with its key, so jobs do not get it: put it again"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlplatform.cli.checkout import Root
-from mlplatform.cli.output import connection, exports, human, print_table, terminal
+from mlplatform.cli.output import Json, connection, exports, human, print_json, print_table, terminal
 
 if TYPE_CHECKING:
     from mlplatform.stack.prune import Amount
@@ -290,11 +290,14 @@ def leave(root: Root = Path()) -> None:
 
 
 @app.command("hosts")
-def list_hosts(root: Root = Path()) -> None:
+def list_hosts(root: Root = Path(), as_json: Json = False) -> None:
     """List the hosts that have joined, with the addresses of their workers."""
     from mlplatform.stack import hosts
 
-    for name, address in hosts.joined(root.absolute()).items():
+    found = hosts.joined(root.absolute())
+    if as_json:
+        return print_json({"name": name, "address": address} for name, address in found.items())
+    for name, address in found.items():
         print(f"{name}\t{address}")
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mlplatform.cli.output import Json
+
 app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list.")
 
 Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
@@ -39,7 +41,8 @@ def add(
     person_cap: PersonCap = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
-    from mlplatform.client.people import GUARANTEES, add_team, beyond_nodes, connected
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import GUARANTEES, add_team, beyond_nodes
     from mlplatform.settings.job import settings
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
@@ -62,7 +65,8 @@ def set_(
     person_cap: PersonCap = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    from mlplatform.client.people import beyond_nodes, connected, set_team
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import beyond_nodes, set_team
     from mlplatform.settings.job import settings
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
@@ -74,25 +78,28 @@ def set_(
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """Show all teams with their shares and limits."""
-    from mlplatform.cli.output import print_table
-    from mlplatform.client.people import connected, teams
+    from mlplatform.cli.output import print_json, print_table
+    from mlplatform.client.connection import connected
+    from mlplatform.client.people import teams
     from mlplatform.durations import in_words
     from mlplatform.settings.job import settings
 
     with connected(settings()) as link:
         found = teams(link)
+    if as_json:
+        return print_json(found)
     if not found:
         print("There are no teams; `mlplatform teams add NAME` adds one.")
         return
     rows = [
         (
-            team["name"],
-            *(f"{team[column]:g}" for column in ("share_gpus", "share_cpus", "weight")),
-            f"{team['default_limit_s'] / 3600:g} h",
-            in_words(team["idle_s"]) if team["idle_s"] else "never",
-            _shown(team["caps"]),
+            team.name,
+            *(f"{amount:g}" for amount in (team.share_gpus, team.share_cpus, team.weight)),
+            f"{team.default_limit_s / 3600:g} h",
+            in_words(team.idle_s) if team.idle_s else "never",
+            _shown(team.caps),
         )
         for team in found
     ]

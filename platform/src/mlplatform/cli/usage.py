@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from mlplatform.api.usage import Use
 
 _HOUR = 3600
 
@@ -30,7 +32,7 @@ def usage(
     ] = "30d",
     until: Annotated[str | None, typer.Option(help="End, in the same form.", show_default="now")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print seconds as comma-separated values.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each group as one line of JSON, in seconds.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the GPU and CPU time that people, teams or jobs have reserved, that of deleted jobs included.
 
@@ -38,7 +40,7 @@ def usage(
     beginning or the end of the time are counted in part, running ones until now. Lost: in attempts that the platform
     has lost, for which nobody pays. Used: time for which GPUs were measured to compute.
     """
-    from mlplatform.client.connection import Connection
+    from mlplatform.client.connection import connected
     from mlplatform.client.usage import moment, read
     from mlplatform.errors import SettingsError
     from mlplatform.settings.job import settings
@@ -49,35 +51,31 @@ def usage(
     begin, end = moment(since, now), None if until is None else moment(until, now)
     if end is not None and begin >= end:
         raise SettingsError(f"--since {since} is not before --until {until}; choose an earlier begin.")
-    link = Connection(settings())
-    try:
+    with connected(settings()) as link:
         found = list(read(link, by, begin, end))
-    finally:
-        link.close()
     if as_json:
-        for entry in found:
-            print(json.dumps(entry))
+        print_json(found)
     elif as_csv:
         _print_csv(found, by)
     else:
         _print_table(found, by)
 
 
-def _print_csv(found: Sequence[Mapping[str, Any]], by: _By) -> None:
+def _print_csv(found: Sequence[Use], by: _By) -> None:
     # The first line is there without groups, too: a program reads the same columns from an empty report.
     names = ["job", "sequence", "person", "team"] if by is _By.JOB else [str(by)]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
     columns = [*names, "jobs", "running", *sums, "borrowed_gpu_seconds", "used_gpu_seconds"]
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows(use.model_dump() for use in found)
 
 
-def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
+def _print_table(found: Sequence[Use], by: _By) -> None:
     if not found:
         print("Nothing was reserved in this time.")
         return
-    largest = sorted(found, key=lambda entry: (-entry["gpu_seconds"], -entry["cpu_seconds"]))
+    largest = sorted(found, key=lambda use: (-use.gpu_seconds, -use.cpu_seconds))
     names = [str(by), *(["person", "team"] if by is _By.JOB else [])]
     counts = ["running"] if by is _By.JOB else ["jobs", "running"]
     sums = ["gpu_seconds", "cpu_seconds", "lost_gpu_seconds", "lost_cpu_seconds"]
@@ -88,11 +86,11 @@ def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
         ],
         [
             (
-                *(entry[name] or "-" for name in names),
-                *(str(entry[name]) for name in counts),
-                *(f"{entry[name] / _HOUR:.2f}" for name in sums),
-                "-" if entry.get("used_gpu_seconds") is None else f"{entry['used_gpu_seconds'] / _HOUR:.2f}",
+                *(getattr(use, name) or "-" for name in names),
+                *(str(getattr(use, name)) for name in counts),
+                *(f"{getattr(use, name) / _HOUR:.2f}" for name in sums),
+                "-" if use.used_gpu_seconds is None else f"{use.used_gpu_seconds / _HOUR:.2f}",
             )
-            for entry in largest
+            for use in largest
         ],
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlplatform import durations
+from mlplatform.api.audit import MOST_ENTRIES, AuditEntry, Entries
 from mlplatform.client.connection import Connection
-from mlplatform.contract import AUDIT_ENTRIES
 from mlplatform.errors import SettingsError
 
 
-def read(link: Connection, limit: int, since: int | None = None) -> Sequence[Mapping[str, Any]]:
+def read(link: Connection, limit: int, since: int | None = None) -> Sequence[AuditEntry]:
     """Return the latest entries, the oldest of them first.
 
     Args:
@@ -24,14 +24,14 @@ def read(link: Connection, limit: int, since: int | None = None) -> Sequence[Map
         AccessError: the token is missing or rejected.
         JobError: the gateway is older than the log, or the address is not a gateway's.
     """
-    found: list[Mapping[str, Any]] = []
+    found: list[AuditEntry] = []
     while (left := limit - len(found)) > 0:
-        window = {"limit": min(left, AUDIT_ENTRIES)}
+        window: dict[str, Any] = {"limit": min(left, MOST_ENTRIES)}
         if since is not None:
             window["since"] = since
         if found:
-            window["before"] = found[0]["sequence"]
-        entries = link.call("GET", "/platform/audit", params=window).json()["entries"]
+            window["before"] = found[0].sequence
+        entries = link.read(Entries, "GET", "/platform/audit", params=window).entries
         found[:0] = entries
         if len(entries) < window["limit"]:
             break
@@ -54,9 +54,9 @@ def seconds_in(span: str, option: str = "--since") -> int:
         raise SettingsError(f"Invalid {option} {span!r}: {error}.") from error
 
 
-def describe(entry: Mapping[str, Any]) -> str:
+def describe(entry: AuditEntry) -> str:
     """Return what an action has changed, such as `state RUNNING -> STOPPED`; all values if it has added or deleted."""
-    before, after = entry["before"], entry["after"]
+    before, after = entry.before, entry.after
     if before is None or after is None:
         return ", ".join(f"{name} {value}" for name, value in (before or after or {}).items())
     changed = (name for name in {**before, **after} if before.get(name) != after.get(name))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
+from mlplatform.api.jobs import Job
 from mlplatform.certificates import verification
 from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
@@ -24,7 +29,11 @@ PATIENCE_SECONDS = 180.0
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
 Answer = TypeVar("Answer")
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class UnavailableError(UnreachableError):
@@ -84,6 +93,26 @@ class Connection:
         """
         return self.checked(self.send(method, path, **options), job_id=job_id, named=named)
 
+    def read(self, model: type[Model], method: str, path: str, **options: Any) -> Model:
+        """Send a request as `call` does, and return its answer as the model of the interface.
+
+        Raises:
+            JobError: as `call`; or the gateway has another version, with another answer.
+        """
+        response = self.call(method, path, **options)
+        try:
+            return model.model_validate_json(response.content)
+        except ValidationError as error:
+            if error.errors()[0]["type"] == "json_invalid":
+                with suppress(ValueError):
+                    return model.model_validate_json(_without_surrogates(response.content))
+            field = ".".join(map(str, error.errors()[0]["loc"])) or "its body"
+            version = response.headers.get(GATEWAY_HEADER, "unknown")
+            raise JobError(
+                f"The answer of the gateway at {self._settings.ray_address} to {path} has another {field} than this "
+                f"client expects; the gateway has version {version}: upgrade the older of the two."
+            ) from error
+
     def checked(self, response: httpx.Response, *, job_id: str | None = None, named: bool = False) -> httpx.Response:
         """Return a successful answer, and raise the error of any other, as `call` does."""
         if not response.is_success:
@@ -110,16 +139,15 @@ class Connection:
             )
         return response
 
-    def details(self, job_id: str) -> dict[str, Any]:
+    def details(self, job_id: str) -> Job:
         """Return Ray's details of a job.
 
         Raises:
             JobError: there is no such job.
         """
-        details: dict[str, Any] = self.call("GET", f"/api/jobs/{job_id}", job_id=job_id).json()
-        return details
+        return self.read(Job, "GET", f"/api/jobs/{job_id}", job_id=job_id)
 
-    def details_patiently(self, job_id: str, known: bool = True) -> dict[str, Any]:
+    def details_patiently(self, job_id: str, known: bool = True) -> Job:
         """Return a job's details; retry while the gateway is unavailable, as `patiently` does."""
         return self.patiently(lambda: self.details(job_id), known)
 
@@ -167,6 +195,21 @@ class Connection:
                 f"The gateway at {address} has version {version} and lacks {response.url.path}; "
                 "upgrade it with `make up`."
             )
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[Connection]:
+    """Connect to the gateway, and close the connection at the end."""
+    link = Connection(settings)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def _without_surrogates(content: bytes) -> str:
+    """Return JSON without halves of surrogate pairs, which pydantic rejects; a value of Ray's may have any."""
+    return _SURROGATES.sub("\ufffd", json.dumps(json.loads(content), ensure_ascii=False))
 
 
 def _is_invalid(response: httpx.Response) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mlplatform.api import people as api
+from mlplatform.api.cluster import Utilisation
+from mlplatform.api.storage import Key, Store
 from mlplatform.client import s3_profile
-from mlplatform.client.connection import Connection
+from mlplatform.client.connection import Connection, connected
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.credentials import read_mlflow_account, write_mlflow_account
 from mlplatform.errors import AccessError, PlatformError, SettingsError, UnreachableError
@@ -66,34 +69,22 @@ class LoggedIn:
     s3_endpoint: str | None = None
 
 
-@contextmanager
-def connected(settings: Settings) -> Iterator[Connection]:
-    """Connect to the gateway, and close the connection at the end."""
-    link = Connection(settings)
-    try:
-        yield link
-    finally:
-        link.close()
-
-
-def add_person(link: Connection, name: str, team: str | None, lead: bool, administrator: bool) -> Mapping[str, Any]:
-    """Add a person, or add a team or rights to one; return the answer with the log-in `code`."""
+def add_person(link: Connection, name: str, team: str | None, lead: bool, administrator: bool) -> api.Invited:
+    """Add a person, or add a team or rights to one; return the person with the log-in code."""
     body = {"name": name, "team": team, "lead": lead, "administrator": administrator}
-    answer: Mapping[str, Any] = link.call("POST", "/platform/people", named=True, json=body).json()
-    return answer
+    return link.read(api.Invited, "POST", "/platform/people", named=True, json=body)
 
 
 def remove_person(link: Connection, name: str, team: str | None) -> bool:
     """Remove a person, or only from a team; return whether the operator must replace the S3 key of people."""
     params = {"team": team} if team else None
-    answer = link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
-    return bool(answer["s3_key_in_file"])
+    path = f"/platform/people/{quote(name)}"
+    return link.read(api.RemovedPerson, "DELETE", path, named=True, params=params).s3_key_in_file
 
 
-def people(link: Connection) -> Sequence[Mapping[str, Any]]:
+def people(link: Connection) -> Sequence[api.Person]:
     """Return all people by name."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/people").json()["people"]
-    return found
+    return link.read(api.People, "GET", "/platform/people").people
 
 
 def add_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
@@ -106,10 +97,9 @@ def set_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
     link.call("PATCH", f"/platform/teams/{quote(name)}", named=True, json=values)
 
 
-def teams(link: Connection) -> Sequence[Mapping[str, Any]]:
+def teams(link: Connection) -> Sequence[api.Team]:
     """Return all teams by name."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/teams").json()["teams"]
-    return found
+    return link.read(api.Teams, "GET", "/platform/teams").teams
 
 
 def beyond_nodes(link: Connection) -> str | None:
@@ -118,12 +108,12 @@ def beyond_nodes(link: Connection) -> str | None:
     Shares then shrink in proportion, so that no team gets what it was promised.
     """
     try:
-        use = link.call("GET", "/platform/utilisation").json()
+        use = link.read(Utilisation, "GET", "/platform/utilisation")
     except UnreachableError:
         return None
-    have = {"GPUs": len(use["gpus"]), "CPUs": sum(node["cpus"] for node in use["nodes"])}
+    have = {"GPUs": len(use.gpus), "CPUs": sum(node.cpus for node in use.nodes)}
     found = teams(link)
-    shares = {"GPUs": sum(team["share_gpus"] for team in found), "CPUs": sum(team["share_cpus"] for team in found)}
+    shares = {"GPUs": sum(team.share_gpus for team in found), "CPUs": sum(team.share_cpus for team in found)}
     beyond = [f"{shares[kind]:g} {kind} of {have[kind]:g}" for kind in have if shares[kind] > have[kind]]
     if not beyond:
         return None
@@ -132,10 +122,9 @@ def beyond_nodes(link: Connection) -> str | None:
     )
 
 
-def tokens(link: Connection) -> Sequence[Mapping[str, Any]]:
+def tokens(link: Connection) -> Sequence[api.Token]:
     """Return the person's own tokens; all tokens for administrators."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/tokens").json()["tokens"]
-    return found
+    return link.read(api.Tokens, "GET", "/platform/tokens").tokens
 
 
 def revoke(link: Connection, token_id: str) -> None:
@@ -145,8 +134,7 @@ def revoke(link: Connection, token_id: str) -> None:
 
 def webhook(link: Connection) -> str | None:
     """Return the address to which messages about the person's jobs are sent; None if there is none."""
-    url: str | None = link.call("GET", "/platform/webhook").json()["url"]
-    return url
+    return link.read(api.MessageAddress, "GET", "/platform/webhook").url
 
 
 def set_webhook(link: Connection, address: str | None) -> None:
@@ -219,22 +207,17 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
     try:
         # Written first: a code is used up by the answer.
         with atomic.private_file(file) as draft:
-            answer = link.call("POST", "/platform/tokens", json=body).json()
-            draft.write_text(f"{answer['token']}\n")
+            answer = link.read(api.LoggedIn, "POST", "/platform/tokens", json=body)
+            draft.write_text(f"{answer.token}\n")
     except OSError as error:
         raise SettingsError(
             f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
         ) from error
     finally:
         link.close()
-    password = answer.get("mlflow_password")
-    done = LoggedIn(
-        answer["person"],
-        datetime.fromisoformat(answer["expires"]),
-        file,
-        _write_mlflow_file(answer["person"], password),
-        password is not None,
-    )
+    password = answer.mlflow_password
+    mlflow_file = _write_mlflow_file(answer.person, password)
+    done = LoggedIn(answer.person, answer.expires, file, mlflow_file, password is not None)
     return _with_s3_profile(settings.model_copy(update={"ray_auth_token_path": file}), done)
 
 
@@ -273,9 +256,9 @@ def s3_credentials(settings: Settings) -> dict[str, Any]:
         UnreachableError: the gateway or the object store does not answer.
     """
     with connected(settings) as link:
-        key = link.call("POST", "/platform/storage-credentials").json()
+        key = link.read(Key, "POST", "/platform/storage-credentials")
     expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    account = {"AccessKeyId": key["access_key"], "SecretAccessKey": key["secret_key"]}
+    account = {"AccessKeyId": key.access_key, "SecretAccessKey": key.secret_key}
     return {"Version": 1, **account, "Expiration": expires}
 
 
@@ -305,7 +288,7 @@ def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
     known = settings.s3_credentials
     try:
         with connected(settings) as link:
-            place = link.call("GET", "/platform/storage-credentials").json()["s3"]
+            place = link.read(Store, "GET", "/platform/storage-credentials").s3
         if place is None:
             s3_profile.remove(done.file)  # of another stack
             return done
@@ -314,8 +297,8 @@ def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
                 done, s3_problem=f"S3 clients use another account: AWS_SHARED_CREDENTIALS_FILE={known} names a file."
             )
         # In a notebook of the stack, the address there; the gateway's answer is for machines outside.
-        endpoint = settings.s3_endpoint or place["endpoint_url"]
-        profile = s3_profile.write(settings, done.file, endpoint, place["region"])
+        endpoint = settings.s3_endpoint or place.endpoint_url
+        profile = s3_profile.write(settings, done.file, endpoint, place.region)
     except PlatformError as error:
         return replace(done, s3_problem=f"S3 clients cannot use your log-in: {error}")
     return replace(done, s3_profile=profile, s3_endpoint=endpoint)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from mlplatform.api.people import Secret, Secrets
 from mlplatform.client.connection import Connection
 from mlplatform.errors import SettingsError
 
@@ -18,10 +18,9 @@ def put(link: Connection, name: str, value: bytes) -> None:
     link.call("PUT", f"{_PATH}/{quote(name, safe='')}", named=True, content=value)
 
 
-def secrets(link: Connection) -> Sequence[Mapping[str, Any]]:
+def secrets(link: Connection) -> Sequence[Secret]:
     """Return the person's secrets by name, without their values."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", _PATH).json()["secrets"]
-    return found
+    return link.read(Secrets, "GET", _PATH).secrets
 
 
 def remove(link: Connection, name: str) -> None:

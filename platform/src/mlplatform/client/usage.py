@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from mlplatform.api.usage import Report, Use
 from mlplatform.client.audit import seconds_in
 from mlplatform.client.connection import Connection
 from mlplatform.errors import SettingsError
 
 
-def read(link: Connection, by: str, since: int, until: int | None = None) -> Iterator[Mapping[str, Any]]:
+def read(link: Connection, by: str, since: int, until: int | None = None) -> Iterator[Use]:
     """Yield what each group has reserved in a time window, in the order of names, or of the jobs' arrival.
 
     Args:
@@ -27,11 +28,11 @@ def read(link: Connection, by: str, since: int, until: int | None = None) -> Ite
     """
     window: dict[str, Any] = {"by": by, "since": since} | ({} if until is None else {"until": until})
     while True:
-        answer = link.call("GET", "/platform/usage", params=window).json()
-        yield from answer["entries"]
-        if answer["next"] is None:
+        answer = link.read(Report, "GET", "/platform/usage", params=window)
+        yield from answer.entries
+        if answer.next is None:
             return
-        window |= {"until": answer["until"], "after": answer["next"]}
+        window |= {"until": answer.until, "after": answer.next}
 
 
 def moment(text: str, now: float) -> int:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
@@ -33,37 +33,41 @@ from mlplatform.gateway.control.retention import (
     Retention,
     UnusedPackages,
 )
-from mlplatform.gateway.http import attempts as http_attempts
-from mlplatform.gateway.http import audit as http_audit
-from mlplatform.gateway.http import capacity
-from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.http import jobs as http_jobs
 from mlplatform.gateway.http import metrics as http_metrics
-from mlplatform.gateway.http import mlflow as http_mlflow
-from mlplatform.gateway.http import packages as http_packages
-from mlplatform.gateway.http import queue as http_queue
-from mlplatform.gateway.http import retention as http_retention
-from mlplatform.gateway.http import secrets as http_secrets
-from mlplatform.gateway.http import sessions as http_sessions
-from mlplatform.gateway.http import storage as http_storage
-from mlplatform.gateway.http import usage as http_usage
-from mlplatform.gateway.http import utilisation as http_utilisation
-from mlplatform.gateway.http import webhooks as http_webhooks
-from mlplatform.gateway.http import wheel as http_wheel
-from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
+from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import AllowedRequests
-from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
+from mlplatform.gateway.http.attempts import of_attempts
+from mlplatform.gateway.http.audit import of_audit
+from mlplatform.gateway.http.auth import OPEN_PATHS, STATIC, TokenAuth, TokenCheck
+from mlplatform.gateway.http.capacity import of_capacity
+from mlplatform.gateway.http.ends import of_ends
 from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.grafana import GrafanaHealth
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
-from mlplatform.gateway.http.jobs import JobRoutes
-from mlplatform.gateway.http.people import PeopleRoutes
+from mlplatform.gateway.http.job_logs import of_job_logs, of_tails
+from mlplatform.gateway.http.logs import INSTANCE, of_logs
+from mlplatform.gateway.http.mlflow import of_mlflow
+from mlplatform.gateway.http.packages import of_packages
+from mlplatform.gateway.http.people import of_people, of_teams
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.http.resuming import ResumeRoutes
+from mlplatform.gateway.http.queue import Explanations, of_queue
+from mlplatform.gateway.http.resuming import of_resuming
+from mlplatform.gateway.http.retention import of_retention
+from mlplatform.gateway.http.routing import Gateway
+from mlplatform.gateway.http.secrets import of_secrets
+from mlplatform.gateway.http.sessions import of_sessions
+from mlplatform.gateway.http.storage import of_storage
+from mlplatform.gateway.http.tokens import of_tokens
+from mlplatform.gateway.http.usage import of_usage
+from mlplatform.gateway.http.utilisation import of_utilisation
+from mlplatform.gateway.http.webhooks import of_webhooks
+from mlplatform.gateway.http.wheel import of_wheels
 from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
@@ -93,7 +97,7 @@ from mlplatform.storage.objects import open_store
 _VERSION = version("mlplatform")
 
 
-def create_app(config: GatewaySettings) -> Starlette:
+def create_app(config: GatewaySettings) -> Gateway:
     """Return the gateway as an ASGI application.
 
     Raises:
@@ -121,7 +125,6 @@ def create_app(config: GatewaySettings) -> Starlette:
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     admission = Admission(store.engine, reconciler, disks)
-    jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
     backups = Backups(config.backups, config.backup_hours)
@@ -140,7 +143,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     check = TokenCheck(token.read, audit, tokens, services, attempts, cluster.read)
     sessions = Sessions(store.engine, token.read, tokens)
     overview = JobOverview(store.engine)
-    explanations = http_queue.Explanations(lambda: reconciler.starter.view)
+    explanations = Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
@@ -150,10 +153,10 @@ def create_app(config: GatewaySettings) -> Starlette:
         else None
     )
     grafana = GrafanaHealth(config.grafana)
-    front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
+    front_page = FrontPageRoutes(page, check, sessions, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         packages.tidy()
         works = [reconciler.run(), logs.run(), retention.run(), messenger.run(), accounts.run(), digests.run()]
         works += [storage_key.run()] if storage_key else []
@@ -174,39 +177,42 @@ def create_app(config: GatewaySettings) -> Starlette:
             if queries is not None:
                 await queries.close()
 
-    routes = guarded(
-        [
-            *jobs.routes(),
-            *ResumeRoutes(store, reconciler, logs, packages, admission).routes(),
-            *http_packages.routes(packages, audit=audit, disks=disks),
-            *http_retention.routes(retention, audit),
-            *http_audit.routes(audit),
-            *http_queue.routes(explanations),
-            *http_usage.routes(usage),
-            *capacity.routes(reconciler, head),
-            *http_logs.routes(logs),
-            *http_sessions.routes(check, sessions),
-            *PeopleRoutes(people, tokens, check, storage_key, accounts).routes(),
-            *http_storage.routes(storage_key, config.s3_external, config.s3_port),
-            *http_mlflow.routes(audit, digest_store, digests),
-            *http_webhooks.routes(Webhooks(store.engine), sender),
-            *http_attempts.routes(secrets, runs),
-            *http_secrets.routes(secrets),
-            *http_utilisation.routes(overview, reconciler, utilisation),
-            *http_wheel.routes(config.wheels),
-            *front_page.routes(),
-            *published,
-            *([queries.route()] if queries else []),
-            grafana.route(),
-            Mount("/", app=to_head),
-        ],
+    routers = [
+        http_jobs.of_jobs(store, reconciler, to_head, admission),
+        of_ends(store, reconciler, logs, head, to_head),
+        of_job_logs(store, logs, to_head),
+        of_tails(logs, head, to_head),
+        http_jobs.of_platform(store, head),
+        of_resuming(store, reconciler, logs, packages, admission),
+        of_packages(packages, audit=audit, disks=disks),
+        of_retention(retention, audit),
+        of_audit(audit),
+        of_queue(explanations),
+        of_usage(usage),
+        of_capacity(reconciler, head),
+        of_logs(logs),
+        of_sessions(check, sessions),
+        of_people(people, storage_key, accounts),
+        of_teams(people),
+        of_tokens(tokens, check, accounts),
+        of_storage(storage_key, config.s3_external, config.s3_port),
+        of_mlflow(audit, digest_store, digests),
+        of_webhooks(Webhooks(store.engine), sender),
+        of_attempts(secrets, runs),
+        of_secrets(secrets),
+        of_utilisation(overview, reconciler, utilisation),
+        of_wheels(config.wheels),
+        *([queries.routes()] if queries else []),
+        grafana.routes(),
+    ]
+    return Gateway(
+        [route for one in routers for route in one.routes] + [*front_page.routes(), *published, Mount("/", to_head)],
+        jobs=store,
         services=services,
-    )
-    return Starlette(
-        routes=routes,
+        others={"", STATIC, *(route.path for route in published)},
         middleware=[
             *([Middleware(Forwarded, proxy=config.proxy)] if config.proxy else []),
-            Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION}),
+            Middleware(ResponseHeaders, always={GATEWAY_HEADER: _VERSION, INSTANCE: logs.instance}),
             # The route of the metrics has a token of its own.
             Middleware(
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}

@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from gateway_parts import BOUND_S, Gateway, is_true, ray
-from starlette.requests import Request
+from starlette.types import ASGIApp
 from websockets.asyncio.client import connect
 from without_log_in import without_log_in
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control import hanging, reconciler, starting
 from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.ends import of_ends
+from mlplatform.gateway.http.job_logs import of_tails
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.submission import Submission
@@ -302,14 +304,15 @@ def test_reused_job_id_starts_at_attempt_1(gateway: Gateway) -> None:
     """The job is deleted as soon as its end is visible, while the gateway is still processing the end."""
 
     async def scenario() -> None:
-        request = Request({"type": "http"})
         async with gateway.at_work():
             await gateway.submit(metadata={"max_restarts_on_loss": "0"})
             await gateway.until_state(State.RUNNING)
             await gateway.logs.note("mine", "of the first")
             gateway.head.jobs[gateway.head.submitted[0]] = ray("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED")
             await gateway.until_state(State.FAILED)
-            await api(gateway)._delete(request, await gateway.store.get("mine"))
+            transport = httpx.ASGITransport(api(gateway))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+                assert (await client.delete("/api/jobs/mine")).json() == {"deleted": True}
             await gateway.submit()
             await gateway.until_state(State.RUNNING)
             assert await gateway.logs.text("mine") == ""
@@ -334,8 +337,8 @@ def test_idle_log_is_released_when_reader_disconnects(gateway: Gateway) -> None:
 
 
 @asynccontextmanager
-async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
-    config = uvicorn.Config(without_log_in(endpoints.routes()), port=0, log_level="warning", lifespan="off")
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     async with asyncio.timeout(BOUND_S):
@@ -346,7 +349,8 @@ async def served(endpoints: JobRoutes) -> AsyncIterator[str]:
     await serving
 
 
-def api(gateway: Gateway) -> JobRoutes:
+def api(gateway: Gateway) -> ASGIApp:
     made_up: Any = gateway.head
     proxy = ReverseProxy("http://127.0.0.1:1")
-    return JobRoutes(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)
+    ends = of_ends(gateway.store, gateway.reconciler, gateway.logs, made_up, proxy)
+    return without_log_in(ends, of_tails(gateway.logs, made_up, proxy), jobs=gateway.store)

@@ -7,18 +7,15 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, Head, served
-from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from mlplatform.errors import PlatformError
 from mlplatform.gateway.http.auth import GRAFANA, TokenAuth, TokenCheck
-from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.grafana import GrafanaHealth
+from mlplatform.gateway.http.routing import Gateway
 
 
 def answering(grafana: str) -> ASGIApp:
-    app = Starlette(routes=[GrafanaHealth(grafana).route()], exception_handlers={PlatformError: handle_error})
-    return TokenAuth(app, TokenCheck(lambda: "token"))
+    return TokenAuth(Gateway(GrafanaHealth(grafana).routes().routes), TokenCheck(lambda: "token"))
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ import anyio.to_thread
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, served
-from starlette.applications import Starlette
 from waiting import wait_for
+from without_log_in import without_log_in
 
 from mlplatform.errors import SettingsError, UnreachableError
 from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageExistsError
-from mlplatform.gateway.http.packages import routes
+from mlplatform.gateway.http.packages import of_packages
 from mlplatform.gateway.jobs import archives
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.storage import s3
@@ -56,7 +56,7 @@ def packages(root: Path, spool: Path) -> Packages:
 
 @pytest.fixture
 def address(packages: Packages) -> Iterator[str]:
-    with served(Starlette(routes=routes(packages, SILENT_S))) as address:
+    with served(without_log_in(of_packages(packages, SILENT_S))) as address:
         yield address
 
 
@@ -382,7 +382,7 @@ def test_unavailable_package_store_is_named(monkeypatch: pytest.MonkeyPatch, clo
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)  # boto3's delays between attempts add up to 8 s
     away = Packages("s3://jobs", LIMIT)
-    with served(Starlette(routes=routes(away, SILENT_S))) as address:
+    with served(without_log_in(of_packages(away, SILENT_S))) as address:
         answer = httpx.get(address + PATH, timeout=BOUND_S)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert f"http://127.0.0.1:{closed_port} does not answer" in answer.text

@@ -9,13 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 from ray_head import BOUND_S, NO_TLS, Head, served
-from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from mlplatform.errors import PlatformError, SettingsError
+from mlplatform.errors import SettingsError
 from mlplatform.gateway.http.auth import PROMETHEUS, TokenAuth, TokenCheck
-from mlplatform.gateway.http.errors import handle_error
 from mlplatform.gateway.http.prometheus import PrometheusQueries
+from mlplatform.gateway.http.routing import Gateway
 
 DATA = "sum(ray_data_output_rows{SessionName='session_2026-11-24_16-30-48_539976_8'}) by (dataset, operator)"
 
@@ -25,8 +24,7 @@ BASIC = "Basic " + base64.b64encode(b"prometheus:secret").decode()
 def answering(prometheus: str, folder: Path) -> ASGIApp:
     (folder / "password").write_text("secret\n")
     queries = PrometheusQueries(prometheus, folder / "password")
-    app = Starlette(routes=[queries.route()], exception_handlers={PlatformError: handle_error})
-    return TokenAuth(app, TokenCheck(lambda: "token"))
+    return TokenAuth(Gateway(queries.routes().routes), TokenCheck(lambda: "token"))
 
 
 @pytest.fixture

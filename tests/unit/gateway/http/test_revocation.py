@@ -11,16 +11,16 @@ import pytest
 from peopled import as_person
 from ray_head import BOUND_S, NO_TLS, Head, served, talking
 from sqlalchemy import Engine
-from starlette.applications import Starlette
 from starlette.routing import Mount
 from stored import database_in
 from websockets.exceptions import ConnectionClosed
 
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.database.engine import connect
-from mlplatform.gateway.http import sessions as http_sessions
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
+from mlplatform.gateway.http.routing import Gateway
+from mlplatform.gateway.http.sessions import of_sessions
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
@@ -50,7 +50,8 @@ def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
     """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
     tokens = Tokens(engine, cache_seconds=0)
     check, sessions = TokenCheck(lambda: shared[-1], tokens=tokens), Sessions(engine, lambda: shared[-1], tokens)
-    app = Starlette(routes=[*http_sessions.routes(check, sessions), Mount("/", ReverseProxy(head.address))])
+    routes = [*of_sessions(check, sessions).routes, Mount("/", ReverseProxy(head.address))]
+    app = Gateway(routes, others={""})
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
 

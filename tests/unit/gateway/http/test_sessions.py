@@ -13,7 +13,6 @@ import pytest
 from ray_head import AUTHORIZED, BOUND_S, CLUSTER_TOKEN, NO_TLS, TOKEN, Head, served
 from sqlalchemy import update
 from sqlalchemy.orm import Session
-from starlette.applications import Starlette
 from starlette.routing import Mount
 from stored import database_in
 from waiting import wait_for
@@ -21,7 +20,8 @@ from waiting import wait_for
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.http.auth import COOKIE, LOGIN, LOGOUT, TokenAuth, TokenCheck
 from mlplatform.gateway.http.proxy import ReverseProxy
-from mlplatform.gateway.http.sessions import routes
+from mlplatform.gateway.http.routing import Gateway
+from mlplatform.gateway.http.sessions import of_sessions
 from mlplatform.gateway.people.schema import SessionRow
 from mlplatform.gateway.people.sessions import Sessions
 
@@ -43,7 +43,8 @@ class LoginGateway:
         """Serve the gateway and return a browser without a session; each call is a start of the gateway."""
         check = TokenCheck(lambda: self.token)
         sessions = Sessions(self.engine, lambda: self.token)
-        app = Starlette(routes=[*routes(check, sessions), Mount("/", ReverseProxy(self._head, lambda: CLUSTER_TOKEN))])
+        to_head = Mount("/", ReverseProxy(self._head, lambda: CLUSTER_TOKEN))
+        app = Gateway([*of_sessions(check, sessions).routes, to_head], others={""})
         with (
             served(TokenAuth(app, check, sessions)) as address,
             httpx.Client(

@@ -16,7 +16,8 @@ from stored import database_in
 from without_log_in import without_log_in
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.job_logs import of_job_logs
+from mlplatform.gateway.http.jobs import of_jobs
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.submission import Submission
@@ -50,9 +51,14 @@ class Platform:
         """A gateway that crashes at the end: it loses everything that is only in memory, and its connections break."""
         logs = JobLogs(FolderStore(str(self.objects)), resolve)
         unused: Any = None
-        routes = JobRoutes(self.store, unused, logs, unused, ReverseProxy("http://127.0.0.1:1")).routes()
+        proxy = ReverseProxy("http://127.0.0.1:1")
+        routers = of_jobs(self.store, unused, proxy, unused), of_job_logs(self.store, logs, proxy)
         config = uvicorn.Config(
-            without_log_in(routes), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off"
+            without_log_in(*routers, jobs=self.store),
+            host="127.0.0.1",
+            port=self._port,
+            log_level="critical",
+            lifespan="off",
         )
         server = uvicorn.Server(config)
         storing, serving = asyncio.create_task(logs.run()), asyncio.create_task(server._serve())

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from job_logs import DRIVER, EARLY_WORKER, NODE, SESSION, WORKER, printed, run, running, stored
-from starlette.applications import Starlette
+from without_log_in import without_log_in
 
 from mlplatform.errors import StorageError
 from mlplatform.gateway.errors import LogsBusyError, UnknownJobError
-from mlplatform.gateway.http import logs as http_logs
+from mlplatform.gateway.http.headers import ResponseHeaders
+from mlplatform.gateway.http.logs import INSTANCE, of_logs
 
 
 def test_driver_and_worker_lines_form_one_log(tmp_path: Path) -> None:
@@ -215,7 +216,8 @@ def test_job_ids_cannot_escape_log_folder(tmp_path: Path, job_id: str) -> None:
 def test_rejected_requests_get_reason_and_gateway_instance(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as logs:
-            transport = httpx.ASGITransport(Starlette(routes=http_logs.routes(logs)))
+            app = ResponseHeaders(without_log_in(of_logs(logs)), always={INSTANCE: logs.instance})
+            transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
 
                 async def put(path: str, body: bytes = b"one\n", **query: Any) -> httpx.Response:

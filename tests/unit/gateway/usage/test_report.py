@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 from held import Clock, at, measure
 from stored import LOST, SUCCEEDED, begin, do, end, ray, submitted
 
+from mlplatform.api.usage import By, Use
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.usage.report import By, UsageReader, Use
+from mlplatform.gateway.usage.report import UsageReader
 
 
 def add(store: JobStore, job_id: str, gpus: float, person: str | None = None, team: str | None = None) -> int:
@@ -76,7 +75,7 @@ def test_excess_borrowed_and_lost_are_parts_of_the_sum(store: JobStore, clock: C
     clock.forward(40)
     end(store, LOST)
     (use,) = read(store, By.TEAM, 0, 100)
-    assert asdict(use) == {
+    assert use.model_dump() == {
         **{"person": None, "team": None, "job": None, "sequence": None, "jobs": 1, "running": 0},
         **{"gpu_seconds": 160, "cpu_seconds": 130, "lost_gpu_seconds": 160, "lost_cpu_seconds": 130},
         **{"borrowed_gpu_seconds": 60, "used_gpu_seconds": None},

@@ -102,7 +102,7 @@ class AllowedRequests:
             return await self._app(scope, receive, send)
         shown = f"{method} {scope['path'][:200]!r}"
         if scope["path"].startswith("/platform/"):
-            unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.yaml.", 404)
+            unknown = PlainTextResponse(f"The gateway has no {shown}; see /platform/openapi.json.", 404)
             return await unknown(scope, receive, send)
         if for_all or any(for_administrators):
             text = f"Only administrators may use {shown} of Ray; `mlplatform jobs` and the front page show your jobs."

@@ -4,85 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends
 
+from mlplatform.api.cluster import Capacity, CapacityRequest
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.http.access import User
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.routing import JsonBody, router
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.listings import users_of
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
-_BODY_BYTES = 64 << 10
-
-_MAX_WORKERS = 1_000_000
+_BODY = JsonBody(CapacityRequest, 64 << 10, "request fewer kinds of resources")
 
 _USERS_SECONDS = 3.0
 """The names of the jobs that hold resources are left out when the head takes longer to list them."""
 
 
-class _Resources(BaseModel):
-    """Fields of `Resources`; negative amounts are left to the check, which names the shape that fits."""
+def of_capacity(reconciler: Reconciler, head: RayHead) -> APIRouter:
+    """Return the route `POST /platform/capacity`."""
+    routes = router()
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    cpus: float = 0
-    gpus: float = 0
-    custom: dict[Annotated[str, Field(min_length=1)], float] = {}
-
-
-class _WorkerGroup(_Resources):
-    """Fields of `WorkerGroup`."""
-
-    cpus: float = 1
-    count: int = Field(ge=0, le=_MAX_WORKERS)
-
-
-class _Body(BaseModel):
-    """Fields of `scheduling.resources.Request`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    entrypoint: _Resources = _Resources()
-    workers: _WorkerGroup | None = None
-    labels: dict[str, str] = {}
-
-    def request(self) -> Request:
-        workers = WorkerGroup(**self.workers.model_dump()) if self.workers else None
-        return Request(Resources(**self.entrypoint.model_dump()), workers, self.labels)
-
-
-def routes(reconciler: Reconciler, head: RayHead) -> list[Route]:
-    """Return the route `POST /platform/capacity`; errors are plain text."""
-
-    async def post(request: HttpRequest) -> Response:
-        """Respond with the current shortage, null if the request fits now; 422 if no node can ever hold it."""
-        asked = _parse(await request_body.whole(request.receive, _BODY_BYTES, "request fewer kinds of resources"))
+    @routes.post("/platform/capacity", response_model=Capacity, responses=errors(422))
+    async def post(_: User, sent: Annotated[CapacityRequest, Depends(_BODY)]) -> dict[str, Shortage | None]:
+        """Check whether the nodes alive or recently seen can hold a job; nothing is stored."""
+        asked = _request(sent)
         free = await reconciler.free_capacity()
         if free is None:
             raise UnreachableError("The gateway has not seen a node of Ray yet; try again when Ray has started.")
         shortage = free.check(asked)
-        if shortage is not None:
-            shortage = await _with_users(shortage, asked, reconciler, head)
-        return JSONResponse({"shortage": asdict(shortage) if shortage else None})
+        return {"shortage": shortage and await _with_users(shortage, asked, reconciler, head)}
 
-    return [Route("/platform/capacity", post, methods=["POST"])]
+    return routes
 
 
-def _parse(body: bytes) -> Request:
-    try:
-        return _Body.model_validate_json(body).request()
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
+def _request(sent: CapacityRequest) -> Request:
+    workers = WorkerGroup(**sent.workers.model_dump()) if sent.workers else None
+    return Request(Resources(**sent.entrypoint.model_dump()), workers, sent.labels)
 
 
 async def _with_users(shortage: Shortage, asked: Request, reconciler: Reconciler, head: RayHead) -> Shortage:

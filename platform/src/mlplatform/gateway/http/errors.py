@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -90,6 +92,19 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
 async def handle_error(_: Request, error: Exception) -> Response:
     """Exception handler for a Starlette application."""
     return error_response(error)
+
+
+async def handle_invalid(_: Request, error: RequestValidationError) -> Response:
+    """Exception handler for parameters, of which the first invalid one is named."""
+    problem = error.errors()[0]
+    name, what = problem["loc"][1], problem["msg"].removeprefix("Value error, ")
+    value = "" if problem["type"] == "missing" else f" {str(problem['input'])[:100]!r}"
+    return error_response(RequestError(f"Invalid {name}{value}: {what}."))
+
+
+async def handle_missing(_: Request, error: HTTPException) -> Response:
+    """Exception handler for what Starlette itself raises, as for a static file that does not exist: its text."""
+    return PlainTextResponse(error.detail, error.status_code, error.headers)
 
 
 def error_handler(full_disk: Callable[[], Awaitable[str]]) -> Callable[[Request, Exception], Awaitable[Response]]:

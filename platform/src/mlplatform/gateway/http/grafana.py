@@ -7,13 +7,14 @@ metrics_head.py` of Ray 2.60). Browsers load the panels from Grafana itself.
 from __future__ import annotations
 
 import httpx
-from starlette.requests import Request
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
-from starlette.routing import Route
 
 from mlplatform.certificates import verification
 from mlplatform.errors import UnreachableError
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import GRAFANA
+from mlplatform.gateway.http.routing import router
 
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
@@ -35,11 +36,13 @@ class GrafanaHealth:
         """Close the connections."""
         await self._http.aclose()
 
-    def route(self) -> Route:
+    def routes(self) -> APIRouter:
         """Return the route, which needs no token."""
-        return Route(GRAFANA, self._health, methods=["GET"])
+        routes = router(pages=True)
+        routes.get(GRAFANA, dependencies=[Depends(OPEN)])(self._health)
+        return routes
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self) -> Response:
         try:
             answer = await self._http.get("/api/health")
         except httpx.TransportError as error:

@@ -4,60 +4,50 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Query
 
+from mlplatform.api.base import Count
+from mlplatform.api.storage import Digests, MlflowChange
 from mlplatform.contract import MLFLOW_CHANGES, MODEL_DIGESTS
 from mlplatform.gateway.audit.log import UNKNOWN, Actor, AuditLog
 from mlplatform.gateway.control.digests import ModelDigests
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.logs import number_in
-from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.http.access import OF_MLFLOW, User
+from mlplatform.gateway.http.routing import JsonBody, router
 from mlplatform.gateway.models.digests import DigestStore
-
-_BODY_BYTES = 16 << 10
 
 _KIND = "mlflow"
 """Kind of the credential in the audit log: an account of MLflow."""
 
-_Text = Annotated[str, Field(max_length=1000)]
+_BODY = JsonBody(MlflowChange, instead="send one change")
+
+_Created = Annotated[
+    Count, Query(description="Time of the registration, in milliseconds since 1970, as MLflow has it.")
+]
 
 
-class _Change(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+def of_mlflow(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> APIRouter:
+    """Return the routes for MLflow and for models."""
+    routes = router()
 
-    account: _Text
-    address: _Text
-    method: Annotated[str, Field(max_length=20)]
-    path: _Text
-    values: Annotated[dict[str, _Text], Field(max_length=50)]
+    @routes.post(MLFLOW_CHANGES, dependencies=[Depends(OF_MLFLOW)])
+    async def change(made: Annotated[MlflowChange, Depends(_BODY)]) -> dict[str, bool]:
+        """Record a change at MLflow; for its server, with the password of the gateway's account there.
 
-
-def routes(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> list[Route]:
-    """Return the routes; errors are plain text."""
-
-    async def change(request: Request) -> Response:
-        """Record a change at MLflow, and look for new versions of models."""
-        body = await request_body.whole(request.receive, _BODY_BYTES, "send one change")
-        try:
-            made = _Change.model_validate_json(body)
-        except ValidationError as error:
-            raise RequestError(invalid_field(error)) from error
-        actor = Actor(made.account or UNKNOWN, _KIND, made.address)
-        await audit.add(actor, made.method, made.path, after=made.values)
+        Digests of new versions of models are recorded, too.
+        """
+        await audit.add(Actor(made.account or UNKNOWN, _KIND, made.address), made.method, made.path, after=made.values)
         digests.wake()
-        return JSONResponse({"recorded": True})
+        return {"recorded": True}
 
-    async def get(request: Request) -> Response:
-        """Respond with the digests of a version's files; null before they are recorded."""
-        source = request.query_params.get("source", "")
-        found = await store.of(source, number_in("created", request.query_params.get("created", "")))
+    @routes.get(MODEL_DIGESTS)
+    async def get(
+        _: User, created: _Created, source: Annotated[str, Query(description="As MLflow has it.")]
+    ) -> Digests:
+        """Digests of the files of a registered model's version."""
+        found = await store.of(source, created)
         if found is None:
             digests.wake()
-            return JSONResponse({"files": None, "recorded": None})
-        return JSONResponse({"files": dict(found.files), "recorded": found.time.isoformat()})
+            return Digests(files=None, recorded=None)
+        return Digests(files=dict(found.files), recorded=found.time)
 
-    return [Route(MLFLOW_CHANGES, change, methods=["POST"]), Route(MODEL_DIGESTS, get, methods=["GET"])]
+    return routes

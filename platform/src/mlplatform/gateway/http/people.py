@@ -1,211 +1,91 @@
-"""Routes for people, teams and tokens, and the exchange of a log-in code for a token."""
+"""Routes for people and teams."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Query, Request
 
+from mlplatform.api import people as api
+from mlplatform.api.base import Name
 from mlplatform.gateway.control.mlflow_accounts import MlflowAccounts
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
-from mlplatform.gateway.errors import LoginCodeError, RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import TOKENS, TokenCheck, actor_of, client_address, principal_of
-from mlplatform.gateway.jobs.submission import invalid_field
-from mlplatform.gateway.people.schema import TeamRow, TokenRow
-from mlplatform.gateway.people.store import DEFAULTS, People
-from mlplatform.gateway.people.tokens import Tokens
+from mlplatform.gateway.http.access import Administrator, AnyPerson
+from mlplatform.gateway.http.auth import actor_of
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.routing import JsonBody, router
+from mlplatform.gateway.people.schema import TeamRow
+from mlplatform.gateway.people.store import People
 
 PEOPLE, TEAMS = "/platform/people", "/platform/teams"
 
-_BODY_BYTES = 16 << 10
 
-_Amount = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-_Body = TypeVar("_Body", bound=_Strict)
-
-
-class _NewPerson(_Strict):
-    """Fields of `People.add`."""
-
-    name: str
-    team: str | None = None
-    lead: bool = False
-    administrator: bool = False
-
-
-class _Limits(_Strict):
-    """Upper limits of a team or a person; a number that is not set means no limit."""
-
-    gpus: _Amount | None = None
-    cpus: _Amount | None = None
-    running: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    waiting: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-
-
-class _Caps(_Strict):
-    team: _Limits = _Limits()
-    person: _Limits = _Limits()
-
-
-class _TeamValues(_Strict):
-    """Columns of a team; those that are not sent keep their values."""
-
-    share_gpus: _Amount = DEFAULTS["share_gpus"]
-    share_cpus: _Amount = DEFAULTS["share_cpus"]
-    weight: _Amount = DEFAULTS["weight"]
-    caps: _Caps = _Caps()
-    default_limit_s: Annotated[int, Field(ge=60, le=366 * 86400)] = DEFAULTS["default_limit_s"]
-    idle_s: Annotated[int, Field(ge=0, le=366 * 86400)] = DEFAULTS["idle_s"]
-
-    def values_sent(self) -> dict[str, Any]:
-        return self.model_dump(include=self.model_fields_set & DEFAULTS.keys(), exclude_none=True, exclude_unset=True)
-
-
-class _NewTeam(_TeamValues):
-    name: str
-
-
-class _Code(_Strict):
-    """Fields of `Tokens.exchange`."""
-
-    code: Annotated[str, Field(max_length=100)]
-    instead_of: Annotated[str, Field(pattern=r"^([a-z0-9]{20})?$")] = ""
-
-
-class PeopleRoutes:
-    """Endpoints below `/platform/people`, `/platform/teams` and `/platform/tokens`; errors are plain text.
+def of_people(people: People, key: FileKey | PeopleKey | None, accounts: MlflowAccounts) -> APIRouter:
+    """Return the routes below `/platform/people`.
 
     Args:
         people: people and teams.
-        tokens: tokens of people.
-        check: counts wrong log-in codes.
         key: the S3 key of people; None without an object store.
         accounts: accounts of people at MLflow.
     """
+    routes = router()
 
-    def __init__(
-        self,
-        people: People,
-        tokens: Tokens,
-        check: TokenCheck,
-        key: FileKey | PeopleKey | None,
-        accounts: MlflowAccounts,
-    ) -> None:
-        self._accounts = accounts
-        self._people = people
-        self._tokens = tokens
-        self._check = check
-        self._key = key
+    @routes.get(PEOPLE)
+    async def list_people(_: AnyPerson) -> api.People:
+        """People with their teams."""
+        return api.People(people=list(await people.people()))
 
-    def routes(self) -> list[Route]:
-        """Return all routes."""
-        return [
-            Route(PEOPLE, self._list_people, methods=["GET"]),
-            Route(PEOPLE, self._add_person, methods=["POST"]),
-            Route(f"{PEOPLE}/{{name}}", self._remove_person, methods=["DELETE"]),
-            Route(TEAMS, self._list_teams, methods=["GET"]),
-            Route(TEAMS, self._add_team, methods=["POST"]),
-            Route(f"{TEAMS}/{{name}}", self._set_team, methods=["PATCH"]),
-            Route(TOKENS, self._log_in, methods=["POST"]),
-            Route(TOKENS, self._list_tokens, methods=["GET"]),
-            Route(f"{TOKENS}/{{token_id}}", self._revoke, methods=["DELETE"]),
-        ]
+    @routes.post(PEOPLE, responses=errors(404, 409))
+    async def add_person(
+        request: Request, _: Administrator, new: Annotated[api.NewPerson, Depends(JsonBody(api.NewPerson))]
+    ) -> api.Invited:
+        """Add a person, or add a team or rights to one; only for administrators."""
+        return await people.add(new.name, actor_of(request.scope), new.team, new.lead, new.administrator)
 
-    async def _list_people(self, _: Request) -> Response:
-        found = [
-            {
-                "name": person.name,
-                "administrator": person.administrator,
-                "teams": dict(person.teams),
-                "created": person.created.isoformat(),
-            }
-            for person in await self._people.people()
-        ]
-        return JSONResponse({"people": found})
+    @routes.delete(f"{PEOPLE}/{{name}}", responses=errors(404))
+    async def remove_person(
+        request: Request,
+        _: Administrator,
+        name: Name,
+        team: Annotated[str | None, Query(description="Remove only from this team.")] = None,
+    ) -> api.RemovedPerson:
+        """Remove a person and revoke all tokens, or remove the person from one team; only for administrators.
 
-    async def _add_person(self, request: Request) -> Response:
-        """Add a person, or a team or rights to one, and respond with a log-in code."""
-        new = await _parse(request, _NewPerson)
-        invited = await self._people.add(new.name, actor_of(request.scope), new.team, new.lead, new.administrator)
-        return JSONResponse(
-            {"name": new.name, "added": invited.added, "code": invited.code, "expires": invited.expires.isoformat()}
-        )
+        Jobs of the person stay.
+        """
+        await people.remove(name, actor_of(request.scope), team)
+        if team is None and key is not None:
+            await key.follow()
+        await accounts.follow()
+        return api.RemovedPerson(removed=name, s3_key_in_file=isinstance(key, FileKey))
 
-    async def _remove_person(self, request: Request) -> Response:
-        """Remove a person, or with `?team=` only from a team; say whether the platform replaces the S3 key itself."""
-        name, team = request.path_params["name"], request.query_params.get("team")
-        await self._people.remove(name, actor_of(request.scope), team)
-        if team is None and self._key is not None:
-            await self._key.follow()
-        await self._accounts.follow()
-        return JSONResponse({"removed": name, "s3_key_in_file": isinstance(self._key, FileKey)})
-
-    async def _list_teams(self, _: Request) -> Response:
-        return JSONResponse({"teams": [_team(team) for team in await self._people.teams()]})
-
-    async def _add_team(self, request: Request) -> Response:
-        new = await _parse(request, _NewTeam)
-        return JSONResponse(_team(await self._people.add_team(new.name, new.values_sent(), actor_of(request.scope))))
-
-    async def _set_team(self, request: Request) -> Response:
-        """Change the values that are sent."""
-        values = (await _parse(request, _TeamValues)).values_sent()
-        return JSONResponse(
-            _team(await self._people.set_team(request.path_params["name"], values, actor_of(request.scope)))
-        )
-
-    async def _log_in(self, request: Request) -> Response:
-        """Exchange a log-in code for a token; a wrong code counts as a failed log-in."""
-        sent = await _parse(request, _Code)
-        try:
-            issued = await self._tokens.exchange(sent.code, client_address(request.scope), sent.instead_of)
-        except LoginCodeError as error:
-            return await self._check.fail(str(error), request.scope, "code")
-        answer: dict[str, Any] = {"person": issued.person, "token": issued.token, "expires": issued.expires.isoformat()}
-        answer["mlflow_password"] = await self._accounts.log_in(issued.person)
-        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
-
-    async def _list_tokens(self, request: Request) -> Response:
-        """Respond with the person's own tokens; with all to administrators."""
-        principal = principal_of(request.scope)
-        found = await self._tokens.all(None if principal.administrator else principal.person)
-        return JSONResponse({"tokens": [_token(token) for token in found]})
-
-    async def _revoke(self, request: Request) -> Response:
-        """Revoke one of the person's own tokens; an administrator may revoke any."""
-        principal, token_id = principal_of(request.scope), request.path_params["token_id"]
-        person = None if principal.administrator else principal.person
-        await self._tokens.revoke(token_id, actor_of(request.scope), person, principal.token_id == token_id)
-        await self._accounts.follow()
-        return JSONResponse({"revoked": token_id})
+    return routes
 
 
-async def _parse(request: Request, model: type[_Body]) -> _Body:
-    body = await request_body.whole(request.receive, _BODY_BYTES, "send the fields of the description alone")
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestError(invalid_field(error)) from error
+def of_teams(people: People) -> APIRouter:
+    """Return the routes below `/platform/teams`."""
+    routes = router()
 
+    @routes.get(TEAMS)
+    async def list_teams(_: AnyPerson) -> api.Teams:
+        """Teams with their shares."""
+        return api.Teams.model_validate({"teams": await people.teams()})
 
-def _team(team: TeamRow) -> dict[str, Any]:
-    return {"name": team.name, **{column: getattr(team, column) for column in DEFAULTS}}
+    @routes.post(TEAMS, response_model=api.Team, responses=errors(409))
+    async def add_team(
+        request: Request, _: Administrator, new: Annotated[api.NewTeam, Depends(JsonBody(api.NewTeam))]
+    ) -> TeamRow:
+        """Add a team; only for administrators."""
+        return await people.add_team(new.name, new.sent(), actor_of(request.scope))
 
+    @routes.patch(f"{TEAMS}/{{name}}", response_model=api.Team, responses=errors(404))
+    async def set_team(
+        request: Request,
+        _: Administrator,
+        name: Name,
+        new: Annotated[api.TeamValues, Depends(JsonBody(api.TeamValues))],
+    ) -> TeamRow:
+        """Change the values of a team that are sent; only for administrators."""
+        return await people.set_team(name, new.sent(), actor_of(request.scope))
 
-def _token(token: TokenRow) -> dict[str, Any]:
-    moments = {name: getattr(token, name) for name in ("created", "expires", "revoked", "used")}
-    return {
-        "id": token.id,
-        "kind": token.kind,
-        "owner": token.owner,
-        **{name: moment and moment.isoformat() for name, moment in moments.items()},
-    }
+    return routes

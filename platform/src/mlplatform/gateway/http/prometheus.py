@@ -10,13 +10,14 @@ import re
 from pathlib import Path
 
 import httpx
-from starlette.requests import Request
+from fastapi import APIRouter, Depends
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from mlplatform.certificates import verification
 from mlplatform.errors import SettingsError, UnreachableError
+from mlplatform.gateway.http.access import OPEN
 from mlplatform.gateway.http.auth import PROMETHEUS
+from mlplatform.gateway.http.routing import router
 
 _OF_RAY = re.compile(
     r"vector\(1\)"
@@ -59,13 +60,14 @@ class PrometheusQueries:
         """Close the connections."""
         await self._http.aclose()
 
-    def route(self) -> Route:
+    def routes(self) -> APIRouter:
         """Return the route, which needs no token."""
-        return Route(PROMETHEUS, self._query, methods=["GET"])
+        routes = router(pages=True)
+        routes.get(PROMETHEUS, dependencies=[Depends(OPEN)])(self._query)
+        return routes
 
-    async def _query(self, request: Request) -> Response:
+    async def _query(self, query: str = "") -> Response:
         """Return Prometheus' answer to a query of Ray's; 403 to any other."""
-        query = request.query_params.get("query", "")
         if not _OF_RAY.fullmatch(query):
             return PlainTextResponse("Only queries of Ray's dashboard are answered here; use Prometheus itself.", 403)
         try:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Annotated
 
 import anyio.to_thread
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Query
+from pydantic.json_schema import SkipJsonSchema
 
-from mlplatform.contract import QUEUE_ENTRIES
+from mlplatform.api import queue as api
+from mlplatform.gateway.http.access import User
+from mlplatform.gateway.http.routing import router
 from mlplatform.scheduling.forecast import forecast
 from mlplatform.scheduling.plan import queue
 from mlplatform.scheduling.queue import Say, View, WaitingJob
@@ -79,23 +80,29 @@ def _explain(view: View) -> tuple[list[Say], float]:
     return says, time.thread_time() - began
 
 
-def routes(explanations: Explanations) -> list[Route]:
-    """Return the route `GET /platform/queue`; errors are plain text."""
+def of_queue(explanations: Explanations) -> APIRouter:
+    """Return the route `GET /platform/queue`."""
+    routes = router()
 
-    async def get(request: Request) -> Response:
-        """Respond with the jobs that wait for resources; `job` selects one of them."""
+    @routes.get("/platform/queue")
+    async def get(
+        _: User,
+        job: Annotated[
+            str | SkipJsonSchema[None],
+            Query(description="Only this job; no entry if it does not wait for resources."),
+        ] = None,
+    ) -> api.Queue:
+        """Jobs that wait for resources, in the order in which they are considered, with the reasons."""
         found = await explanations.read()
-        wanted = request.query_params.get("job")
-        says = {place: say for place, say in enumerate(found.says, 1) if wanted is None or say.job == wanted}
-        if wanted in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
+        says = {place: say for place, say in enumerate(found.says, 1) if job is None or say.job == job}
+        if job in found.jobs and found.view and len(found.jobs) <= _MOST_FORECAST:
             latest = await anyio.to_thread.run_sync(_latest_starts, found.view)
             says = {place: replace(say, latest_start=latest.get(say.job)) for place, say in says.items()}
-        shown = islice(says.items(), QUEUE_ENTRIES)
+        shown = islice(says.items(), api.MOST_ENTRIES)
         entries = [_entry(found.jobs[say.job], place, say) for place, say in shown]
-        at = _time(found.view.now) if found.view else None
-        return JSONResponse({"at": at, "waiting": len(found.says), "entries": entries})
+        return api.Queue(at=_time(found.view.now) if found.view else None, waiting=len(found.says), entries=entries)
 
-    return [Route("/platform/queue", get, methods=["GET"])]
+    return routes
 
 
 def _latest_starts(view: View) -> Mapping[str, float | None]:
@@ -112,18 +119,18 @@ def requests(job: WaitingJob) -> str:
     return describe(amounts) or "nothing"
 
 
-def _entry(job: WaitingJob, place: int, say: Say) -> dict[str, Any]:
-    return {
-        "job": job.id,
-        "person": job.person,
-        "team": job.team,
-        "place": place,
-        "requests": requests(job),
-        "since": _time(job.since),
-        "latest_start": None if say.latest_start is None else _time(say.latest_start),
-        "reasons": [{"rule": reason.rule, "text": reason.text} for reason in say.reasons],
-    }
+def _entry(job: WaitingJob, place: int, say: Say) -> api.QueueEntry:
+    return api.QueueEntry(
+        job=job.id,
+        person=job.person,
+        team=job.team,
+        place=place,
+        requests=requests(job),
+        since=_time(job.since),
+        latest_start=None if say.latest_start is None else _time(say.latest_start),
+        reasons=[api.Reason(rule=reason.rule, text=reason.text) for reason in say.reasons],
+    )
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)

@@ -1,13 +1,15 @@
-"""Route with the S3 key of the role `people`, for the `credential_process` of S3 clients."""
+"""Routes with the S3 key of the role `people`, for the `credential_process` of S3 clients."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Request, Response
 
+from mlplatform.api.storage import Key, Place, Store
 from mlplatform.gateway.control.people_key import FileKey, PeopleKey
 from mlplatform.gateway.errors import RequestError
+from mlplatform.gateway.http.access import AnyPerson
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.routing import router
 
 PATH = "/platform/storage-credentials"
 
@@ -15,7 +17,7 @@ _REGION = "us-east-1"
 """Region that requests to the object store are signed for, as for all services of the stack."""
 
 
-def routes(key: FileKey | PeopleKey | None, external: str | None, port: int) -> list[Route]:
+def of_storage(key: FileKey | PeopleKey | None, external: str | None, port: int) -> APIRouter:
     """Return the routes `GET` and `POST /platform/storage-credentials`.
 
     Args:
@@ -23,20 +25,23 @@ def routes(key: FileKey | PeopleKey | None, external: str | None, port: int) -> 
         external: address of an S3 server of others; None for the stack's own.
         port: port of the stack's own on this host.
     """
+    routes = router()
 
-    async def get(request: Request) -> Response:
-        """Respond with the address of the object store; null without one."""
+    @routes.get(PATH)
+    async def get(request: Request, _: AnyPerson) -> Store:
+        """The address of the object store."""
         # By the name by which the client reaches this host, be it by way of a forwarded port.
         own = f"{request.url.scheme}://{request.url.hostname}:{port}"
-        place = None if key is None else {"endpoint_url": external or own, "region": _REGION}
-        return JSONResponse({"s3": place})
+        return Store(s3=None if key is None else Place(endpoint_url=external or own, region=_REGION))
 
-    async def post(_: Request) -> Response:
-        """Respond with the key; not to a GET, which sessions of browsers may send."""
+    # Not to a GET, which sessions of browsers may send.
+    @routes.post(PATH, responses=errors(400, 500))
+    async def post(response: Response, _: AnyPerson) -> Key:
+        """The S3 key of people, which changes when a person is removed; not stored by the gateway."""
         if key is None:
             raise RequestError("This platform stores in folders, so that there is no S3 key.")
         name, secret = await key.current()
-        answer = {"access_key": name, "secret_key": secret}
-        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
+        response.headers["Cache-Control"] = "no-store"
+        return Key(access_key=name, secret_key=secret)
 
-    return [Route(PATH, get, methods=["GET"]), Route(PATH, post, methods=["POST"])]
+    return routes

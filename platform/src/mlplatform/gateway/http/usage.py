@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Query
 
-from mlplatform.contract import USAGE_ENTRIES
-from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http.logs import number_in
-from mlplatform.gateway.usage.report import By, UsageReader, Use
+from mlplatform.api.usage import MOST_ENTRIES, By, Report, Window
+from mlplatform.gateway.http.access import User
+from mlplatform.gateway.http.routing import router
+from mlplatform.gateway.usage.report import UsageReader
 
 
-def routes(usage: UsageReader) -> list[Route]:
-    """Return the route `GET /platform/usage`; errors are plain text."""
+def of_usage(usage: UsageReader) -> APIRouter:
+    """Return the route `GET /platform/usage`."""
+    routes = router()
 
-    async def get(request: Request) -> Response:
-        """Respond with what each person, team or job has reserved in a time window; whole Unix seconds."""
-        asked = request.query_params
-        by = _groups(asked.get("by", By.PERSON))
+    @routes.get("/platform/usage", response_model_exclude_unset=True)
+    async def get(_: User, window: Annotated[Window, Query()]) -> Report:
+        """GPU and CPU time that people, teams or jobs have reserved in a time window, deleted jobs included.
+
+        Reservations are clipped to the window; running attempts count until its end, which is at most the present time.
+        An answer has 1,000 jobs at most.
+        """
         # In whole seconds, so that a client that continues names the same window.
         now = int(datetime.now(UTC).timestamp())
-        until = min(number_in("until", asked["until"]), now) if "until" in asked else now
-        since = min(number_in("since", asked.get("since", "0")), now)
-        after = number_in("after", asked.get("after", "0"))
-        uses = await usage.read(by, _time(since), _time(until), after, USAGE_ENTRIES)
-        more = by is By.JOB and len(uses) == USAGE_ENTRIES
-        answer = {"since": since, "until": until, "entries": [_entry(by, use) for use in uses]}
-        return JSONResponse({**answer, "next": uses[-1].sequence if more else None})
+        until = now if window.until is None else min(window.until, now)
+        since = min(window.since, now)
+        uses = await usage.read(window.by, _time(since), _time(until), window.after, MOST_ENTRIES)
+        more = window.by is By.JOB and len(uses) == MOST_ENTRIES
+        return Report(since=since, until=until, entries=uses, next=uses[-1].sequence if more else None)
 
-    return [Route("/platform/usage", get, methods=["GET"])]
-
-
-def _groups(name: str) -> By:
-    try:
-        return By(name)
-    except ValueError:
-        raise RequestError(f"Invalid groups {name[:100]!r}: pass `by=person`, `by=team` or `by=job`.") from None
+    return routes
 
 
 def _time(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _entry(by: By, use: Use) -> dict[str, Any]:
-    """Return the sums with the names that the group has."""
-    names = {By.PERSON: ("person",), By.TEAM: ("team",), By.JOB: ("job", "sequence", "person", "team")}
-    fields = asdict(use)
-    sums = {name: value for name, value in fields.items() if name not in names[By.JOB]}
-    return {**{name: fields[name] for name in names[by]}, **sums}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter
 
+from mlplatform.api import cluster as api
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.reconciler import Reconciler
-from mlplatform.gateway.http.auth import principal_of
+from mlplatform.gateway.http.access import User
 from mlplatform.gateway.http.job_views import shown_to
+from mlplatform.gateway.http.routing import router
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJob, ShownJobs
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.scheduling.utilisation import GpuUse, JobUse, Utilisation
@@ -22,15 +21,17 @@ _RAY_SECONDS = 3.0
 """Timeout of Ray's answers."""
 
 
-def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> list[Route]:
-    """Return the route `GET /platform/utilisation`; errors are plain text."""
+def of_utilisation(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource) -> APIRouter:
+    """Return the route `GET /platform/utilisation`."""
+    routes = router()
 
-    async def get(request: Request) -> Response:
-        """Respond with the use of nodes, GPUs and the running jobs that the front page shows."""
+    @routes.get("/platform/utilisation", response_model=api.Utilisation)
+    async def get(principal: User) -> dict[str, Any]:
+        """Use of nodes, GPUs and running jobs, as Ray measures it every 5 s."""
         shown, use = await asyncio.gather(jobs.read(), _use(reconciler, source))
-        return JSONResponse(_answer(shown_to(principal_of(request.scope), shown), use))
+        return _answer(shown_to(principal, shown), use)
 
-    return [Route("/platform/utilisation", get, methods=["GET"])]
+    return routes
 
 
 async def _use(reconciler: Reconciler, source: UtilisationSource) -> Utilisation:
@@ -45,8 +46,8 @@ async def _use(reconciler: Reconciler, source: UtilisationSource) -> Utilisation
 def _answer(shown: ShownJobs, use: Utilisation) -> dict[str, Any]:
     measured = {job.job_id: job for job in use.jobs}
     return {
-        "nodes": [asdict(node) for node in use.nodes],
-        "gpus": [asdict(gpu) for gpu in use.gpus],
+        "nodes": use.nodes,
+        "gpus": use.gpus,
         "jobs": [_job(job, measured.get(job.id), use) for job in shown.running],
         "running": sum(shown.counts.get(state, 0) for state in ("STARTING", "RUNNING")),
     }

@@ -1,61 +1,54 @@
-"""Route for the address to which a person has messages sent."""
+"""Routes for the address to which a person has messages sent."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, Request
 
+from mlplatform.api import people as api
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.errors import RequestError
-from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.auth import actor_of, principal_of
-from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.http.access import OwnRight
+from mlplatform.gateway.http.auth import actor_of
+from mlplatform.gateway.http.description import errors
+from mlplatform.gateway.http.routing import JsonBody, router
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream.messages import MessageSender
 
-_BODY_BYTES = 4 << 10
-
 _PATH = "/platform/webhook"
 
+_Owner = Annotated[str, Depends(OwnRight("Messages"))]
 
-class _Address(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    url: Annotated[str, Field(max_length=2000)] | None
+_Body = JsonBody(api.NewMessageAddress, 4 << 10, "send the address alone")
 
 
-def routes(webhooks: Webhooks, sender: MessageSender) -> list[Route]:
-    """Return the routes of `/platform/webhook`; errors are plain text."""
+def of_webhooks(webhooks: Webhooks, sender: MessageSender) -> APIRouter:
+    """Return the routes of `/platform/webhook`."""
+    routes = router()
 
-    async def get(request: Request) -> Response:
-        """Respond with the person's own address."""
-        return JSONResponse({"url": await webhooks.of(_person(request))})
+    @routes.get(_PATH, responses=errors(400))
+    async def get(owner: _Owner) -> api.MessageAddress:
+        """The address to which the person has messages sent when a job ends, is lost, or leaves for another one."""
+        return api.MessageAddress(url=await webhooks.of(owner))
 
-    async def put(request: Request) -> Response:
-        """Set or, with null, remove the person's own address; a first message is sent to it."""
-        person = _person(request)
-        body = await request_body.whole(request.receive, _BODY_BYTES, "send the address alone")
-        try:
-            url = _Address.model_validate_json(body).url
-        except ValidationError as error:
-            raise RequestError(invalid_field(error)) from error
-        if url is not None:
+    @routes.put(_PATH)
+    async def put(
+        request: Request, owner: _Owner, new: Annotated[api.NewMessageAddress, Depends(_Body)]
+    ) -> api.MessageAddress:
+        """Set the address, to which a first message is sent, or remove it with null.
+
+        Webhooks get JSON with `text`, and with `job`, `person`, `event` (ended, lost or left), `status` and `time`,
+        mails the text. A message is sent up to eight times within 25 minutes until the receiver accepts it.
+        """
+        if new.url is not None:
             try:
-                await sender.send(url, {"text": f"Messages about the jobs of {person} are sent here.", "event": "set"})
+                await sender.send(
+                    new.url, {"text": f"Messages about the jobs of {owner} are sent here.", "event": "set"}
+                )
             except SettingsError as error:
                 raise RequestError(str(error)) from error
-        await webhooks.set(person, url, actor_of(request.scope))
-        return JSONResponse({"url": url})
+        await webhooks.set(owner, new.url, actor_of(request.scope))
+        return api.MessageAddress(url=new.url)
 
-    return [Route(_PATH, get, methods=["GET"]), Route(_PATH, put, methods=["PUT"])]
-
-
-def _person(request: Request) -> str:
-    person = principal_of(request.scope).person
-    if not person:
-        raise RequestError("Messages are for people: log in with a token of your own, `mlplatform login`.")
-    return person
+    return routes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +10,11 @@ from sqlalchemy import Engine, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from mlplatform.api.people import Invited, Person, Role
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError
 from mlplatform.gateway.people.names import check_name, is_name
-from mlplatform.gateway.people.principal import Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, SessionRow, TeamRow, TokenRow
 from mlplatform.gateway.people.secrets import forget
 from mlplatform.gateway.people.tokens import new_code
@@ -29,31 +28,6 @@ DEFAULTS: Mapping[str, Any] = {
     "idle_s": 1800,
 }
 """Values of a team of which nothing else is set."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """A person with the role in each team, in the order of joining."""
-
-    name: str
-    administrator: bool
-    created: datetime
-    teams: Mapping[str, Role]
-
-
-@dataclass(frozen=True)
-class Invited:
-    """A person who can log in.
-
-    Attributes:
-        code: log-in code.
-        expires: end of the code.
-        added: false if the person existed before.
-    """
-
-    code: str
-    expires: datetime
-    added: bool
 
 
 class People:
@@ -113,7 +87,10 @@ class People:
         for member in session.scalars(select(MemberRow).order_by(MemberRow.joined, MemberRow.team)):
             teams.setdefault(member.person, {})[member.team] = Role(member.role)
         rows = session.scalars(select(PersonRow).order_by(PersonRow.name))
-        return [Person(row.name, row.administrator, row.created, teams.get(row.name, {})) for row in rows]
+        return [
+            Person(name=row.name, administrator=row.administrator, teams=teams.get(row.name, {}), created=row.created)
+            for row in rows
+        ]
 
     @transaction
     def teams(self, session: Session) -> Sequence[TeamRow]:
@@ -181,7 +158,7 @@ class People:
         code, expires = new_code(session, name)
         session.flush()
         record(session, actor, "add", f"person {name}", before, _rights(session, row))
-        return Invited(code, expires, before is None)
+        return Invited(name=name, added=before is None, code=code, expires=expires)
 
     @transaction
     def _remove(self, session: Session, name: str, actor: Actor) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.people import Role
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import Actor, record
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform.gateway.people.principal import NOBODY, Principal, Role
+from mlplatform.gateway.people.principal import NOBODY, Principal
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"

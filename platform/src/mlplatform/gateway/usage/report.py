@@ -5,59 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Float, Row, Select, and_, case, cast, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
+from mlplatform.api.usage import By, Use
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
-
-
-class By(StrEnum):
-    """Groups of a report."""
-
-    PERSON = "person"
-    TEAM = "team"
-    JOB = "job"
-
-
-@dataclass(frozen=True)
-class Use:
-    """Resources that a group held in a time window, in seconds times resources: granted ones, and measured ones beyond.
-
-    What is measured counts in proportion for an attempt that the window contains in part.
-
-    Attributes:
-        person: account, or the user that the submission named; of a group of jobs by team, None.
-        team: of a group by person, None; otherwise None without teams.
-        job: submission id of the job; None in other groups. That of a deleted job may have been used again.
-        sequence: sequence number of the job; None in other groups.
-        jobs: number of jobs.
-        running: number of attempts that have not ended.
-        gpu_seconds: GPU-seconds.
-        cpu_seconds: CPU-seconds.
-        lost_gpu_seconds: part of `gpu_seconds` in attempts that the platform lost, for which nobody pays.
-        lost_cpu_seconds: the same part of `cpu_seconds`.
-        borrowed_gpu_seconds: part of `gpu_seconds` beyond the team's share.
-        used_gpu_seconds: time for which GPUs were measured to compute, each counting in full; None if nothing measured
-            them.
-    """
-
-    person: str | None
-    team: str | None
-    job: str | None
-    sequence: int | None
-    jobs: int
-    running: int
-    gpu_seconds: float
-    cpu_seconds: float
-    lost_gpu_seconds: float
-    lost_cpu_seconds: float
-    borrowed_gpu_seconds: float
-    used_gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -165,11 +121,14 @@ def _sum(amount: Any, which: ColumnElement[bool] | None = None) -> ColumnElement
 
 
 def _use(by: By, row: Row[Any]) -> Use:
+    """Return the sums, with the names that the group has."""
+    names: dict[str, Any] = {"job": row.job_id, "sequence": row.sequence} if by is By.JOB else {}
+    if by is not By.TEAM:
+        names["person"] = row.person
+    if by is not By.PERSON:
+        names["team"] = row.team
     return Use(
-        person=None if by is By.TEAM else row.person,
-        team=None if by is By.PERSON else row.team,
-        job=row.job_id if by is By.JOB else None,
-        sequence=row.sequence if by is By.JOB else None,
+        **names,
         jobs=row.jobs,
         running=int(row.running),
         gpu_seconds=_seconds(row.gpu),

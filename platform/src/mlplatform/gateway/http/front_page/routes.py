@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+from fastapi import Depends, Request
 from jinja2 import Environment, PackageLoader
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.http import request_body
-from mlplatform.gateway.http.access import require
+from mlplatform.gateway.http.access import OPEN, USERS, JobRight
 from mlplatform.gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
 from mlplatform.gateway.http.front_page.view import FrontPage
 from mlplatform.gateway.http.job_views import shown_to
+from mlplatform.gateway.http.routing import router
 from mlplatform.gateway.http.sessions import open_session, set_session
 from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.schema import JobRow
@@ -41,6 +42,8 @@ _FORM_BYTES = 4 << 10
 
 _HEADERS = {"Cache-Control": "no-store"}
 
+_Job = Annotated[JobRow, Depends(JobRight(Verb.METADATA))]
+
 
 class FrontPageRoutes:
     """Endpoints below /platform/ that people open in a browser.
@@ -49,7 +52,6 @@ class FrontPageRoutes:
         page: source of what is shown.
         check: check of the token.
         sessions: sessions of browsers.
-        job: returns a job by its id.
         pages: finds a job's pages at MLflow; None without MLflow.
         mlflow: MLflow's page; None without one.
     """
@@ -59,7 +61,6 @@ class FrontPageRoutes:
         page: FrontPage,
         check: TokenCheck,
         sessions: Sessions,
-        job: Callable[[str], Awaitable[JobRow]],
         runs: JobRuns | None = None,
         pages: JobPages | None = None,
         mlflow: Tool | None = None,
@@ -67,22 +68,21 @@ class FrontPageRoutes:
         self._page = page
         self._check = check
         self._sessions = sessions
-        self._job = job
         self._runs = runs
         self._pages = pages
         self._mlflow = mlflow
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes."""
-        return [
-            Route(FRONT_PAGE, self._show, methods=["GET"]),
-            Route("/platform/live", self._live, methods=["GET"]),
-            Route(LOGIN_PAGE, self._form, methods=["GET"]),
-            Route(LOGIN_PAGE, self._log_in, methods=["POST"]),
-            Route("/platform/jobs/{job_id}/run", self._run, methods=["GET"]),
-            Route("/platform/jobs/{job_id}/model", self._model, methods=["GET"]),
-            Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")])),
-        ]
+        routes, of_users, open_ = router(pages=True), [Depends(USERS)], [Depends(OPEN)]
+
+        routes.get(FRONT_PAGE, dependencies=of_users)(self._show)
+        routes.get("/platform/live", dependencies=of_users)(self._live)
+        routes.get(LOGIN_PAGE, dependencies=open_)(self._form)
+        routes.post(LOGIN_PAGE, dependencies=open_)(self._log_in)
+        routes.get("/platform/jobs/{job_id}/run")(self._run)
+        routes.get("/platform/jobs/{job_id}/model")(self._model)
+        return [*routes.routes, Mount(STATIC, StaticFiles(packages=[(_PACKAGE, "static")]))]
 
     async def _show(self, request: Request) -> Response:
         return _html("page.html", content=await self._content(request))
@@ -110,7 +110,7 @@ class FrontPageRoutes:
         view = replace(view, jobs=shown_to(principal_of(request.scope), view.jobs))
         return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
-    async def _form(self, _: Request) -> Response:
+    async def _form(self) -> Response:
         return _html("login.html")
 
     async def _log_in(self, request: Request) -> Response:
@@ -126,21 +126,13 @@ class FrontPageRoutes:
         set_session(response, request, opened)
         return response
 
-    async def _run(self, request: Request) -> Response:
-        job = await self._job_of(request)
+    async def _run(self, request: Request, job: _Job) -> Response:
         found = await self._pages.run(await self._runs_of(job)) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job.id} has no run at MLflow.")
 
-    async def _model(self, request: Request) -> Response:
-        job = await self._job_of(request)
+    async def _model(self, request: Request, job: _Job) -> Response:
         found = await self._pages.model(await self._runs_of(job)) if self._pages else None
         return self._at_mlflow(request, found, f"Job {job.id} has logged no model.")
-
-    async def _job_of(self, request: Request) -> JobRow:
-        """Return the job; raise ForbiddenError or NoSuchJobError if the person may not see its pages."""
-        job = await self._job(request.path_params["job_id"])
-        require(request.scope, Verb.METADATA, job)
-        return job
 
     async def _runs_of(self, job: JobRow) -> list[str]:
         return [run.run_id for run in await self._runs.of(job.id)] if self._runs else []
