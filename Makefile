@@ -109,7 +109,7 @@ prune: .venv/cli  ## List what nobody needs any more: packages, and checkpoints 
 upgrade: .venv/cli  ## Upgrade the running stack to this checkout's version; if a step fails, the former one runs again
 	@$(CLI) stack upgrade
 
-rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=minio,mlflow,... for some)
+rotate: .venv/cli  ## Change secrets and certificates of the running stack; what reads them restarts (ONLY=store,mlflow,... for some)
 	@$(CLI) stack rotate --only "$(ONLY)"
 
 destroy:  ## Remove the stack with all of its data, after asking
@@ -154,6 +154,7 @@ nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out
 	$(LIGHT)/pytest -n 4 -m nightly $(PYTEST) tests/unit
 	.venv/bin/pytest -m nightly $(PYTEST) tests/embedded
 	tests/stack/run.sh -m nightly $(PYTEST) tests/stack
+	tests/stack/run.sh --store=versitygw -m "" $(PYTEST) tests/stack
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))

@@ -32,7 +32,7 @@ from mlplatform.settings.job import Settings
 from mlplatform.stack import compose, env
 
 RESULTS = CHECKOUT / ".bench" / "results.json"
-NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow", "minio"}
+NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow"}
 
 _PAIRS = 5
 

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import browser
@@ -18,7 +18,6 @@ from browser import Page
 from cold_share import submit_cold
 from host import CHECKOUT, Stack, Trained, run, train
 from persons import People, administer
-from versitygw import ExternalStore
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.stack.env import client_settings
@@ -48,11 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of MinIO itself where the stack has another S3 server."""
-    if config.getoption("store", "minio") != "minio":
-        left_out = [item for item in items if item.get_closest_marker("minio")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out the tests of the S3 server that the stack does not have."""
+    other = "versitygw" if config.getoption("store", "minio") == "minio" else "minio"
+    left_out = [item for item in items if item.get_closest_marker(other)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker(other)]
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +77,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Conf
     _stack = Stack.checked_out(KEPT if keep else tmp_path_factory.mktemp("checkout"))
     # The stack of a killed run, or a kept one, has volumes with other passwords.
     _stack.remove()
-    store: AbstractContextManager[ExternalStore | None] = nullcontext()
-    if pytestconfig.getoption("store") == "versitygw":
-        store = versitygw.started("store-versitygw", 37071)
-    with store as external:
-        if external:
-            _stack.set_env(S3_ENDPOINT_URL=external.address)
+    with ExitStack() as store:
+        if pytestconfig.getoption("store") == "versitygw":
+            external = store.enter_context(versitygw.started())
+            _stack.set_env(S3_ENDPOINT_URL=external.address, BUCKET_QUOTAS="ray=1t")
             external.write_accounts(_stack.root / "secrets")
         yield from _built(_stack, keep)
 

@@ -42,8 +42,8 @@ ENV = {
     "WEBHOOK_SCHEMES": "https,http",
     "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",
-    "MINIO_PORT": "19000",
-    "MINIO_CONSOLE_PORT": "19001",
+    "S3_PORT": "19000",
+    "S3_CONSOLE_PORT": "19001",
     "RAY_PORT": "18265",
     "NOTEBOOK_PORT": "18888",
     "GRAFANA_PORT": "13000",
@@ -127,6 +127,11 @@ class Stack:
     @property
     def settings(self) -> StackSettings:
         return StackSettings.load(self.root / ".env")
+
+    @property
+    def own_store(self) -> bool:
+        """True if the object store is the stack's own."""
+        return not self.settings.s3_endpoint
 
     def set_env(self, **values: str) -> None:
         """Set variables in `.env`, as a user would with an editor."""
@@ -223,8 +228,8 @@ class Stack:
         import boto3
 
         client = client_settings(self.root)
-        key, secret = "root", self.secret("minio_root_password")
-        if self.settings.s3_endpoint:
+        key, secret = "root", self.secret("store_root_password")
+        if not self.own_store:
             key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
         return boto3.client(
             "s3",

@@ -7,6 +7,8 @@ import json
 import pytest
 from host import CHECKOUT, Stack, wait_for
 
+from mlplatform.stack.services import stores
+
 LAYOUTS = [(accelerator, layout) for accelerator in ("cpu", "cuda", "rocm") for layout in ("host", "gpu")]
 
 
@@ -28,9 +30,8 @@ def test_compose_accepts_accelerator_and_layout(checkout: Stack, accelerator: st
                 "/dev/kfd",
                 "/dev/dri" if layout == "host" else f"/dev/dri/renderD{128 + int(worker[-1])}",
             }
-    assert {"prometheus", "grafana", "alertmanager", "mlflow", "minio", "postgres", "notebook"} <= set(
-        config["services"]
-    )
+    named = {"prometheus", "grafana", "alertmanager", "mlflow", "notebook", *stores(checkout.settings)}
+    assert named <= set(config["services"])
 
 
 @pytest.mark.nightly

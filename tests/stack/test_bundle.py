@@ -35,6 +35,7 @@ def trains_from(host: SecondHost, archive: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.minio
 def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
     checkout.set_env(COMPOSE_PROFILES=OFFLINE["COMPOSE_PROFILES"])
     archive = tmp_path / "stack.bundle"

@@ -70,6 +70,7 @@ def objects() -> Iterator[None]:
 # The check fails after all of its assertions: one start of the stack shows its environment, its status and the removal.
 # The other ends of a run are in tests/unit/stack/test_ci.py.
 @pytest.mark.nightly
+@pytest.mark.minio
 def test_check_decides_status_and_nothing_remains(checkout: Stack, folder: Path, tmp_path: Path, objects: None) -> None:
     logs = tmp_path / "logs"
     check = shlex.join([sys.executable, str(tmp_path / "check.py")])

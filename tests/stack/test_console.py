@@ -15,7 +15,7 @@ pytestmark = pytest.mark.minio
 
 
 def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> None:
-    address = f"http://127.0.0.1:{stack.settings.minio_console_port}"
+    address = f"http://127.0.0.1:{stack.settings.s3_console_port}"
     page.resize(1280, 900)
     page.go(address)
     wait_for(lambda: page.evaluate("!!document.querySelector('#accessKey')"), "the login page", BOUND_S)
@@ -45,6 +45,6 @@ def test_console_lists_buckets_and_new_artifact(stack: Stack, page: Page) -> Non
             artifacts.put(f"{server}/second.txt", content=b"second").raise_for_status()
             page.evaluate(f"{button.format('Refresh')}.click()")
             page.wait_for_text("second.txt", "an artifact that appeared while the page was open")
-            page.picture("minio-console")
+            page.picture("store-console")
         finally:
             mlflow.post("/experiments/delete", json={"experiment_id": experiment})

@@ -25,6 +25,7 @@ from failure_training import (
 from host import Stack, run, wait_for
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.stack.services import stores
 
 
 def test_training_resumes_from_checkpoint_after_worker_crash(stack: Stack, jobs: Jobs) -> None:
@@ -80,7 +81,7 @@ def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -
     job_id = submit(jobs, steps, pause=1)
     wait_for(lambda: len(reports(jobs, job_id)) > CHECKPOINT_EVERY, "a training with a checkpoint", 180)
     outages: list[tuple[float, str]] = []
-    for service in ("mlflow", "postgres", "minio"):
+    for service in ("mlflow", *stores(stack.settings)):
         run("docker", "kill", stack.container(service))
         outages.append((time.monotonic() + OUTAGE_SECONDS, service))
         wait_until(time.monotonic() + 5)

@@ -32,7 +32,7 @@ def test_front_page_shows_nodes_and_healthy_services(stack: Stack, front_page: P
         assert worker in text
     assert "ray-head" not in text
     tools = front_page.evaluate("[...document.querySelectorAll('.tools a')].map(tool => tool.innerText)")
-    assert tools == ["Ray dashboard", "JupyterLab", "MLflow", "MinIO", "Grafana", "Prometheus"]
+    assert tools == ["Ray dashboard", "JupyterLab", "MLflow", *["MinIO"] * stack.own_store, "Grafana", "Prometheus"]
     wait_for(lambda: not front_page.evaluate("document.querySelectorAll('.tools .down').length"), "healthy services")
     content = front_page.evaluate("document.documentElement.outerHTML")
     assert not any(stack.secret(name) in content for name in ("ray_token", "notebook_token", "grafana_password"))

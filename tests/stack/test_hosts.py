@@ -26,6 +26,9 @@ from secret_search import leaks, of_services, shown_by
 from mlplatform.client.jobs import Jobs
 from mlplatform.scheduling.resources import Resources
 
+# The second host's network does not reach the address of another S3 server on Docker's bridge.
+pytestmark = pytest.mark.minio
+
 # Prints what a process on the second host reaches: storage, tracking, and copies of the first host's files.
 LOOK = """
 import json, pathlib, socket, boto3, mlflow, ray

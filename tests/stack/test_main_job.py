@@ -49,7 +49,7 @@ def test_run_is_stored_in_postgres(stack: Stack, job_run: dict) -> None:
     assert found.stdout.strip() == "FINISHED"
 
 
-def test_checkpoints_and_artifacts_are_stored_in_minio(stack: Stack, trained: Trained, job_run: dict) -> None:
+def test_checkpoints_and_artifacts_are_stored_in_buckets(stack: Stack, trained: Trained, job_run: dict) -> None:
     checkpoints = [key for key in stack.objects("ray", f"{trained.id}/") if key.endswith("checkpoint.ckpt")]
     assert checkpoints
     artifacts = stack.objects("mlflow-artifacts")

@@ -7,12 +7,14 @@ import json
 from figures import count
 from host import Stack
 
+from mlplatform.stack.services import STORE
+
 # What a job can connect to, besides Ray's own ports. Each of them asks for credentials (CLOSED in test_security.py).
 REACHABLE = {
     ("gateway", 8265),
     ("mlflow", 8000),
-    ("minio", 9000),
-    ("minio", 9001),
+    (STORE, 9000),
+    (STORE, 9001),
     ("notebook", 8888),
     ("prometheus", 9090),
 }
@@ -41,10 +43,11 @@ def test_job_connects_to_documented_services_only(stack: Stack) -> None:
         for port in {port for place, port in REACHABLE | HIDDEN if place == name}:
             # By name, and by each address, as jobs could guess it.
             places |= {(host, port): (name, port) for host in {name, *(net["IPAddress"] for net in found.values())}}
-    assert set(places.values()) == REACHABLE | HIDDEN
+    reachable = {place for place in REACHABLE if stack.own_store or place[0] != STORE}
+    assert set(places.values()) == reachable | HIDDEN
     connected = json.loads(stack.execute("ray-worker-0", "python", "-c", CONNECT, json.dumps(list(places))).stdout)
-    assert {place for place, connects in zip(places.values(), connected, strict=True) if connects} == REACHABLE
-    count("services tried from a job", len(REACHABLE | HIDDEN))
+    assert {place for place, connects in zip(places.values(), connected, strict=True) if connects} == reachable
+    count("services tried from a job", len(reachable | HIDDEN))
     of_ray = networks["ray-worker-0"]
     assert networks["ray-head"] == of_ray
     assert not [name for name in ("log-shipper", "storage-init") if networks.get(name, set()) & of_ray]

@@ -131,6 +131,7 @@ def newcomer(running: Stack, proxy: Proxy, tmp_path: Path) -> Iterator[Newcomer]
 
 
 @pytest.mark.nightly
+@pytest.mark.minio
 @pytest.mark.timeout(3600)
 def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Proxy) -> None:
     for _ in range(2):

@@ -47,7 +47,7 @@ def test_pyarrow_uses_the_profile(alice: Person, checkpoint: str) -> None:
         "[files.open_input_stream(sys.argv[2]).read() for _ in range(200)]; "
         "print('read in', time.monotonic() - began)"
     )
-    endpoint = f"http://127.0.0.1:{alice.stack.settings.minio_port}"
+    endpoint = f"http://127.0.0.1:{alice.stack.settings.s3_port}"
     printed = alice.types("python", "-c", code, endpoint, f"ray/{checkpoint}/weights")
     found = re.search(r"read in ([\d.]+)", printed)
     # Without an end of the key, each read would start our command.

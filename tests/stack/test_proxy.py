@@ -25,7 +25,7 @@ from failure_training import container_state, crash_until_healthy, outage
 from figures import count
 from host import CHECKOUT, Stack, run, wait_for
 from secret_search import leaks, of_services, shown_by
-from test_security import CLOSED, PORTS, refuses
+from test_security import CLOSED, PORTS, params, refuses
 
 from mlplatform.credentials import read_mlflow_account, read_s3_account
 from mlplatform.stack import entrance
@@ -102,7 +102,7 @@ def sites(stack: Stack, service: str) -> Iterator[tuple[str, int]]:
     yield from ((f"{name}.{DOMAIN}", HTTPS_PORT) for name in NAMES[service])
 
 
-@pytest.mark.parametrize("service", CLOSED)
+@pytest.mark.parametrize("service", params(*CLOSED))
 def test_entrance_passes_no_request_without_credentials(proxied: Stack, service: str) -> None:
     served = {}
     for name, port in sites(proxied, service):
@@ -171,6 +171,7 @@ def test_mlflow_accepts_entrances_own_origin_only(proxied: Stack) -> None:
         assert other.status_code == httpx.codes.FORBIDDEN
 
 
+@pytest.mark.minio
 def test_upload_of_five_gigabytes_passes_in_parts(proxied: Stack, tmp_path: Path) -> None:
     file, size, key = tmp_path / "large", 5 << 30, f"through-tls/{uuid.uuid4().hex}"
     with file.open("wb") as out:
@@ -186,6 +187,7 @@ def test_upload_of_five_gigabytes_passes_in_parts(proxied: Stack, tmp_path: Path
         client.delete_object(Bucket="ray", Key=key)
 
 
+@pytest.mark.minio
 def test_presigned_url_works_through_tls(proxied: Stack) -> None:
     client, key = s3(proxied), f"through-tls/{uuid.uuid4().hex}"
     client.put_object(Bucket="ray", Key=key, Body=b"signed")
@@ -266,9 +268,7 @@ def test_main_job_trains_and_logs_through_tls(proxied: Stack) -> None:
         assert {"test_accuracy", "val_accuracy"} <= {metric["key"] for metric in seen["data"]["metrics"]}
         picture = {"path": "confusion_matrix.png", "run_uuid": run_id["run_id"]}
         assert client.get("/get-artifact", params=picture).raise_for_status().content.startswith(b"\x89PNG")
-    client = s3(proxied)
-    checkpoints = client.list_objects_v2(Bucket="ray", Prefix=f"{job_id}/")["Contents"]
-    assert any(entry["Key"].endswith("checkpoint.ckpt") for entry in checkpoints)
+    assert any(key.endswith("checkpoint.ckpt") for key in proxied.objects("ray", f"{job_id}/"))
 
 
 @pytest.fixture

@@ -21,14 +21,10 @@ from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
 from mlplatform.client.jobs import Jobs
-from mlplatform.credentials import (
-    minio_metrics_account,
-    read_mlflow_account,
-    read_postgres_service,
-    read_s3_account,
-)
+from mlplatform.credentials import read_mlflow_account, read_postgres_service, read_s3_account
+from mlplatform.services.store import metrics_account
 from mlplatform.stack.rotation import NOT_ROTATED
-from mlplatform.stack.secrets_folder import FILES
+from mlplatform.stack.secrets_folder import FILES, S3_ROLES
 
 KILLS = 10
 
@@ -75,12 +71,12 @@ class Secrets:
         return set(run(*command, input=json.dumps(found)).stdout.split())
 
     def minio_accounts(self) -> set[str]:
-        """Accounts of MinIO whose keys are accepted."""
+        """Accounts of MinIO whose keys are accepted, if the stack has one."""
         pairs = {name: read_s3_account(self.folder / f"s3_{name}") for name in MINIO if name != "prometheus"}
-        pairs["prometheus"] = minio_metrics_account(self.text("minio_root_password"))
-        pairs["root"] = ("root", self.text("minio_root_password"))
+        pairs["prometheus"] = metrics_account(self.text("store_root_password"))
+        pairs["root"] = ("root", self.text("store_root_password"))
         count("log-ins with rotated secrets", len(pairs))
-        return {name for name, pair in pairs.items() if accepted_by_minio(self.stack, pair)}
+        return {name for name, pair in pairs.items() if self.stack.own_store and accepted_by_minio(self.stack, pair)}
 
     def mlflow_accounts(self) -> set[str]:
         """Accounts of MLflow whose passwords are accepted."""
@@ -110,10 +106,6 @@ class Secrets:
                 f"{base}:{settings.ray_port}/platform/metrics",
                 headers={"Authorization": f"Bearer {self.text('prometheus_password')}"},
             ),
-            "minio's metrics": httpx.get(
-                f"{base}:{settings.minio_port}/minio/v2/metrics/cluster",
-                headers={"Authorization": f"Bearer {self.text('minio_prometheus_token')}"},
-            ),
             "alertmanager": httpx.get(
                 f"http://{self.stack.address('alertmanager')}:9093/metrics",
                 auth=("prometheus", self.text("metrics_password")),
@@ -122,6 +114,11 @@ class Secrets:
                 f"{base}:{settings.grafana_port}/api/user", auth=("admin", self.text("grafana_password"))
             ),
         }
+        if self.stack.own_store:
+            found["the store's metrics"] = httpx.get(
+                f"{base}:{settings.s3_port}/minio/v2/metrics/cluster",
+                headers={"Authorization": f"Bearer {self.text('store_prometheus_token')}"},
+            )
         count("log-ins with rotated secrets", len(found))
         return {name for name, answer in found.items() if answer.is_success}
 
@@ -132,9 +129,7 @@ MLFLOW = ("admin", "gateway", "job", "person", "prometheus")
 
 def accepted_by_minio(stack: Stack, pair: tuple[str, str]) -> bool:
     """Return whether MinIO knows the account; an account without rights is refused in another way."""
-    admin = MinioAdmin(
-        endpoint=f"127.0.0.1:{stack.settings.minio_port}", credentials=StaticProvider(*pair), secure=False
-    )
+    admin = MinioAdmin(endpoint=f"127.0.0.1:{stack.settings.s3_port}", credentials=StaticProvider(*pair), secure=False)
     try:
         admin.user_info("nobody")
     except MinioAdminException as error:
@@ -175,12 +170,15 @@ def secrets_of_before(stack: Stack, tmp_path: Path) -> Secrets:
 
 def all_changed(old: Secrets, now: Secrets) -> None:
     """Assert that every former secret is refused, and every new one accepted."""
-    assert {name for name in FILES if now.text(name) == old.text(name)} == set(NOT_ROTATED)
+    own = now.stack.own_store
+    kept = set(NOT_ROTATED) | (set() if own else {f"s3_{role}" for role in S3_ROLES})
+    assert {name for name in FILES if now.text(name) == old.text(name)} == kept
     assert (old.roles(), old.minio_accounts(), old.mlflow_accounts(), old.pages()) == (set(), set(), set(), set())
     assert now.roles() == {*ROLES, "exporter", "postgres"}
-    assert now.minio_accounts() == {*MINIO, "root"}
+    assert now.minio_accounts() == ({*MINIO, "root"} if own else set())
     assert now.mlflow_accounts() == set(MLFLOW)
-    assert now.pages() == {"prometheus", "gateway's metrics", "minio's metrics", "alertmanager", "grafana"}
+    pages = {"prometheus", "gateway's metrics", "alertmanager", "grafana"}
+    assert now.pages() == pages | ({"the store's metrics"} if own else set())
     for path, name in TOKENS.items():
         for secrets, accepted in ((old, False), (now, True)):
             answer = now.stack.ray.get(path, headers={"Authorization": f"Bearer {secrets.text(name)}"})
@@ -221,6 +219,7 @@ def test_rotations_killed_at_random_moments_are_completed(
 
 
 @pytest.mark.nightly
+@pytest.mark.minio
 def test_new_secrets_open_what_the_former_ones_did(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import httpx
 import pytest
 from figures import count
 from host import CHECKOUT, Stack, Trained, run
 from secret_search import leaks, shown_by, values
+
+from mlplatform.stack.services import STORE
 
 # Open by design: health, login and static pages. They contain no data of jobs, runs or objects.
 OPEN = {
@@ -140,15 +143,28 @@ CLOSED = {
 }
 
 
+OF_STORE = ("minio", "console")
+
+
+def params(*services: str) -> list[Any]:
+    """Parameters of a test, of which those of the stack's own object store are for a stack that has one."""
+    return [pytest.param(name, marks=pytest.mark.minio) if name in OF_STORE else name for name in services]
+
+
 PORTS = {
     "gateway": "ray_port",
     "mlflow": "mlflow_port",
-    "minio": "minio_port",
-    "console": "minio_console_port",
+    "minio": "s3_port",
+    "console": "s3_console_port",
     "notebook": "notebook_port",
     "prometheus": "prometheus_port",
     "grafana": "grafana_port",
 }
+
+
+def running_services(stack: Stack) -> list[str]:
+    """Those of `CLOSED` that this stack has."""
+    return [service for service in CLOSED if stack.own_store or service not in OF_STORE]
 
 
 def base_url(stack: Stack, service: str) -> str:
@@ -183,7 +199,7 @@ def mlflow_paths() -> list[tuple[str, str]]:
     return sorted(entry for entry in filled if entry[1].startswith("/"))
 
 
-@pytest.mark.parametrize("service", CLOSED)
+@pytest.mark.parametrize("service", params(*CLOSED))
 @pytest.mark.parametrize("credentials", ["none", "wrong token", "wrong password"])
 def test_protected_paths_require_valid_credentials(stack: Stack, service: str, credentials: str) -> None:
     headers = {"none": {}, "wrong token": {"Authorization": "Bearer wrong"}, "wrong password": {}}[credentials]
@@ -202,16 +218,18 @@ def test_protected_paths_require_valid_credentials(stack: Stack, service: str, c
 
 METRICS = {
     "prometheus_password": ("gateway", {"/platform/metrics"}),
-    "minio_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
+    "store_prometheus_token": ("minio", {path for _, path in CLOSED["minio"] if "/v2/metrics/" in path}),
 }
 """Tokens that Prometheus sends: the service and the paths that each opens."""
 
 
-@pytest.mark.parametrize("secret", METRICS)
+@pytest.mark.parametrize(
+    "secret", ["prometheus_password", pytest.param("store_prometheus_token", marks=pytest.mark.minio)]
+)
 def test_token_of_metrics_opens_nothing_else(stack: Stack, secret: str) -> None:
     own, paths = METRICS[secret]
     headers, opened = {"Authorization": f"Bearer {stack.secret(secret)}"}, set()
-    for service in CLOSED:
+    for service in running_services(stack):
         # MinIO answers 400 to an Authorization header that is not S3's.
         refused = {400, 401, 403} if service == "minio" else {401, 403, 429}
         with httpx.Client(base_url=base_url(stack, service), headers=headers, timeout=20) as client:
@@ -267,6 +285,7 @@ def test_services_without_published_port_require_password(
     assert accepted.status_code == httpx.codes.OK
 
 
+@pytest.mark.minio
 def test_console_moves_no_object_without_session(stack: Stack, trained: Trained) -> None:
     # It passes these on to MinIO as nobody, and answers 500 with MinIO's reason.
     key = stack.objects("ray", f"{trained.id}/")[0]
@@ -281,7 +300,7 @@ def test_console_moves_no_object_without_session(stack: Stack, trained: Trained)
     assert not stack.objects("ray", "rights/probe")
 
 
-@pytest.mark.parametrize("service", ["gateway", "mlflow", "console", "notebook", "prometheus"])
+@pytest.mark.parametrize("service", params("gateway", "mlflow", "console", "notebook", "prometheus"))
 def test_pages_stay_out_of_frames_of_others(stack: Stack, service: str) -> None:
     """Grafana permits frames, because Ray's dashboard embeds its panels."""
     headers = httpx.get(base_url(stack, service), follow_redirects=True, timeout=20).headers
@@ -292,7 +311,7 @@ def test_pages_stay_out_of_frames_of_others(stack: Stack, service: str) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("service", OPEN)
+@pytest.mark.parametrize("service", params(*OPEN))
 def test_open_paths_need_no_credentials(stack: Stack, service: str) -> None:
     for path in OPEN[service]:
         answer = httpx.get(base_url(stack, service) + path)
@@ -309,7 +328,7 @@ def test_all_ports_listen_on_loopback(stack: Stack) -> None:
     ]
     assert {binding["HostIp"] for binding in published} == {"127.0.0.1"}
     count("published ports", len(published))
-    tried = {str(getattr(stack.settings, PORTS[service])) for service in CLOSED}
+    tried = {str(getattr(stack.settings, PORTS[service])) for service in running_services(stack)}
     assert {binding["HostPort"] for binding in published} == tried, "no test tries this port without credentials"
     ports = {str(getattr(stack.settings, name)) for name in type(stack.settings).model_fields if name.endswith("_port")}
     listening = re.findall(r"LISTEN\s+\S+\s+\S+\s+(\S+):(\d+)\s", run("ss", "-tln").stdout)
@@ -334,7 +353,7 @@ def test_no_secret_in_images_or_checkout(stack: Stack) -> None:
     secrets = values(stack.root / "secrets").values()
     assert len(secrets) >= 18, "this test looks for the secrets in the wrong place"
     patterns = "\n".join(secrets)
-    for name in ("platform", "ray", "notebook", "minio", "proxy", "link"):
+    for name in ("platform", "ray", "notebook", "proxy", "link", *([STORE] if stack.own_store else [])):
         image = f"mlplatform-{name}:{stack.settings.version}"
         history = run("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
         config = run("docker", "image", "inspect", image).stdout

@@ -21,8 +21,9 @@ from minio.credentials import StaticProvider
 from minio.error import MinioAdminException
 from minio.minioadmin import MinioAdmin
 
-from mlplatform.credentials import minio_metrics_account, read_s3_account
+from mlplatform.credentials import read_s3_account
 from mlplatform.services.buckets import SNAPSHOTS, set_versioning
+from mlplatform.services.store import metrics_account
 from mlplatform.settings.storage import bucket_quotas
 
 pytestmark = pytest.mark.minio
@@ -165,8 +166,8 @@ ADMIN: dict[str, tuple[tuple[str, ...], Callable[[Account], object]]] = {
 
 
 def root_account(stack: Stack) -> Account:
-    server = f"127.0.0.1:{stack.settings.minio_port}"
-    return Account("root", server, "root", stack.secret("minio_root_password"))
+    server = f"127.0.0.1:{stack.settings.s3_port}"
+    return Account("root", server, "root", stack.secret("store_root_password"))
 
 
 def key_of_people(stack: Stack) -> tuple[str, str]:
@@ -179,10 +180,10 @@ def key_of_people(stack: Stack) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
-    server = f"127.0.0.1:{running.settings.minio_port}"
+    server = f"127.0.0.1:{running.settings.s3_port}"
     names = [name for name in ACCOUNTS if name not in ("prometheus", "stranger")]
     pairs = {name: read_s3_account(running.root / "secrets" / f"s3_{name}") for name in names}
-    pairs["prometheus"] = minio_metrics_account(running.secret("minio_root_password"))
+    pairs["prometheus"] = metrics_account(running.secret("store_root_password"))
     pairs[KEY] = key_of_people(running)
     found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
     found["stranger"] = Account("stranger", server, "stranger", "0" * 32)

@@ -12,7 +12,7 @@ from owners import volumes_have_owners_of_services
 
 from mlplatform.services.ownership import OWNERS
 
-OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "minio"}
+OF_IMAGES = {"platform": "platform", "ray": "ray", "notebook": "ray", "minio": "store"}
 
 OF_HOSTS = (1000, 1001, 999, 65534)
 """Ids that users of hosts have: the first persons, the first system user, and nobody."""
@@ -66,7 +66,8 @@ def test_host_users_cannot_read_secrets_of_containers(stack: Stack) -> None:
     assert tried > 50
 
 
-@pytest.mark.parametrize("image", ["platform", "minio", "ray", "notebook", "link", "proxy"])
+@pytest.mark.minio
+@pytest.mark.parametrize("image", [*OF_IMAGES, "link", "proxy"])
 def test_no_program_of_image_changes_user(stack: Stack, image: str) -> None:
     find = ("--entrypoint=find", f"mlplatform-{image}:{stack.settings.version}", "/", "-xdev", "-perm", "/6000")
     assert run("docker", "run", "--rm", "--network=none", "--user=0", *find).stdout == ""

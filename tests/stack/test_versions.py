@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def client(stack: Stack, account: tuple[str, str]) -> Any:
-    address = f"http://127.0.0.1:{stack.settings.minio_port}"
+    address = f"http://127.0.0.1:{stack.settings.s3_port}"
     key, secret = account
     return boto3.client("s3", "us-east-1", endpoint_url=address, aws_access_key_id=key, aws_secret_access_key=secret)
 
@@ -28,7 +28,7 @@ def of_role(stack: Stack, role: str) -> Any:
 
 @pytest.fixture
 def root(stack: Stack) -> Any:
-    return client(stack, ("root", stack.secret("minio_root_password")))
+    return client(stack, ("root", stack.secret("store_root_password")))
 
 
 @pytest.fixture

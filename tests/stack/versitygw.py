@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import boto3
-from botocore.exceptions import BotoCoreError
-from host import CHECKOUT, run
+import httpx
+from host import CHECKOUT, run, wait_for
 
-from mlplatform.services.minio import RIGHTS
+from mlplatform.services.store import RIGHTS
 from mlplatform.settings.storage import BUCKETS
 
 IMAGE = "versity/versitygw:v1.8.0"
@@ -26,7 +25,7 @@ _LIST = [
     *("s3:ListBucketVersions", "s3:GetBucketVersioning"),
 ]
 
-_START_SECONDS = 30
+_CONTAINER, _PORT = "store-versitygw", 37071
 
 
 @dataclass(frozen=True)
@@ -51,34 +50,27 @@ class ExternalStore:
 
 
 @contextmanager
-def started(name: str, port: int) -> Iterator[ExternalStore]:
-    """Run a server with empty buckets in a container; it ends with the context.
-
-    Args:
-        name: of the container.
-        port: on Docker's bridge.
-    """
+def started() -> Iterator[ExternalStore]:
+    """Run a server with empty buckets in a container, on Docker's bridge; it ends with the context."""
     run(str(CHECKOUT / "tests/stack/bases.sh"), IMAGE)
     bridge = run("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
-    listen = f"{bridge.stdout.strip()}:{port}"
+    listen = f"{bridge.stdout.strip()}:{_PORT}"
     store = ExternalStore(f"http://{listen}", {role: secrets.token_hex(16) for role in (OWNER, *RIGHTS)})
     root = {"ROOT_ACCESS_KEY": OWNER, "ROOT_SECRET_KEY": store.passwords[OWNER]}
     variables = [word for pair in root.items() for word in ("--env", "=".join(pair))]
-    place = ("--network", "host", "--volume", "/data", "--volume", "/iam", "--name", name)
-    run("docker", "rm", "--force", "--volumes", name, check=False)
-    run(
-        *("docker", "run", "--detach", *place, *variables, IMAGE, "--port", listen, "--iam-dir", "/iam"),
-        "posix",
-        "/data",
-    )
+    place = ("--network", "host", "--volume", "/data", "--volume", "/iam", "--name", _CONTAINER)
+    server = (IMAGE, "--port", listen, "--iam-dir", "/iam", "posix", "/data")
+    run("docker", "rm", "--force", "--volumes", _CONTAINER, check=False)
+    run("docker", "run", "--detach", *place, *variables, *server)
     try:
-        _grant(store, name)
+        wait_for(lambda: httpx.get(store.address), "versitygw to answer", 30)
+        _grant(store)
         yield store
     finally:
-        run("docker", "rm", "--force", "--volumes", name)
+        run("docker", "rm", "--force", "--volumes", _CONTAINER)
 
 
-def _grant(store: ExternalStore, container: str) -> None:
+def _grant(store: ExternalStore) -> None:
     """Make the account of each role, and give it the rights that roles have at MinIO."""
     client = boto3.client(
         *("s3", "us-east-1"),
@@ -86,16 +78,7 @@ def _grant(store: ExternalStore, container: str) -> None:
         aws_access_key_id=OWNER,
         aws_secret_access_key=store.passwords[OWNER],
     )
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            client.list_buckets()
-            break
-        except BotoCoreError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.2)
-    admin = ("docker", "exec", container, "versitygw", "admin", "--endpoint-url", store.address)
+    admin = ("docker", "exec", _CONTAINER, "versitygw", "admin", "--endpoint-url", store.address)
     owner = ("--access", OWNER, "--secret", store.passwords[OWNER])
     for role in RIGHTS:
         account = ("--access", role, "--secret", store.passwords[role], "--role", "user")

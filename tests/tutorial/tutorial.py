@@ -34,7 +34,7 @@ BUCKET = "ray"
 TRAIN_V1 = {"RAY_TRAIN_V2_ENABLED": "0"}
 """`Tuner(trainer)` is an API of Ray Train V1; jobs/OLDER-GUIDES.md names the switch."""
 
-NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "mlflow", "minio"}
+NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "mlflow"}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def problem_of(path: str) -> str | None:
     """Return why no store can keep a path, or None."""
     if _UNSTORABLE.search(path):
         return "has a control character or is not UTF-8; rename the file"
-    # MinIO takes both for separators.
+    # Some object stores take both for separators.
     parts = re.split(r"[/\\]", path)
     if path.startswith("/") or ".." in parts or ("\\" in path and "." in parts):
         return "leads out of its folder; use a name without `..`"

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import base64
 import configparser
-import hashlib
-import hmac
-import json
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +15,6 @@ from mlplatform.errors import SettingsError
 
 if TYPE_CHECKING:
     import httpx
-
-# The token is valid longer than any stack; `make rotate` replaces the key that has signed it.
-_TOKEN_EXPIRES = 4102444800  # 2100-01-01, seconds since 1970
 
 _PAGE_HEADERS = """\
 http_server_config:
@@ -76,27 +70,6 @@ def read_postgres_service(path: Path) -> tuple[str, str]:
     config = _read_ini(path)
     section = config[config.sections()[0]]
     return section["user"], section["password"]
-
-
-def minio_metrics_account(root_password: str) -> tuple[str, str]:
-    """Return the account with which Prometheus reads MinIO's metrics; its secret follows from the root password.
-
-    So nobody has to store it: whoever has the root password sets the account, and Prometheus needs the token alone.
-    """
-    derived = hmac.digest(root_password.encode(), b"prometheus", "sha256")
-    return "prometheus", _base64url(derived)[:32]  # 192 bits, as of other passwords
-
-
-def minio_metrics_token(root_password: Path, path: Path) -> None:
-    """Write the bearer token that lets its holder read MinIO's metrics.
-
-    A JSON web token (RFC 7519) signed with the account's secret key by HS512, as `mc admin prometheus generate` makes.
-    """
-    access_key, secret_key = minio_metrics_account(root_password.read_text())
-    header = _base64url(json.dumps({"alg": "HS512", "typ": "JWT"}).encode())
-    claims = _base64url(json.dumps({"exp": _TOKEN_EXPIRES, "sub": access_key, "iss": "prometheus"}).encode())
-    signature = hmac.new(secret_key.encode(), f"{header}.{claims}".encode(), hashlib.sha512).digest()
-    path.write_text(f"{header}.{claims}.{_base64url(signature)}")
 
 
 def prometheus_web(password_file: Path, path: Path) -> None:
@@ -197,7 +170,3 @@ def _read_ini(path: Path) -> configparser.ConfigParser:
     if not config.read(path):
         raise SettingsError(f"There is no secret {path}; run `make env` to generate missing secrets.")
     return config
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -149,10 +149,10 @@ def test_no_id_is_low_or_shared() -> None:
     assert min(ids) >= 20000
 
 
-@pytest.mark.parametrize("image", ["minio", "platform", "ray"])
-def test_images_create_user_with_id_of_table(image: str) -> None:
+@pytest.mark.parametrize(("image", "user"), [("minio", "store"), ("platform", "platform"), ("ray", "ray")])
+def test_images_create_user_with_id_of_table(image: str, user: str) -> None:
     text = (CHECKOUT / "images" / image / "Dockerfile").read_text()
-    uid, gid = OWNERS[image]
+    uid, gid = OWNERS[user]
     assert re.search(rf"groupadd --gid {gid} {image}\b", text)
     assert re.search(rf"useradd --uid {uid} --gid {image}\b", text)
     assert re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1] == image

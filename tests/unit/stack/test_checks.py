@@ -72,6 +72,14 @@ def test_doctor_reports_setting_that_no_longer_fits(place: Place, monkeypatch: p
     assert "WORKER_MEMORY=" in found.fix
 
 
+@pytest.mark.parametrize(("server", "limits", "count"), [("https://s3.example.org", "ray=1t", 1), ("", "ray=1t", 0)])
+def test_quotas_at_another_server_are_named(place: Place, server: str, limits: str, count: int) -> None:
+    with (place.root / ".env").open("a") as file:
+        file.write(f"S3_ENDPOINT_URL={server}\nBUCKET_QUOTAS={limits}\n")
+    problems = [finding.problem for finding in start.quotas(place)]
+    assert problems == [f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}."] * count
+
+
 def test_failed_containers_are_found_and_ended_ones_not() -> None:
     containers: list[dict[str, object]] = [
         {"Name": "a", "Service": "mlflow", "State": "running", "Health": "unhealthy", "ExitCode": 0},

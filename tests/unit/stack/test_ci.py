@@ -138,7 +138,7 @@ def test_callers_own_stack_is_not_touched(run: Run) -> None:
 
 
 def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
-    own = "FOOD11_VOLUME=food11\nMINIO_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
+    own = "FOOD11_VOLUME=food11\nS3_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
     own += "S3_ENDPOINT_URL=https://s3.example.org\n"
     own += "NOTEBOOK_LAYOUT=generated\nBACKUP_TO=/mnt/backups\n"
     (run.root / ".env").write_text(f"{own}CLUSTER_NETWORK=10.213.80\n")
@@ -147,7 +147,7 @@ def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -
     settings = StackSettings.load(run.root / ci.FOLDER / ".env")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert (settings.minio_image, settings.worker_memory, settings.worker_gpus) == ("mine/s3", 3 << 30, 0)
+    assert (settings.s3_image, settings.worker_memory, settings.worker_gpus) == ("mine/s3", 3 << 30, 0)
     assert settings.prefix == f"ci-{settings.ray_port}-"
     assert settings.food11_volume == f"{settings.prefix}food11"
     assert settings.ray_port != 8265

@@ -50,7 +50,7 @@ def test_services_publish_on_literal_loopback() -> None:
 
 def test_entrance_publishes_every_page_on_its_usual_port(tmp_path: Path) -> None:
     proxy = yaml.safe_load((CHECKOUT / "compose/proxy.yaml").read_text())["services"]["proxy"]
-    published = {re.findall(r"[A-Z_]*_PORT", port)[0] for port in proxy["ports"]}
+    published = {re.findall(r"[A-Z0-9_]*_PORT", port)[0] for port in proxy["ports"]}
     assert published == {page.setting for page in pages(settings(tmp_path))} | {"HTTPS_PORT"}
     caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()
     inside = {port.rsplit(":", 1)[1] for port in proxy["ports"]} - {"8443"}
@@ -81,7 +81,7 @@ def test_printed_addresses_are_those_of_entrance(tmp_path: Path, lines: list[str
 
 def test_each_page_has_name_of_its_own_for_its_cookies(tmp_path: Path) -> None:
     shown = pages(settings(tmp_path))
-    assert [page.setting for page in shown if not page.name] == ["MINIO_PORT"], "only programs use it"
+    assert [page.setting for page in shown if not page.name] == ["S3_PORT"], "only programs use it"
     assert {page.name for page in shown if page.name} == {"notebook", "ray", "mlflow", "grafana", "prometheus", "minio"}
     assert entrance.origin(settings(tmp_path), "grafana") == "http://grafana.localhost"
     caddy = (CHECKOUT / "docker/proxy/Caddyfile").read_text()

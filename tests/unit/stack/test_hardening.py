@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from mlplatform.services.ownership import OWNERS
+from mlplatform.stack.services import STORE
 
 COMPOSE = Path(__file__).parents[3] / "compose"
 
@@ -72,7 +73,8 @@ def test_users_are_those_of_table(services: dict[str, dict[str, Any]]) -> None:
     assert {name for name, user in users.items() if user == "root"} == ROOT & services.keys()
     for name in services.keys() - ours - GPU_EXPORTERS:
         if "image" in services[name]:
-            assert users[name] == ":".join(map(str, OWNERS[name])), name
+            group = "store" if name == STORE else name
+            assert users[name] == ":".join(map(str, OWNERS[group])), name
     # Images of ours define the user; another one is that of a group in the table.
     chosen = {user for name, user in users.items() if name in ours and user not in (None, "root")}
     assert chosen <= {f"{uid}:{gid}" for uid, gid in OWNERS.values()}

@@ -27,7 +27,7 @@ ROTATED = set(FILES) - set(NOT_ROTATED)
 
 @cache
 def config() -> dict[str, Any]:
-    """Secrets of the shipped compose files, as `docker compose config` shows them for a stack with MinIO."""
+    """Secrets of the shipped compose files, as `docker compose config` shows them; with the stack's own store."""
     services: dict[str, Any] = {}
     secrets: dict[str, Any] = {}
     for file in sorted((CHECKOUT / "compose").glob("*.yaml")):
@@ -68,9 +68,9 @@ def test_only_chooses_by_first_word() -> None:
     assert chosen("certificates") == (set(), True)
 
 
-@pytest.mark.parametrize("only", ["minio,x", "wandb", "backup", "all"])
+@pytest.mark.parametrize("only", ["store,x", "wandb", "backup", "all"])
 def test_unknown_name_is_rejected(only: str) -> None:
-    with pytest.raises(SettingsError, match="use some of certificates, postgres, minio, s3, mlflow"):
+    with pytest.raises(SettingsError, match="use some of certificates, postgres, store, s3, mlflow"):
         chosen(only)
 
 
@@ -178,7 +178,7 @@ def test_restore_keeps_what_databases_and_object_store_accept(folder: Path, tmp_
     list(backup._adopt(folder.parent, tmp_path / "handover"))
     kept = {name for name, content in contents(folder).items() if content == before[name]}
     roles = {f"s3_{role}" for role in ("owner", *secrets_folder.S3_ROLES)}
-    assert {"postgres_password", "minio_root_password", "backup_password", *roles} <= kept
+    assert {"postgres_password", "store_root_password", "backup_password", *roles} <= kept
     assert not {"mlflow_job", "mlflow_key", "cluster_token", "gateway_secrets_key"} & kept
 
 

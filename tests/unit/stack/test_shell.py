@@ -69,10 +69,10 @@ def test_compose_gets_no_foreign_variable(checkout: Path, command: tuple[str, ..
 
 
 def test_doctor_names_exported_variables_with_other_values(checkout: Path) -> None:
-    variables = {"COMPOSE_PROJECT_NAME": "blog", "MINIO_PORT": "1", "DOMAIN": "example.org", "WORKER_SHM": "4g"}
+    variables = {"COMPOSE_PROJECT_NAME": "blog", "S3_PORT": "1", "DOMAIN": "example.org", "WORKER_SHM": "4g"}
     done = run(checkout, sys.executable, "-m", "mlplatform", "doctor", "--json", **variables)
     (finding,) = [one for one in json.loads(done.stdout) if "exports" in one["problem"]]
-    assert finding["fix"] == "unset COMPOSE_PROJECT_NAME DOMAIN MINIO_PORT", "WORKER_SHM is as in .env"
+    assert finding["fix"] == "unset COMPOSE_PROJECT_NAME DOMAIN S3_PORT", "WORKER_SHM is as in .env"
     assert not finding["blocks"]
 
 

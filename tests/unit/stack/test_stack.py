@@ -19,6 +19,7 @@ import yaml
 
 from mlplatform import credentials
 from mlplatform.errors import HostError, SettingsError
+from mlplatform.services import store
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose, doctor, images, secrets_folder, services, sizing, workers
 from mlplatform.stack import env as stack_env
@@ -68,10 +69,10 @@ def test_only_missing_or_empty_secrets_are_regenerated(root: Path) -> None:
     stack_env.write_env(root, HOST)
     kept = (root / "secrets/ray_token").read_text()
     (root / "secrets/grafana_password").unlink()
-    (root / "secrets/minio_root_password").chmod(0o644)
-    (root / "secrets/minio_root_password").write_text("")
-    assert stack_env.write_env(root, HOST) == ["secrets/minio_root_password", "secrets/grafana_password"]
-    assert len((root / "secrets/minio_root_password").read_text()) >= 32
+    (root / "secrets/store_root_password").chmod(0o644)
+    (root / "secrets/store_root_password").write_text("")
+    assert stack_env.write_env(root, HOST) == ["secrets/store_root_password", "secrets/grafana_password"]
+    assert len((root / "secrets/store_root_password").read_text()) >= 32
     assert (root / "secrets/ray_token").read_text() == kept
 
 
@@ -110,15 +111,15 @@ def test_missing_account_error_names_file_and_fix(tmp_path: Path) -> None:
 
 def test_metrics_token_is_signed_with_accounts_key(tmp_path: Path) -> None:
     (tmp_path / "root").write_text(credentials.password())
-    credentials.minio_metrics_token(tmp_path / "root", tmp_path / "token")
+    store.metrics_token(tmp_path / "root", tmp_path / "token")
     signed, signature = (tmp_path / "token").read_text().rsplit(".", 1)
-    user, key = credentials.minio_metrics_account((tmp_path / "root").read_text())
+    user, key = store.metrics_account((tmp_path / "root").read_text())
     expected = hmac.new(key.encode(), signed.encode(), hashlib.sha512).digest()
     assert base64.urlsafe_b64encode(expected).rstrip(b"=").decode() == signature
     claims = json.loads(base64.urlsafe_b64decode(signed.split(".")[1] + "=="))
     assert claims["sub"] == user == "prometheus"
     assert len(key) == 32
-    assert credentials.minio_metrics_account(credentials.password())[1] != key
+    assert store.metrics_account(credentials.password())[1] != key
 
 
 def test_prometheus_keeps_hash_of_its_password(tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ def test_front_page_links_to_every_published_page() -> None:
     text = re.sub(r"\$\{S3_ENDPOINT_URL:\+\w+\}", "", text)  # MinIO is left out if another server replaces it
     linked = {(tool["profile"] or None, tool["port"]) for tool in json.loads(text)}
     # The dashboard has the gateway's own address, and S3 has no page.
-    others = ("RAY_PORT", "MINIO_PORT")
+    others = ("RAY_PORT", "S3_PORT")
     published = {
         (service.profile, port.setting)
         for service in services.SERVICES
@@ -342,7 +343,7 @@ def test_only_images_of_started_services_are_required(root: Path, monkeypatch: p
     assert needed("ray") == {"platform", "minio", "ray", "notebook"}
     without_grafana = StackSettings.load(root / ".env", profiles="tracking")
     assert needed("tracking", without_grafana) == {"platform", "minio"}
-    assert needed("", StackSettings.load(root / ".env", minio_image="quay.io/s3", profiles="")) == {"platform"}
+    assert needed("", StackSettings.load(root / ".env", s3_image="quay.io/s3", profiles="")) == {"platform"}
 
 
 def test_unpullable_image_error_names_setting_and_workaround() -> None:

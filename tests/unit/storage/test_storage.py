@@ -97,6 +97,7 @@ def test_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch, closed_por
         (404, "NoSuchBucket", StorageError),
         (400, "Odd", StorageError),
         (507, "XMinioStorageFull", UnreachableError),
+        (507, "InsufficientStorage", UnreachableError),
     ],
 )
 def test_server_rejection_gives_one_sentence_error(
@@ -108,6 +109,15 @@ def test_server_rejection_gives_one_sentence_error(
     assert "s3://ray/x" in str(error.value)
     assert "\n" not in str(error.value)
     assert (status == 507) == ("the disk of the storage" in str(error.value))
+
+
+@pytest.mark.usefixtures("s3_key")
+@pytest.mark.parametrize("code", ["VersioningNotConfigured", "NotImplemented", "MethodNotAllowed"])
+def test_server_without_versions_has_no_former_ones(
+    code: str, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", serve(lambda method, path: (501, REFUSAL.format(code=code))))
+    assert S3Store("s3://ray").former() == []
 
 
 @pytest.mark.usefixtures("s3_key")

@@ -16,8 +16,7 @@ from typing import Any
 from mlplatform.compat import mlflow_server
 from mlplatform.credentials import read_mlflow_account, read_postgres_service
 from mlplatform.errors import SettingsError
-from mlplatform.services import buckets, minio
-from mlplatform.services.secret_files import SECRETS as SECRETS
+from mlplatform.services import buckets, store
 from mlplatform.services.secret_files import secret, values
 from mlplatform.settings.storage import BUCKETS, StorageSettings
 
@@ -102,19 +101,17 @@ def _connect(name: str, *accounts: dict[str, Any]) -> Any:
 def make_buckets() -> None:
     """Create the buckets with their versions; make the accounts of our own, and check those of another server."""
     settings = StorageSettings.load()
+    owner = buckets.owner(settings)
+    client = buckets.client_of(settings, owner)
+    buckets.make_buckets(client, settings)
     if settings.external:
-        client = buckets.client_of(settings, buckets.owner(settings))
-        buckets.make_buckets(client, settings)
         buckets.check_roles(settings)
         print(f"{settings.endpoint}: the buckets {', '.join(BUCKETS)} exist, and each role's account is accepted.")
         print(
             f"{settings.endpoint}: rights and BUCKET_QUOTAS are left to its operator, as they are set on our own only."
         )
     else:
-        admin, root = minio.connect(settings.endpoint)
-        client = buckets.client_of(settings, root)
-        buckets.make_buckets(client, settings)
-        minio.make_accounts(admin, settings)
+        store.make_accounts(settings, owner)
         print("Object store: buckets, accounts and policies are as declared.")
     for sentence in buckets.keep_versions(client, settings):
         print(sentence)

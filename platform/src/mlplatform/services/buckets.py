@@ -10,13 +10,12 @@ from mlplatform.compat import ray_checkpoints
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import SettingsError
 from mlplatform.services.secret_files import secret
+from mlplatform.services.store import RIGHTS
 from mlplatform.settings.storage import BUCKETS, StorageSettings
+from mlplatform.storage.s3 import WITHOUT_VERSIONS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-OWN_BUCKET = {"mlflow": "mlflow-artifacts", "gateway": "jobs", "jobs": "ray", "people": "datasets", "backup": "ray"}
-"""Roles with an account at the object store, in `secrets/s3_<role>`, and a bucket that each can list."""
 
 SNAPSHOTS = (
     f"*/{ray_checkpoints.SNAPSHOT}",
@@ -29,7 +28,7 @@ Ray 2.60. A day of versions of one object would be thousands, which the server k
 
 _PROBE = ".mlplatform-probe"
 
-_WITHOUT = ("NotImplemented", "MethodNotAllowed", "VersioningNotConfigured", "InvalidRequest", "AccessDenied")
+_WITHOUT = (*WITHOUT_VERSIONS, "InvalidRequest", "AccessDenied")
 """Answers of a server that has no versions, or no rules that remove them."""
 
 
@@ -79,7 +78,7 @@ def owner(settings: StorageSettings) -> tuple[str, str]:
         SettingsError: the file has none.
     """
     if not settings.external:
-        return "root", secret("minio_root_password").read_text()
+        return "root", secret("store_root_password").read_text()
     return _account("owner", settings)
 
 
@@ -122,21 +121,23 @@ def make_buckets(client: S3Client, settings: StorageSettings) -> None:
 
 
 def check_roles(settings: StorageSettings) -> None:
-    """Check that another server accepts the account of each role, as its operator has written it into a file.
+    """Check that another server lets the account of each role, which its operator has written, list the role's buckets.
 
     Raises:
         SettingsError: it refuses one.
     """
     from botocore.exceptions import ClientError
 
-    for role, bucket in OWN_BUCKET.items():
-        try:
-            client_of(settings, _account(role, settings)).list_objects_v2(Bucket=bucket, MaxKeys=1)
-        except ClientError as error:
-            raise SettingsError(
-                f"{settings.endpoint} refuses the account in secrets/s3_{role} ({error.response['Error'].get('Code')}):"
-                f" write one into it that may use the bucket {bucket}; SECURITY.md lists the rights of each role."
-            ) from error
+    for role, rights in RIGHTS.items():
+        client = client_of(settings, _account(role, settings))
+        for bucket in rights:
+            try:
+                client.list_objects_v2(Bucket=bucket, MaxKeys=1)
+            except ClientError as error:
+                raise SettingsError(
+                    f"{settings.endpoint} refuses the account in secrets/s3_{role} for the bucket {bucket} "
+                    f"({error.response['Error'].get('Code')}): SECURITY.md lists the rights of each role."
+                ) from error
 
 
 def keep_versions(client: S3Client, settings: StorageSettings) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Plugin of `mlflow.artifact_repository` for the stack's MLflow server: objects in S3, behind the server only.
 
-With S3's own repository, MLflow 3.17 gives clients the object store's address for large files, here
-`http://minio:9000`, whatever is configured, and a laptop cannot reach that. Its server offers this for repositories
-with the mix-ins for multipart and presigned transfers; this one has none, so files pass through the server.
+With S3's own repository, MLflow 3.17 gives clients the address at which it reaches the object store itself for large
+files, whatever is configured, and a laptop cannot reach that. Its server offers this for repositories with the mix-ins
+for multipart and presigned transfers; this one has none, so files pass through the server.
 """
 
 from __future__ import annotations

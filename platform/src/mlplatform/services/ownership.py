@@ -21,7 +21,7 @@ Ids = tuple[int, int]
 """User and group id."""
 
 OWNERS: dict[str, Ids] = {
-    "minio": (27001, 27001),
+    "store": (27001, 27001),
     "platform": (27002, 27002),
     # Ray's nodes and the notebook, which share a volume.
     "ray": (27003, 27003),

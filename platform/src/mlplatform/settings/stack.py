@@ -124,10 +124,10 @@ class StackSettings(BaseSettings):
     """Port of the services' names."""
 
     s3_endpoint: str = _of_host("", "S3_ENDPOINT_URL", pattern=r"^(https?://[^\s/@]+)?$")
-    """Address of another S3 server that replaces MinIO; empty for MinIO."""
+    """Address of another S3 server that replaces the stack's own object store; empty for the latter."""
 
-    minio_image: str = _of_host("", "MINIO_IMAGE")
-    """Image of the S3 server; empty means the one that we build."""
+    s3_image: str = _of_host("", "S3_IMAGE")
+    """Image of the stack's own object store; empty means the one that we build."""
 
     disk_needed: int = _of_host(20, "DISK_NEEDED_GB", ge=0)
     """Free space on Docker's disk, in GB, below which the stack is not started."""
@@ -166,8 +166,8 @@ class StackSettings(BaseSettings):
     """UDP port for the traffic of joined hosts."""
 
     mlflow_port: int = _of_host(8000, "MLFLOW_PORT", ge=1, le=65535)
-    minio_port: int = _of_host(9000, "MINIO_PORT", ge=1, le=65535)
-    minio_console_port: int = _of_host(9001, "MINIO_CONSOLE_PORT", ge=1, le=65535)
+    s3_port: int = _of_host(9000, "S3_PORT", ge=1, le=65535)
+    s3_console_port: int = _of_host(9001, "S3_CONSOLE_PORT", ge=1, le=65535)
     ray_port: int = _of_host(8265, "RAY_PORT", ge=1, le=65535)
     notebook_port: int = _of_host(8888, "NOTEBOOK_PORT", ge=1, le=65535)
     prometheus_port: int = _of_host(9090, "PROMETHEUS_PORT", ge=1, le=65535)

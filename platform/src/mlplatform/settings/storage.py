@@ -36,7 +36,7 @@ class StorageSettings(EnvironmentSettings):
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True)
 
-    endpoint: str = Field("http://minio:9000", validation_alias="AWS_ENDPOINT_URL")
+    endpoint: str = Field(validation_alias="AWS_ENDPOINT_URL")
     """Address of the object store."""
 
     external: str = Field("", validation_alias="MLPLATFORM_S3_EXTERNAL")

@@ -23,9 +23,7 @@ TARGET = "/target"
 
 _HAS_DATA = 3
 
-_STORAGE = ("postgres", services.MINIO)
-
-_OF_THE_VOLUMES = {"postgres_password", "minio_root_password", "backup_password"}
+_OF_THE_VOLUMES = {"postgres_password", "store_root_password", "backup_password"}
 _OF_THE_VOLUMES |= {f"s3_{role}" for role in ("owner", *S3_ROLES)}
 """Secrets that a restore keeps: the databases and the object store accept them, or backups are encrypted with them."""
 
@@ -109,8 +107,7 @@ def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any
 
 def _start_storage(root: Path) -> None:
     """Start the databases and the object store with their buckets and accounts."""
-    available = {service.name for service in services.available(StackSettings.load(root / ".env"))}
-    storage = [name for name in _STORAGE if name in available]
+    storage = services.stores(StackSettings.load(root / ".env"))
     for arguments in (("up", "--detach", "--no-build", "--wait", *storage), ("up", "--no-build", "storage-init")):
         result = subprocess.run(compose(root, *arguments), capture_output=True, text=True, check=False)
         if result.returncode:
@@ -122,7 +119,7 @@ def _stop_all_but_storage(root: Path) -> None:
     """Stop what writes, and remove what Ray remembers of other jobs."""
     everything = compose(root, "--profile", "*")
     listing = subprocess.run([*everything, "ps", "--all", "--services"], capture_output=True, text=True, check=True)
-    others = sorted(set(listing.stdout.split()) - set(_STORAGE))
+    others = sorted(set(listing.stdout.split()) - set(services.STORES))
     if others:
         subprocess.run([*everything, "rm", "--stop", "--force", *others], check=True)
     prefix = StackSettings.load(root / ".env").prefix

@@ -15,6 +15,7 @@ from mlplatform.files import atomic, checksums
 from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import images
+from mlplatform.stack.services import SERVICES
 from mlplatform.stack.unbundle import PYTHONS, WHEELS, packages_image
 
 _OURS = "mlplatform-"
@@ -59,8 +60,8 @@ def _save(names: Sequence[str], packed: gzip.GzipFile) -> None:
 
 def _optional(version: str) -> list[str]:
     """Images of ours that this host has built, for services that can be turned on later."""
-    names = [f"{_OURS}{kind}:{version}" for kind in ("platform", "minio", "ray", "notebook", "proxy", "link")]
-    return [name for name in names if images.is_present(name)]
+    built = {service.built for service in SERVICES} - {""}
+    return [name for name in (f"{_OURS}{kind}:{version}" for kind in sorted(built)) if images.is_present(name)]
 
 
 def _download(root: Path, folder: Path) -> None:

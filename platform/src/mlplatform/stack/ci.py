@@ -39,7 +39,7 @@ _RUNNER = Host(memory=7 * sizing.GIB, cpus=2)
 _COPIED = ("compose", "docker", ".env.example", "platform/pyproject.toml")
 """Files of the checkout that a stack with built images needs."""
 
-_PORTS = ("RAY_PORT", "MLFLOW_PORT", "MINIO_PORT", "MINIO_CONSOLE_PORT")
+_PORTS = ("RAY_PORT", "MLFLOW_PORT", "S3_PORT", "S3_CONSOLE_PORT")
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 

@@ -129,7 +129,7 @@ def client_settings(root: Path, origin: str = f"http://{LOOPBACK}") -> Settings:
         platform_tracking_uri=None,
         tracking_page=None,
         shared=None,
-        s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.minio_port}",
+        s3_endpoint=stack.s3_endpoint or f"{origin}:{stack.s3_port}",
         s3_region="us-east-1",
         s3_credentials=secrets / "s3_people",
         driver_label="role=worker",

@@ -30,11 +30,11 @@ _VERSION = re.compile(r"mlplatform-[a-z]+:(\d+\.\d+\.\d+[a-z0-9.]*)")
 
 def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
     """Return the images that we build, that a start with these profiles needs, and that this host lacks."""
-    built = {service.built for service in started(settings, profiles)} - {""}
+    # Not those that a setting replaces; most services have no such setting.
+    ours = (each for each in started(settings, profiles) if not getattr(settings, each.image_setting.lower(), ""))
+    built = {service.built for service in ours} - {""}
     if PERSONAL_NOTEBOOKS in profiles:
         built.add(NOTEBOOK)
-    if settings.minio_image:
-        built.discard("minio")
     names = [f"{_OURS}{name}:{settings.version}" for name in sorted(built)]
     return [name for name in names if not is_present(name)]
 

@@ -17,12 +17,12 @@ from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
 from mlplatform.stack.compose_command import compose
 from mlplatform.stack.notebook_file import service_name, token_name
-from mlplatform.stack.services import MINIO, NOTEBOOK, PERSONAL_NOTEBOOKS, Page, pages
+from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, STORE, Page, pages
 
-USED = ("gateway", "mlflow", MINIO)
+USED = ("gateway", "mlflow", STORE)
 """Services that notebooks use. Each person's network has them under these names."""
 
-_START_SECONDS = 300
+_WAITING = ("--wait", "--wait-timeout", "300")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def add(root: Path, person: str) -> Notebook:
     started = bool(running & set(USED))
     if started:
         options = ["--force-recreate"] if renewed else []
-        _compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", *_waiting(), *options, service)
+        _compose(root, "up", "--detach", "--no-build", "--no-deps", *_WAITING, *options, service)
         connect(root)
     token = (root / "secrets" / token_name(person)).read_text()
     return Notebook(f"http://{service}.localhost:{port}/lab?token={token}", started)
@@ -179,10 +179,6 @@ def _networks(container: str) -> set[str]:
 
 def _running(root: Path) -> set[str]:
     return set(_compose(root, "ps", "--services").split())
-
-
-def _waiting() -> tuple[str, str]:
-    return "--wait-timeout", str(_START_SECONDS)
 
 
 def _compose(root: Path, *arguments: str) -> str:

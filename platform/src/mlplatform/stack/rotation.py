@@ -6,7 +6,7 @@ step after it may be repeated, so the same command completes a rotation that was
 1. Containers that read a changed secret are removed, those of the stores last, and the stores start again.
 2. One one-shot, which reads the new secrets and the present ones, sets those of Postgres (`services/rotation.py`).
 3. The new files are copied over the present ones.
-4. The stack starts. Its own one-shots set the accounts of MinIO and MLflow, as at every start.
+4. The stack starts. Its own one-shots set the accounts of the object store and MLflow, as at every start.
 
 Open jobs continue as their next attempt if Ray's containers are among them.
 """
@@ -53,7 +53,7 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
 
     Args:
         root: folder of the checkout.
-        only: first words of the names of secrets, comma-separated, as in "minio,mlflow"; empty for all.
+        only: first words of the names of secrets, comma-separated, as in "store,mlflow"; empty for all.
 
     Yields:
         A line per step, for display.
@@ -157,7 +157,7 @@ def _apply(root: Path, settings: StackSettings) -> Iterator[str]:
     names = {path.name for path in folder.iterdir()}
     config = json.loads(_compose(root, "config", "--format", "json"))
     reading = readers(config, names)
-    stores = ["postgres", *([] if settings.s3_endpoint else [services.MINIO])]
+    stores = services.stores(settings)
     yield f"stopping what reads them: {', '.join(reading)}"
     # The stores last, because jobs and services write their last results as they stop.
     _remove(root, [name for name in reading if name not in stores])

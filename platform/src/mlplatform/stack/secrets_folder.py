@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from mlplatform.credentials import (
     comet_config,
     fernet_key,
-    minio_metrics_token,
     mlflow_account,
     password,
     postgres_service,
@@ -29,6 +29,7 @@ from mlplatform.credentials import (
 )
 from mlplatform.errors import SettingsError
 from mlplatform.files import atomic
+from mlplatform.services.store import RIGHTS, metrics_token
 from mlplatform.settings.stack import StackSettings
 
 _CHECKOUT = Path(__file__).parents[4]
@@ -43,26 +44,20 @@ def _alertmanager(path: Path) -> None:
     path.write_text((_CHECKOUT / "docker/alertmanager/alertmanager.example.yml").read_text())
 
 
+S3_ROLES = tuple(RIGHTS)
+"""Roles with an account at the object store, in `s3_<role>`: made at ours, or by the operator of another server."""
+
 _Write = Callable[[Path], None]
 
 # In the order of writing: a derived file comes after its source.
 FILES: dict[str, _Write] = {
     "postgres_password": _plain,
-    "postgres_mlflow": lambda path: postgres_service("mlflow", path),
-    "postgres_gateway": lambda path: postgres_service("gateway", path),
-    "postgres_backup": lambda path: postgres_service("backup", path),
+    **{f"postgres_{role}": partial(postgres_service, role) for role in ("mlflow", "gateway", "backup")},
     "postgres_exporter_password": _plain,
-    "minio_root_password": _plain,
-    "s3_mlflow": lambda path: s3_account("mlflow", path),
-    "s3_gateway": lambda path: s3_account("gateway", path),
-    "s3_jobs": lambda path: s3_account("jobs", path),
-    "s3_people": lambda path: s3_account("people", path),
-    "s3_backup": lambda path: s3_account("backup", path),
-    "minio_prometheus_token": lambda path: minio_metrics_token(path.with_name("minio_root_password"), path),
-    "mlflow_admin": lambda path: mlflow_account("admin", path),
-    "mlflow_gateway": lambda path: mlflow_account("gateway", path),
-    "mlflow_job": lambda path: mlflow_account("job", path),
-    "mlflow_person": lambda path: mlflow_account("person", path),
+    "store_root_password": _plain,
+    **{f"s3_{role}": partial(s3_account, role) for role in S3_ROLES},
+    "store_prometheus_token": lambda path: metrics_token(path.with_name("store_root_password"), path),
+    **{f"mlflow_{role}": partial(mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
     "mlflow_prometheus_password": _plain,
     "mlflow_key": fernet_key,
     "ray_token": _plain,
@@ -76,20 +71,16 @@ FILES: dict[str, _Write] = {
     "metrics_web": lambda path: prometheus_web(path.with_name("metrics_password"), path),
     "grafana_password": _plain,
     "backup_password": _plain,
-    "backup_s3": lambda path: s3_to_fill_in("backups to S3", path),
-    "s3_owner": lambda path: s3_to_fill_in("S3_ENDPOINT_URL that may create and empty the buckets", path),
+    "backup_s3": partial(s3_to_fill_in, "backups to S3"),
+    "s3_owner": partial(s3_to_fill_in, "S3_ENDPOINT_URL that may create and empty the buckets"),
     "wandb_netrc": wandb_netrc,
     "comet_config": comet_config,
-    "mail_password": lambda path: to_fill_in("the password of the account at the mail server", path),
+    "mail_password": partial(to_fill_in, "the password of the account at the mail server"),
     "alertmanager.yml": _alertmanager,
 }
 
 TO_FILL_IN = {"backup_s3", "s3_owner", "wandb_netrc", "comet_config", "mail_password", "alertmanager.yml"}
 """Files for keys and addresses of external services. The operator fills them in; until then they have no effect."""
-
-
-S3_ROLES = ("mlflow", "gateway", "jobs", "people", "backup")
-"""Roles with an account on the object store, in `s3_<role>`: made at MinIO, or by the operator of another server."""
 
 
 def without_account(folder: Path, settings: StackSettings) -> list[str]:
@@ -121,7 +112,7 @@ def write_missing(folder: Path, names: Collection[str] = tuple(FILES)) -> list[s
     written = []
     for name in (name for name in FILES if name in names):
         path = folder / name
-        # An empty file counts as missing: MinIO would read it as "no password" and fall back to its well-known default.
+        # An empty file counts as missing: our object store would read it as "no password" and use a well-known default.
         if path.exists() and path.stat().st_size:
             continue
         with atomic.new_file(path) as draft:

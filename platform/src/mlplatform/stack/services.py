@@ -45,7 +45,11 @@ class Service:
     ports: tuple[Port, ...] = ()
 
 
-MINIO = "minio"
+STORE = "minio"
+"""The stack's own object store."""
+
+STORES = ("postgres", STORE)
+"""Services with the stack's data, on which all others depend: they start first and stop last."""
 
 SERVICES = (
     Service(
@@ -88,13 +92,13 @@ SERVICES = (
     Service("dcgm-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
     Service("amd-exporter", "gpu-metrics", image_setting="GPU_EXPORTER_IMAGE"),
     Service(
-        MINIO,
+        STORE,
         None,
         "minio",
-        image_setting="MINIO_IMAGE",
+        image_setting="S3_IMAGE",
         ports=(
-            Port("MinIO console", "MINIO_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
-            Port("MinIO (S3)", "MINIO_PORT", "key and secret in secrets/s3_people"),
+            Port("MinIO console", "S3_CONSOLE_PORT", "key and secret in secrets/s3_people", "minio"),
+            Port("MinIO (S3)", "S3_PORT", "key and secret in secrets/s3_people"),
         ),
     ),
     Service("proxy", "proxy", "proxy"),
@@ -157,8 +161,13 @@ def profiles_of(settings: StackSettings, only: str | None = None) -> list[str]:
 
 
 def available(settings: StackSettings) -> list[Service]:
-    """Return the services that these settings can start: all, without MinIO if another S3 server replaces it."""
-    return [service for service in SERVICES if service.name != MINIO or not settings.s3_endpoint]
+    """Return the services that these settings can start: all, without an object store that another server replaces."""
+    return [service for service in SERVICES if service.name != STORE or not settings.s3_endpoint]
+
+
+def stores(settings: StackSettings) -> list[str]:
+    """Return those of `STORES` that these settings can start."""
+    return [name for name in STORES if name != STORE or not settings.s3_endpoint]
 
 
 def started(settings: StackSettings, profiles: list[str]) -> list[Service]:

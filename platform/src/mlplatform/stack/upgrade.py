@@ -20,10 +20,8 @@ from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.stack import checkout, doctor, images, unfinished
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.former import Former, composed, containers, docker, service
+from mlplatform.stack.services import STORES
 from mlplatform.stack.unfinished import UPGRADE, has_upgrade
-
-_STORES = ("postgres", "minio")
-"""Services that run on while the databases are saved: nothing else writes to them then."""
 
 
 def prepare(root: Path) -> bool:
@@ -107,9 +105,9 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
     if not former.has_dump:
         doctor.check_host(root, former.facts["only"])
         report("stopping the services and saving the databases ...")
-        # Jobs continue after the start, as after any.
+        # The stores run on, and nothing else writes to them then. Jobs continue after the start, as after any.
         running = [entry for entry in containers(root) if entry["State"]["Running"]]
-        if ids := [entry["Id"] for entry in running if service(entry) not in _STORES]:
+        if ids := [entry["Id"] for entry in running if service(entry) not in STORES]:
             docker("stopping the services", "stop", *ids)
         former.dump()
     report("starting the new version ...")

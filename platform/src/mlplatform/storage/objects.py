@@ -178,7 +178,7 @@ class S3Store:
         versions: list[dict[str, Any]] = []
         marks: list[dict[str, Any]] = []
         with s3.s3_errors(self.uri):
-            if not self._client.get_bucket_versioning(Bucket=self._bucket).get("Status"):
+            if not s3.versioning(self._client, self._bucket):
                 return versions, marks
             pages = self._client.get_paginator("list_object_versions").paginate(
                 Bucket=self._bucket, Prefix=f"{self._prefix}{prefix}"

@@ -34,8 +34,11 @@ PARTS_PER_FILE = 4
 FINAL_CODES = ("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 """S3 error codes that retrying does not fix."""
 
-_FULL = "XMinioStorageFull"
-"""MinIO's code for a full disk (`cmd/api-errors.go`), with status 507."""
+_FULL = 507
+"""HTTP status of a server whose disk is full (RFC 4918, Insufficient Storage); servers have different codes for it."""
+
+WITHOUT_VERSIONS = ("NotImplemented", "MethodNotAllowed", "VersioningNotConfigured")
+"""S3 error codes with which servers without versions answer questions about them; the last one is versitygw's."""
 
 _making = threading.Lock()
 
@@ -110,6 +113,18 @@ def _profile() -> str | None:
     return next((name for name in ("mlplatform", "default") if name in profiles), None)
 
 
+def versioning(client: S3Client, bucket: str) -> str:
+    """Return "Enabled" or "Suspended"; empty if the bucket never kept former versions, or its server has none."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return client.get_bucket_versioning(Bucket=bucket).get("Status", "")
+    except ClientError as error:
+        if error.response["Error"]["Code"] in WITHOUT_VERSIONS:
+            return ""
+        raise
+
+
 @contextmanager
 def s3_errors(uri: str) -> Iterator[None]:
     """Translate botocore's errors into the platform's own; the message names `uri`."""
@@ -160,12 +175,12 @@ def _rejection(uri: str, server: str, response: Any) -> Exception:
         return StorageError(
             f"There is no bucket for {uri} at {server}; create it or correct MLPLATFORM_STORAGE or MLPLATFORM_DATASETS."
         )
-    if code == _FULL:
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status == _FULL:
         return UnreachableError(
             f"{uri} cannot be written, because the disk of the storage at {server} is full: delete data there, or give "
             "it a larger disk."
         )
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return UnreachableError(f"The storage at {server} is not ready ({status}, {code}); wait, or see its log.")
     if status in (401, 403):

@@ -1,8 +1,9 @@
 """The S3 key of the role `people`, which all people get after their log-in, and its replacement when one is removed.
 
-With MinIO it is an access key below the gateway's own account, so that the gateway can replace it without being an
-administrator there. Nothing is stored: the key's name tells when it was made and by which account, and its secret is
-derived from the name and the account's secret. With another S3 server the key is in a file, which its operator changes.
+At the stack's own object store it is an access key below the gateway's account, so that the gateway can replace it
+without being an administrator there. Nothing is stored: the key's name tells when it was made and by which account, and
+its secret is derived from the name and the account's secret. With another S3 server the key is in a file, which its
+operator changes.
 """
 
 from __future__ import annotations
@@ -10,49 +11,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import logging
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from anyio import to_thread
 from sqlalchemy import Engine, and_, exists, func, select
 from sqlalchemy.orm import Session
 
 from mlplatform.credentials import read_s3_account
-from mlplatform.errors import AccessError, PlatformError, StorageError, UnreachableError
+from mlplatform.errors import AccessError, PlatformError
 from mlplatform.gateway.database.engine import transaction
 from mlplatform.gateway.people.schema import PersonRow, TokenRow
+from mlplatform.services.store import AccessKeys
 from mlplatform.throttle import ThrottledWarning
-
-if TYPE_CHECKING:
-    from minio.minioadmin import MinioAdmin
 
 _PASS_SECONDS = 20.0
 
-_TIMEOUTS = {"connect": 3.0, "read": 10.0}
-"""In seconds; those of `MinioAdmin` are five minutes."""
-
 _NAME = re.compile(r"people([0-9a-f]{8})([0-9a-f]{6})")
 """Name of a key: the second when it was made, and a check of both by the account that made it."""
-
-_POLICY: dict[str, object] = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]},
-        {"Effect": "Deny", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::jobs", "arn:aws:s3:::jobs/*"]},
-        {"Effect": "Deny", "Action": ["s3:DeleteObjectVersion"], "Resource": ["arn:aws:s3:::*"]},
-        {"Effect": "Deny", "Action": ["admin:*"]},
-    ],
-}
-"""The rights of the gateway's account, except for its own bucket, former versions, and keys."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,11 +68,11 @@ class FileKey:
 
 @dataclass
 class PeopleKey:
-    """The key below the gateway's account at MinIO.
+    """The key below the gateway's account at the stack's own object store.
 
     Args:
         engine: the gateway's database.
-        endpoint: URL of MinIO.
+        endpoint: URL of the object store.
         account: name and secret of the gateway's account.
     """
 
@@ -100,7 +81,7 @@ class PeopleKey:
     account: tuple[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
-        self._admin = _connect(self.endpoint, *self.account)
+        self._keys = AccessKeys(self.endpoint, self.account)
         self._alone = asyncio.Lock()
         self._looked = -_PASS_SECONDS
         self._name = ""
@@ -110,11 +91,11 @@ class PeopleKey:
         """Return name and secret of the key, which is made if there is none.
 
         Raises:
-            UnreachableError: MinIO or the database is unavailable.
-            AccessError, StorageError: MinIO rejects the account or the key.
+            UnreachableError: the object store or the database is unavailable.
+            AccessError, StorageError: the object store rejects the account or the key.
         """
         async with self._alone:
-            # The key's holder can delete it at MinIO, so that it is looked up again now and then.
+            # The key's holder can delete it, so that it is looked up again now and then.
             if not self._name or time.monotonic() - self._looked > _PASS_SECONDS:
                 await self._tidy()
             if not self._name:
@@ -144,11 +125,10 @@ class PeopleKey:
     async def _tidy(self) -> None:
         """Find the key, and delete all that others or a former account made, or that a removed person has seen."""
         since, kept = await self._last_removal(), ""
-        listed = await self._request(lambda: self._admin.list_service_account(self.account[0]))
-        for name in sorted(key["accessKey"] for key in json.loads(listed).get("accounts") or []):
+        for name in sorted(await to_thread.run_sync(self._keys.names)):
             made = self._made(name)
             if made is None or made <= since or kept:
-                await self._request(lambda name=name: self._admin.delete_service_account(name))  # type: ignore[misc]
+                await to_thread.run_sync(self._keys.delete, name)
             else:
                 kept = name
         self._name, self._looked = kept, time.monotonic()
@@ -159,9 +139,7 @@ class PeopleKey:
         if 0 < wait <= 1:
             await asyncio.sleep(wait)
         name = self._named(f"people{int(time.time()):08x}")
-        secret = self._secret(name)
-        add = self._admin.add_service_account
-        await self._request(lambda: add(access_key=name, secret_key=secret, policy=_POLICY, description="people"))
+        await to_thread.run_sync(self._keys.add, name, self._secret(name))
         return name
 
     def _secret(self, name: str) -> str:
@@ -188,43 +166,3 @@ class PeopleKey:
             select(func.max(TokenRow.revoked)).where(TokenRow.kind == "person", ~owner)
         )
         return 0 if last is None else int(last.timestamp())
-
-    async def _request(self, request: Callable[[], Any]) -> Any:
-        return await to_thread.run_sync(self._translated, request)
-
-    def _translated(self, request: Callable[[], Any]) -> Any:
-        from minio.error import MinioAdminException
-        from urllib3.exceptions import HTTPError
-
-        try:
-            return request()
-        except HTTPError as error:
-            raise UnreachableError(
-                f"The object store at {self.endpoint} does not answer ({type(error).__name__}); start it: `make up`."
-            ) from error
-        except MinioAdminException as error:
-            status = int(error._code)
-            if status == 404:  # deleted meanwhile
-                return None
-            if status >= 500:
-                raise UnreachableError(
-                    f"The object store at {self.endpoint} is not ready ({status}); wait, or see its log."
-                ) from error
-            if status in (401, 403):
-                raise AccessError(
-                    f"The object store at {self.endpoint} rejects the gateway's account ({status}); `make up` sets its "
-                    "password and rights again."
-                ) from error
-            raise StorageError(f"The object store at {self.endpoint} rejects a key ({status}, {error}).") from error
-
-
-def _connect(endpoint: str, key: str, secret: str) -> MinioAdmin:
-    from minio.credentials import StaticProvider
-    from minio.minioadmin import MinioAdmin
-    from urllib3 import PoolManager, Retry, Timeout
-
-    address = urlsplit(endpoint)
-    # A connection that was idle may be closed when it is used again.
-    pool = PoolManager(timeout=Timeout(**_TIMEOUTS), retries=Retry(total=1, backoff_factor=0), maxsize=2)
-    credentials, secure = StaticProvider(key, secret), address.scheme == "https"
-    return MinioAdmin(endpoint=address.netloc, credentials=credentials, secure=secure, http_client=pool)

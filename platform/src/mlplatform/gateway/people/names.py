@@ -9,10 +9,9 @@ RESERVED = frozenset(
     {
         # Accounts of services at Postgres, the object store and MLflow (`stack/secrets_folder.py`).
         *("postgres", "mlflow", "gateway", "backup", "exporter", "prometheus", "job", "person", "people"),
-        *("minio", "grafana"),
         # Principals of the audit log, and what could be mistaken for one.
         *("platform", "internal", "shared", "unknown", "anonymous", "everybody", "nobody", "local"),
-        *("admin", "administrator", "root", "service", "system"),
+        *("admin", "administrator", "root", "service", "system", "grafana"),
         # Buckets: `ray-<team>`, and those that exist.
         *("ray", "jobs", "datasets", "mlflow-artifacts"),
     }

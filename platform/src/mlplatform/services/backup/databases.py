@@ -12,6 +12,7 @@ from mlplatform.compat import mlflow_server
 from mlplatform.errors import StorageError
 from mlplatform.services import bootstrap
 from mlplatform.services.backup import spool
+from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
 
 DATABASES = {"gateway": "alembic_version", "mlflow": "alembic_version", "mlflow_auth": "alembic_version_auth"}
@@ -109,7 +110,7 @@ def _connected(service: str, database: str) -> Iterator[Any]:
 def _run(command: list[str], service: str, what: str) -> None:
     variables: Mapping[str, str] = {
         **environment(),
-        "PGSERVICEFILE": str(bootstrap.SECRETS / f"postgres_{service}"),
+        "PGSERVICEFILE": str(SECRETS / f"postgres_{service}"),
     }
     result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode:

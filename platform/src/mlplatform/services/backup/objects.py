@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from mlplatform.errors import StorageError
 from mlplatform.services.buckets import Versions, set_versioning
+from mlplatform.storage.s3 import versioning
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -31,9 +32,6 @@ _SMALL_BYTES = 1 << 20
 _PARALLEL = 8
 
 _ATTEMPTS = 5
-
-_WITHOUT_VERSIONS = ("NotImplemented", "VersioningNotConfigured", "MethodNotAllowed")
-"""Answers of servers without versions to questions about them."""
 
 _NO_VERSION = "null"
 """Id of the one version of an object that is written while its bucket, or its folder, keeps none."""
@@ -76,19 +74,7 @@ def versions_kept(client: S3Client, buckets: Iterable[str], always: Mapping[str,
 
 def keeps_versions(client: S3Client, bucket: str) -> bool:
     """Return whether a bucket keeps the former versions of its objects."""
-    return _versioning(client, bucket) == "Enabled"
-
-
-def _versioning(client: S3Client, bucket: str) -> str:
-    """Return the state of a bucket's versions; empty if it never had some, or if its server has none at all."""
-    from botocore.exceptions import ClientError
-
-    try:
-        return client.get_bucket_versioning(Bucket=bucket).get("Status", "")
-    except ClientError as error:
-        if error.response["Error"]["Code"] in _WITHOUT_VERSIONS:
-            return ""
-        raise
+    return versioning(client, bucket) == "Enabled"
 
 
 def as_they_are(client: S3Client, bucket: str) -> Iterator[Version]:
@@ -229,7 +215,7 @@ def empty(client: S3Client, bucket: str) -> None:
     # A bucket that never had versions may be on a server that has none, and accepts no ids of them.
     pages: Iterable[Any] = (
         client.get_paginator("list_object_versions").paginate(Bucket=bucket)
-        if _versioning(client, bucket)
+        if versioning(client, bucket)
         else client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     )
     for page in pages:

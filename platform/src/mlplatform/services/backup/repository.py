@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from mlplatform.errors import StorageError
-from mlplatform.services.bootstrap import SECRETS
+from mlplatform.services.secret_files import SECRETS
 from mlplatform.settings.environment import environment
 
 _FILE, _TAG = "stack.tar", "mlplatform"

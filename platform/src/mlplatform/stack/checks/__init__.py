@@ -21,6 +21,7 @@ CHECKS: tuple[Check, ...] = (
     start.start_problems,
     start.interrupted,
     start.misfits,
+    start.quotas,
     start.exported,
     start.metadata_address,
     kernel.limits,

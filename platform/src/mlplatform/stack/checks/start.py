@@ -34,6 +34,16 @@ def misfits(place: Place) -> Iterator[Finding]:
         yield Finding(problem, "Jobs run out of memory, or leave hardware unused.", fix)
 
 
+def quotas(place: Place) -> Iterator[Finding]:
+    """Yield quotas that nothing enforces: S3 has no interface for them, so they are set at our own store only."""
+    if (server := place.settings.s3_endpoint) and (limits := place.settings.bucket_quotas):
+        yield Finding(
+            f"BUCKET_QUOTAS={limits} has no effect at S3_ENDPOINT_URL={server}.",
+            "A bucket can grow until that server's disk is full.",
+            "set quotas at that server, and leave BUCKET_QUOTAS empty in .env",
+        )
+
+
 def exported(place: Place) -> Iterator[Finding]:
     """Yield the variables that this shell exports with other values than `.env`."""
     for problem in shell.problems(place.root):
