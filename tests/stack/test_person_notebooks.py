@@ -33,9 +33,10 @@ class Lab:
     def __init__(self, stack: Stack, person: str) -> None:
         self.stack, self.person, self.service = stack, person, f"notebook-{person}"
         self.made = stack.make("notebook", f"PERSON={person}").stdout
-        link = re.search(r"(http://127\.0\.0\.1:\d+)/lab\?token=(\S+)", self.made)
+        link = re.search(rf"http://{self.service}\.localhost:(\d+)/lab\?token=(\S+)", self.made)
         assert link, self.made
-        self.address, self.token = link.groups()
+        # Browsers resolve names below localhost, Python does not.
+        self.address, self.token = f"http://127.0.0.1:{link[1]}", link[2]
 
     def types(self, *command: str) -> str:
         """Run a command as in a terminal of the notebook; return everything that it prints."""

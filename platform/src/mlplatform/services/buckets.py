@@ -28,8 +28,8 @@ Ray 2.60. A day of versions of one object would be thousands, which the server k
 
 _PROBE = ".mlplatform-probe"
 
-_WITHOUT = (*WITHOUT_VERSIONS, "InvalidRequest", "AccessDenied")
-"""Answers of a server that has no versions, or no rules that remove them."""
+_WITHOUT = (*WITHOUT_VERSIONS, "InvalidRequest", "AccessDenied", "MalformedXML")
+"""Answers of a server that has no versions, no rules that remove them, or (as Amazon's) no exceptions from versions."""
 
 
 @dataclass(frozen=True)
