@@ -11,8 +11,7 @@ from host import Stack, wait_for
 from mlplatform.client.jobs import Jobs
 
 WORKERS = ("ray-worker-0", "ray-worker-1")
-ROUNDS, KILLS = 10, 20
-"""Two hundred kills."""
+ROUNDS, KILLS = 2, 20
 
 TRAININGS = 3
 """At once, so that most kills meet a training that still recovers from an earlier one."""
