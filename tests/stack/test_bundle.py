@@ -10,7 +10,7 @@ from host import Stack, run
 from second_host import NAMESPACE, SecondHost, second_host
 
 OFFLINE = {"COMPOSE_PROFILES": "tracking,ray,notebook", "DISK_NEEDED_GB": "2", "WARM_START": "0"}
-"""Without monitoring, for the machine's memory, and without Grafana, of which no image exists here."""
+"""Without monitoring, for the machine's memory."""
 
 
 def refuses_half(host: SecondHost, archive: Path) -> None:
@@ -36,14 +36,11 @@ def trains_from(host: SecondHost, archive: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.minio
-def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
-    checkout.set_env(COMPOSE_PROFILES=OFFLINE["COMPOSE_PROFILES"])
-    archive = tmp_path / "stack.bundle"
-    print(checkout.make("bundle", f"TO={archive}").stdout[-300:])
+def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, bundle: Path) -> None:
     with second_host(checkout) as host:
         host.cut()
         assert run("nsenter", f"--net=/run/netns/{NAMESPACE}", "ip", "route", "show", "default").stdout == ""
         # As git would clone it: without settings, secrets and a virtual environment.
         (host.checkout / ".venv").unlink()
-        refuses_half(host, archive)
-        trains_from(host, archive)
+        refuses_half(host, bundle)
+        trains_from(host, bundle)

@@ -16,14 +16,12 @@ from mlplatform.scheduling.resources import Resources
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("hub")
-def test_host_without_images_joins_from_bundle(stack: Stack, jobs: Jobs, tmp_path: Path) -> None:
+def test_host_without_images_joins_from_bundle(stack: Stack, jobs: Jobs, bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "name.py").write_text("import socket; print(socket.gethostname())")
-    archive = tmp_path / "stack.bundle"
-    stack.make("bundle", f"TO={archive}")
     with second_host(stack) as host:
         (host.checkout / ".venv").unlink()
-        host.join(f"BUNDLE={archive}")
+        host.join(f"BUNDLE={bundle}")
         wait_for(lambda: has_node(stack), "the second host's node")
         job = jobs.submit(["python", "name.py"], tmp_path / "job", name="name", resources=Resources(CPUS))
         assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)

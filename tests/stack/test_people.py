@@ -198,16 +198,6 @@ def test_laptop_without_checkout_installs_the_command_line(
 
 
 @pytest.mark.nightly
-def test_ledger_counts_time_of_person(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
-    alice = people["alice"]
-    printed = alice.types("ray", "job", "submit", "--entrypoint-num-cpus=1", "--", "sleep", "5")
-    assert "succeeded" in printed, printed
-    usage = stack.ray.get("/platform/usage", params={"by": "person"}).json()["entries"]
-    (hers,) = [entry for entry in usage if entry["person"] == alice.name]
-    assert hers["cpu_seconds"] >= 5
-
-
-@pytest.mark.nightly
 def test_share_precedes_earlier_borrower_and_everybody_sees_why(
     stack: Stack, team: str, people: dict[str, Person], jobs: Jobs
 ) -> None:
