@@ -143,14 +143,6 @@ def food11(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def bundle(checkout: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive that `make bundle` writes."""
-    archive = tmp_path_factory.mktemp("bundle") / "stack.bundle"
-    print(checkout.make("bundle", f"TO={archive}").stdout[-300:])
-    return archive
-
-
-@pytest.fixture(scope="session")
 def trained(running: Stack) -> Trained:
     """The main job, submitted from the notebook by `make smoke`."""
     return train(running)

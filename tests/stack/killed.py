@@ -22,7 +22,7 @@ STEPS, PAUSE = 300, 4.0
 RESTARTS = 60
 """A killed change and its repetition restart Ray up to three times."""
 
-IN_A_ROW = (4, 3, 3)
+IN_A_ROW = (5, 5)
 """Ten kills at random moments: so many of one change, which the same command continues each time, and completes."""
 
 

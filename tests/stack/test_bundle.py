@@ -36,11 +36,13 @@ def trains_from(host: SecondHost, archive: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.minio
-def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, bundle: Path) -> None:
+def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
+    archive = tmp_path / "stack.bundle"
+    print(checkout.make("bundle", f"TO={archive}").stdout[-300:])
     with second_host(checkout) as host:
         host.cut()
         assert run("nsenter", f"--net=/run/netns/{NAMESPACE}", "ip", "route", "show", "default").stdout == ""
         # As git would clone it: without settings, secrets and a virtual environment.
         (host.checkout / ".venv").unlink()
-        refuses_half(host, bundle)
-        trains_from(host, bundle)
+        refuses_half(host, archive)
+        trains_from(host, archive)

@@ -204,7 +204,7 @@ def test_upgrades_killed_at_random_moments_are_completed(
             if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
                 versions.git("checkout", "--quiet", rng.choice((to, running)))
 
-        kills += killed_and_repeated(stack, rng, 1.5 * SURELY, "upgrade", either_code, in_a_row)
+        kills += killed_and_repeated(stack, rng, SURELY, "upgrade", either_code, in_a_row)
         training.continues()
         upgraded(stack, versions, kept, trained, to)
     assert kills > sum(IN_A_ROW) / 2

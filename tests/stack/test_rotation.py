@@ -206,7 +206,7 @@ def test_rotations_killed_at_random_moments_are_completed(
     training, rng, kills = Training(stack, jobs), random.Random(7), 0  # noqa: S311 reproducible
     old = secrets_of_before
     for number, in_a_row in enumerate(IN_A_ROW):
-        kills += killed_and_repeated(stack, rng, 1.5 * SURELY, "rotate", in_a_row=in_a_row)
+        kills += killed_and_repeated(stack, rng, SURELY, "rotate", in_a_row=in_a_row)
         training.continues()
         all_changed(old, Secrets(stack, stack.root / "secrets"))
         old = copied(stack, tmp_path / f"after-{number}")
