@@ -150,11 +150,17 @@ test-gpu: .venv/dev  ## Test this machine's GPUs and report what was seen (STACK
 bench: .venv/dev  ## Compare the running stack with what it is built on (ROWS="name ...", PAIRS=5, TEAM=name: as a person of it, QUICK=1 does not judge)
 	PYTHONPATH=tests/stack .venv/bin/python tests/bench/bench.py $(if $(QUICK),--quick) $(if $(ROWS),--rows $(ROWS)) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(TEAM),--team $(TEAM))
 
-nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (hours)
-	$(LIGHT)/pytest -n 4 -m nightly $(PYTEST) tests/unit
-	.venv/bin/pytest -m nightly $(PYTEST) tests/embedded
+nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out (about 100 minutes; each tier prints at its end)
+	$(MAKE) --jobs=2 --keep-going --output-sync nightly-stack nightly-unit nightly-embedded
+
+nightly-stack:
 	tests/stack/run.sh -m nightly $(PYTEST) tests/stack
-	tests/stack/run.sh --store=versitygw -m "" $(PYTEST) tests/stack
+
+nightly-unit:
+	$(LIGHT)/pytest -n 4 --dist worksteal -m nightly $(PYTEST) tests/unit
+
+nightly-embedded:
+	.venv/bin/pytest -m nightly $(PYTEST) tests/embedded
 
 tutorial: .venv/dev  ## Run the branches of the public gourmetgram-train on the running stack (CHECKOUT=folder, BRANCHES="ray tune")
 	PYTHONPATH=tests/stack .venv/bin/python tests/tutorial/tutorial.py "$(CHECKOUT)" $(if $(BRANCHES),--branches $(BRANCHES))
@@ -188,4 +194,4 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock

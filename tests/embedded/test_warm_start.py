@@ -24,7 +24,7 @@ from mlplatform.warm import client, notes
 
 pytestmark = pytest.mark.nightly
 
-ROUNDS = 50
+ROUNDS = 8
 """Jobs; four processes are killed during each."""
 
 FIT = """

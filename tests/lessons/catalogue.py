@@ -29,19 +29,15 @@ LESSONS: list[Lesson] = [
 
 
 def each(stack: bool) -> Any:
-    """Parametrize a test with the lessons that a tier can run; CI runs each in one tier, and few of them."""
+    """Parametrize a test with the lessons that a tier runs: each is run in one tier, half of them on the stack."""
 
-    def marks(lesson: Lesson) -> list[pytest.MarkDecorator]:
-        return [] if lesson.always and lesson.stack_only == stack else [pytest.mark.nightly]
+    def on_stack(number: int, lesson: Lesson) -> bool:
+        return lesson.stack_only or (not lesson.always and number % 2 == 1)
 
-    return pytest.mark.parametrize(
-        "lesson",
-        [
-            pytest.param(lesson, id=lesson.name, marks=marks(lesson))
-            for lesson in LESSONS
-            if stack or not lesson.stack_only
-        ],
-    )
+    lessons = [lesson for number, lesson in enumerate(LESSONS) if on_stack(number, lesson) == stack]
+    marks = [[] if lesson.always else [pytest.mark.nightly] for lesson in lessons]
+    cases = zip(lessons, marks, strict=True)
+    return pytest.mark.parametrize("lesson", [pytest.param(each, id=each.name, marks=of_it) for each, of_it in cases])
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Ensure that this host has a running Docker engine with Compose v2 and buildx; an existing one is not changed.
-#   engine.sh           install from Debian's packages and start it, if either is missing
+#   engine.sh           install from Debian's packages and start it, if either is missing; and restic, for unit tests
 #   engine.sh restart   stop and start the engine, as a reboot of the host would
 set -euo pipefail
 . "$(dirname "$0")/debian.sh"
@@ -20,17 +20,19 @@ running_pid() {
   pid=$(cat "$PIDFILE" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] && echo "$pid"
 }
 
+# install_packages "PACKAGE..." [PACKAGE...]: the first ones in the release of our images, or a later one.
 install_packages() {
-  require_debian_root "install Docker"
-  local packages=(docker.io docker-cli docker-compose docker-buildx containerd)
+  local packages
+  require_debian_root "install $1"
+  read -ra packages <<<"$1"
   if [ "$(host_release)" = bookworm ]; then
-    # Bookworm has neither Compose v2 nor buildx. Priority 100 leaves all other packages of the host unchanged.
+    # Bookworm has neither Compose v2 nor buildx, and an old restic. Priority 100 leaves all other packages unchanged.
     debian_sources trixie >/etc/apt/sources.list.d/mlplatform-trixie.sources
     printf 'Package: *\nPin: release n=trixie*\nPin-Priority: 100\n' >/etc/apt/preferences.d/mlplatform-trixie
     packages=("${packages[@]/%//trixie}")
   fi
   apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${packages[@]}" iptables tini >/dev/null
+  apt-get install -y -qq --no-install-recommends "${packages[@]}" "${@:2}" >/dev/null
 }
 
 # A client that is not Debian's may not search Debian's folder of plugins; every client searches this one.
@@ -82,10 +84,13 @@ stop() {
 
 case "${1:-ensure}" in
   ensure)
+    if ! command -v restic >/dev/null && [ "$(id -u)" = 0 ]; then
+      (install_packages restic) || echo "restic is missing: the unit tests that need it are skipped" >&2
+    fi
     answers && has_plugins && exit 0
     has_plugins || link_plugins
     if ! command -v dockerd >/dev/null || ! has_plugins; then
-      install_packages
+      install_packages "docker.io docker-cli docker-compose docker-buildx containerd" iptables tini
       has_plugins || link_plugins
     fi
     has_plugins || fail "$(command -v docker) finds no Compose v2 or no buildx; put the plugins into $PLUGINS"

@@ -38,7 +38,6 @@ ENV = {
     "RAY_HEAD_MEMORY": "3g",
     "DISK_NEEDED_GB": "5",
     "GRACE_SECONDS": "10",
-    "OVERDUE_SECONDS": "120",
     "WEBHOOK_SCHEMES": "https,http",
     "WEBHOOK_PRIVATE_ADDRESSES": "true",
     "MLFLOW_PORT": "18000",

@@ -22,6 +22,9 @@ STEPS, PAUSE = 300, 4.0
 RESTARTS = 60
 """A killed change and its repetition restart Ray up to three times."""
 
+IN_A_ROW = (5, 5)
+"""Ten kills at random moments: so many of one change, which the same command continues each time, and completes."""
+
 
 class Training:
     """A training that each of the kills must let continue, in one run and from a checkpoint."""
@@ -50,21 +53,38 @@ class Training:
 
 
 def killed_and_repeated(
-    stack: Stack, rng: random.Random, longest: float, verb: str, meanwhile: Callable[[], Any] = lambda: None
-) -> tuple[bool, float]:
-    """Kill `make verb` with all of its processes at a random moment, and run the same command again.
+    stack: Stack,
+    rng: random.Random,
+    longest: float,
+    verb: str,
+    meanwhile: Callable[[], Any] = lambda: None,
+    in_a_row: int = 1,
+) -> int:
+    """Kill `make verb` with all of its processes at random moments, and run the same command again until it ends.
 
     Args:
         stack: the stack.
-        rng: chooses the moment, which is printed.
-        longest: seconds within which it is.
+        rng: chooses the moments, which are printed.
+        longest: seconds within which they are.
         verb: the verb, which completes what was interrupted.
-        meanwhile: called between the two.
+        meanwhile: called after each kill.
+        in_a_row: number of kills, fewer if a command ends before it is to be killed.
 
     Returns:
-        False if the command had ended before that moment, and the seconds of the command that completed it.
+        The number of kills.
     """
-    moment, begun = rng.uniform(0, longest), time.monotonic()
+    for kills in range(in_a_row):
+        if not _killed(stack, rng.uniform(0, longest), verb):
+            return kills
+        meanwhile()
+    begun = time.monotonic()
+    print(stack.make(verb).stdout[-1500:])
+    print(f"make {verb} completed it in {time.monotonic() - begun:.0f} s", flush=True)
+    return in_a_row
+
+
+def _killed(stack: Stack, moment: float, verb: str) -> bool:
+    """Run a command and kill it after `moment` seconds; return false if it had ended before."""
     log = stack.root / "killed.log"
     with (
         log.open("w") as file,
@@ -82,12 +102,7 @@ def killed_and_repeated(
     if status is not None:
         assert status == 0, printed
         print(f"make {verb} ended before it was to be killed, after {moment:.1f} s", flush=True)
-        return False, time.monotonic() - begun
+        return False
     count(f"kills of make {verb}")
     print(f"make {verb} was killed after {moment:.1f} s; it had printed:\n{printed[-1500:]}", flush=True)
-    meanwhile()
-    begun = time.monotonic()
-    print(stack.make(verb).stdout[-1500:])
-    seconds = time.monotonic() - begun
-    print(f"make {verb} completed it in {seconds:.0f} s", flush=True)
-    return True, seconds
+    return True

@@ -147,12 +147,12 @@ class SecondHost:
         variables = {**environment(), "DOCKER_HOST": self.socket}
         return run(*command, check=check, cwd=self.checkout, env=variables, **options)
 
-    def join(self, *more: str, name: str = "second") -> None:
-        """Join with the file that the first host writes, and further arguments of make."""
-        file = f"join-{name}.json"
-        self.stack.make("host-token", f"NAME={name}", f"ADDRESS={FIRST}")
+    def join(self) -> None:
+        """Join with the file that the first host writes."""
+        file = "join-second.json"
+        self.stack.make("host-token", "NAME=second", f"ADDRESS={FIRST}")
         shutil.move(self.stack.root / file, self.checkout / file)
-        self.make("join", f"FROM={file}", *more)
+        self.make("join", f"FROM={file}")
         assert not (self.checkout / file).exists(), "the secrets of a worker are still in the file"
         settings = {"WORKER_CPUS": str(CPUS), **_SIZES}
         with (self.checkout / "joined.env").open("a") as env:

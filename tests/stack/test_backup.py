@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import tarfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,8 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from backup_archive import archive
+from backup_archive import archive, snapshots
 from failure_training import (
+    CHECKPOINT_EVERY,
     SCRIPTS,
     after_a_checkpoint,
     crash_until_healthy,
@@ -30,6 +33,7 @@ from releases import FIXTURES, evidence
 from secret_search import values
 
 from mlplatform.client.jobs import Jobs
+from mlplatform.compat.ray_checkpoints import FOLDER, SNAPSHOT
 from mlplatform.stack.env import client_settings
 
 MOVED = {
@@ -50,6 +54,9 @@ MOVED = {
 
 STEPS = 240
 """The training outlasts a backup on a slow machine; it hurries afterwards."""
+
+MOMENTS, RESTORED = 20, 12
+"""Number of backups that are made one after another while jobs write, and that of the one that is restored."""
 
 
 @pytest.fixture
@@ -166,7 +173,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     crash_until_healthy(moved, "backup-timer")
 
 
-@pytest.mark.nightly
+@pytest.mark.versitygw
 def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Trained, tmp_path: Path) -> None:
     target = tmp_path / "backups"
     before = evidence(stack, trained.id)
@@ -184,12 +191,64 @@ def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Tra
     assert not stack.objects("ray", f"{later}/")
 
 
-def written(jobs: Jobs, job_id: str) -> int:
-    """Number of steps that a job of `writes.py` has logged."""
-    return len(re.findall(r"^wrote step \d+$", jobs.logs(job_id), re.M))
+class Writers:
+    """Twenty jobs that write: two trainings with checkpoints, and eighteen with an artifact and a metric per step."""
+
+    def __init__(self, stack: Stack, jobs: Jobs) -> None:
+        # A step every six seconds kept two cores so busy that the last job started after the first had ended.
+        self.trainings = [submit(jobs, MOMENTS * 10, 10) for _ in range(2)]
+        command = ["python", "writes.py", "--pause=10"]
+        self.writers = [jobs.submit(command, SCRIPTS, name="writes") for _ in range(18)]
+        self.all = self.trainings + self.writers
+        wait_for(lambda: all(step(jobs, job) > CHECKPOINT_EVERY for job in self.trainings), "two checkpoints", 300)
+        wait_for(lambda: all("wrote step 1" in jobs.logs(job) for job in self.writers), "eighteen jobs that write", 300)
+        runs = [run["info"] for job in self.writers for run in stack.runs_of(job)]
+        self.artifacts = {
+            run["run_id"]: "mlflow-artifacts" + run["artifact_uri"].removeprefix("mlflow-artifacts:") for run in runs
+        }
+        """Place of the artifacts of each of the eighteen runs, by its id."""
 
 
-def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> None:
+def logged_steps(stack: Stack, dump: bytes) -> dict[str, list[int]]:
+    """Values of the metric `step` of each run in a dump of MLflow's database."""
+    container = ("docker", "exec", "--interactive", stack.container("postgres"))
+    command = (*container, "pg_restore", "--data-only", "--table=metrics", "--file=-")
+    text = subprocess.run(command, input=dump, capture_output=True, check=True).stdout.decode()
+    found = re.search(r"^COPY public\.metrics \((.*)\) FROM stdin;\n(.*?)^\\\.$", text, re.M | re.S)
+    assert found
+    columns, steps = found[1].replace('"', "").split(", "), defaultdict[str, list[int]](list)
+    for line in found[2].splitlines():
+        row = dict(zip(columns, line.split("\t"), strict=True))
+        if row["key"] == "step":
+            steps[row["run_uuid"]].append(int(row["step"]))
+    return steps
+
+
+def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> int:
+    """Assert that a backup has every artifact and checkpoint that its database and state files name.
+
+    Returns:
+        Number of steps that the database has.
+    """
+    with tarfile.open(backup) as tar:
+        names = set(tar.getnames())
+        (dump,) = [content for content in [tar.extractfile("databases/mlflow")] if content]
+        steps = logged_steps(stack, dump.read())
+        for run_id, place in jobs.artifacts.items():
+            assert sorted(steps[run_id]) == list(range(len(steps[run_id])))
+            assert steps[run_id]
+            assert [number for number in steps[run_id] if f"objects/{place}/steps/{number}.txt" not in names] == []
+        for job in jobs.trainings:
+            (state,) = [name for name in names if re.match(rf"objects/ray/{job}/.*/{SNAPSHOT}$", name)]
+            content = tar.extractfile(state)
+            assert content
+            folders = set(re.findall(rf'"{FOLDER}": ?"([^"]+)"', content.read().decode()))
+            assert folders
+            assert {f"{state.removesuffix(SNAPSHOT)}{folder}/state.json" for folder in folders} <= names
+    return sum(map(len, steps.values()))
+
+
+def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str) -> None:
     """Assert that a job of `writes.py` succeeds, with each step's metric exactly once and each step's artifact."""
     job = jobs.wait(job_id, timeout_s=300)
     assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
@@ -197,51 +256,45 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, steps: int) -> Non
     assert found["info"]["status"] == "FINISHED"
     query = {"run_id": found["info"]["run_id"], "metric_key": "step", "max_results": 1000}
     points = stack.mlflow.get("/metrics/get-history", params=query).json()["metrics"]
-    assert sorted(int(point["value"]) for point in points) == list(range(steps))
+    assert sorted(int(point["value"]) for point in points) == list(range(len(points)))
     folder = found["info"]["artifact_uri"].removeprefix("mlflow-artifacts:/")
-    for number in range(steps):
+    for number in range(len(points)):
         artifact = stack.s3.get_object(Bucket="mlflow-artifacts", Key=f"{folder}/steps/{number}.txt")
         assert set(artifact["Body"].read().decode().splitlines()) == {f"{job_id} {number:06}"}
 
 
+@pytest.fixture
+def every_backup_is_kept(stack: Stack) -> Iterator[None]:
+    before = (stack.root / ".env").read_text()
+    stack.set_env(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0")
+    yield
+    (stack.root / ".env").write_text(before)
+
+
 @pytest.mark.nightly
 @pytest.mark.minio
-@pytest.mark.parametrize("round_", range(20))
-def test_backup_while_twenty_jobs_write_restores_completely(
-    stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path, round_: int
-) -> None:
-    # Five minutes in all: the backup of the thirteenth round once took longer than two. With a step every six seconds
-    # instead of ten, a round once kept two cores so busy that the last job started after the first had ended.
-    steps, pause = 30, 10
-    with ExitStack() as all_at_once:
-
-        def begun(job_id: str) -> str:
-            all_at_once.callback(jobs.stop, job_id)
-            return job_id
-
-        trainings = [begun(submit(jobs, steps, pause)) for _ in range(2)]
-        command = ["python", "writes.py", f"--steps={steps}", f"--pause={pause}"]
-        writers = [begun(jobs.submit(command, SCRIPTS, name="writes")) for _ in range(18)]
-        wait_for(
-            lambda: (
-                all(step(jobs, job_id) >= round_ % 5 for job_id in trainings)
-                and all(written(jobs, job_id) > round_ % 5 for job_id in writers)
-            ),
-            "twenty jobs that write",
-            300,
-        )
-        target = tmp_path / "backups"
-        stack.make("backup", f"TO={target}")
-        assert {jobs.get(job_id).status for job_id in trainings + writers} == {"RUNNING"}, (
-            "a job did not write all along"
-        )
-    # The first stack stays up, idle, which saves a minute per round.
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("every_backup_is_kept")
+def test_backups_while_twenty_jobs_write_are_consistent(stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path) -> None:
+    writing, target, seen = Writers(stack, jobs), tmp_path / "backups", [0]
+    try:
+        for _ in range(MOMENTS):
+            stack.make("backup", f"TO={target}")
+            seen.append(assert_consistent(stack, archive(stack, target, tmp_path / "stack.tar"), writing))
+        assert {jobs.get(job_id).status for job_id in writing.all} == {"RUNNING"}, "a job did not write all along"
+    finally:
+        for job_id in writing.all:
+            jobs.stop(job_id)
+    assert seen == sorted(set(seen)), "nothing was written between two backups"
     share_password(stack, moved)
-    moved.make("restore", f"FROM={target}")
+    kept = snapshots(stack, target)
+    assert len(kept) == MOMENTS
+    # The first stack stays up, idle. A restore first reads and checks the data of all backups.
+    moved.make("restore", f"FROM={target}", f"SNAPSHOT={kept[RESTORED]}")
     with Jobs(client_settings(moved.root)) as restored, ExitStack() as hurry:
-        for job_id in trainings + writers:
+        for job_id in writing.all:
             hurry.enter_context(hurried(moved, job_id))
-        for job_id in trainings:
-            nothing_is_lost(moved, restored, job_id, steps)
-        for job_id in writers:
-            all_steps_are_kept(moved, restored, job_id, steps)
+        for job_id in writing.trainings:
+            nothing_is_lost(moved, restored, job_id, MOMENTS * 10)
+        for job_id in writing.writers:
+            all_steps_are_kept(moved, restored, job_id)

@@ -10,7 +10,7 @@ from host import Stack, run
 from second_host import NAMESPACE, SecondHost, second_host
 
 OFFLINE = {"COMPOSE_PROFILES": "tracking,ray,notebook", "DISK_NEEDED_GB": "2", "WARM_START": "0"}
-"""Without monitoring, for the machine's memory, and without Grafana, of which no image exists here."""
+"""Without monitoring, for the machine's memory."""
 
 
 def refuses_half(host: SecondHost, archive: Path) -> None:
@@ -37,7 +37,6 @@ def trains_from(host: SecondHost, archive: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.minio
 def test_main_job_succeeds_on_stack_from_bundle_without_network(checkout: Stack, tmp_path: Path) -> None:
-    checkout.set_env(COMPOSE_PROFILES=OFFLINE["COMPOSE_PROFILES"])
     archive = tmp_path / "stack.bundle"
     print(checkout.make("bundle", f"TO={archive}").stdout[-300:])
     with second_host(checkout) as host:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 from botocore.exceptions import ClientError
 from host import Stack, run, wait_for
@@ -170,24 +168,3 @@ def put_error(stack: Stack) -> str:
         return str(error).lower()
     stack.s3.delete_object(Bucket="ray", Key="full/probe")
     return ""
-
-
-@pytest.mark.nightly
-def test_jobs_are_rejected_for_lack_of_space_and_accepted_again(stack: Stack) -> None:
-    def submit() -> httpx.Response:
-        with stack.ray as gateway:
-            body = {"entrypoint": "true", "submission_id": f"full-{secrets.token_hex(4)}"}
-            return gateway.post("/api/jobs/", json=body)
-
-    before = (stack.root / ".env").read_text()
-    try:
-        stack.set_env(DISK_RESERVE_GB="1000000")
-        stack.up()
-        rejected = submit()
-        assert rejected.status_code == 507
-        assert "New jobs are rejected: the disk of the " in rejected.text
-        wait_for(lambda: "New jobs are rejected" in doctor(stack), "the doctor to name the disks", 90)
-    finally:
-        (stack.root / ".env").write_text(before)
-        stack.up()
-    wait_for(lambda: submit().is_success, "a job to be accepted")

@@ -15,17 +15,12 @@ from pathlib import Path
 import pytest
 from figures import count
 from host import Stack, Trained, run, wait_for
-from killed import Training, killed_and_repeated
+from killed import IN_A_ROW, Training, killed_and_repeated
 
 from mlplatform.client.jobs import Jobs
 
-NO_FAILURE = "nothing"
-"""The upgrade that succeeds."""
-
 STEPS = {
-    NO_FAILURE: ("never", ""),
     "build": (" build ", ""),
-    "stop": ("^stop ", ""),
     "dump": (" pg_dump .* mlflow$", ""),
     "start": (" up .*--wait-timeout", "UPDATE jobs SET message = 'of the new version'"),
     "check": (" up .*--wait-timeout", "TRUNCATE jobs CASCADE"),
@@ -43,8 +38,6 @@ rm {mark}
 """
 
 CHANGED = "compose/gateway.yaml"
-
-KILLS = 10
 
 SURELY = 40
 """Seconds that every upgrade takes, because Ray's nodes drain."""
@@ -68,21 +61,34 @@ class Versions:
         author = ("-c", "user.name=test", "-c", "user.email=test@example.org")
         return run("git", *author, *words, cwd=self.stack.root).stdout.strip()
 
+    @property
+    def new_runs(self) -> bool:
+        (gateway,) = [each for each in self.stack.containers() if each["Name"] == f"/{self.stack.container('gateway')}"]
+        return "upgraded" in gateway["Config"]["Labels"]
+
+    def check_out_other(self) -> tuple[str, str]:
+        """Check out the version that does not run; return its commit, and that of the one that runs."""
+        to, running = (self.old, self.new) if self.new_runs else (self.new, self.old)
+        self.git("checkout", "--quiet", to)
+        return to, running
+
     def _commit(self, message: str) -> str:
         self.git("add", "--all")
         self.git("commit", "--quiet", f"--message={message}")
         return self.git("rev-parse", "HEAD")
 
 
-@pytest.fixture
-def versions(stack: Stack) -> Iterator[Versions]:
-    """The stack's files as a git checkout with two versions, the newer one checked out."""
-    prepared = Versions(stack)
+@pytest.fixture(scope="module")
+def versions(running: Stack) -> Iterator[Versions]:
+    """The stack's files as a git checkout with two versions."""
+    if running.unhealthy():
+        running.up()
+    prepared = Versions(running)
     yield prepared
     prepared.git("checkout", "--quiet", "--force", prepared.old)
-    shutil.rmtree(stack.root / ".git")
-    shutil.rmtree(stack.root / ".stack", ignore_errors=True)
-    stack.up()
+    shutil.rmtree(running.root / ".git")
+    shutil.rmtree(running.root / ".stack", ignore_errors=True)
+    running.up()
 
 
 def containers(stack: Stack) -> dict[str, tuple[str, str]]:
@@ -118,7 +124,7 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     docker.write_text(DOCKER.format(mark=mark, pattern=pattern, sql=sql, step=step, **facts))
     docker.chmod(0o755)
     before, settings = containers(stack), (stack.root / ".env").read_text()
-    kept = data(stack, trained)
+    kept, (_, running) = data(stack, trained), versions.check_out_other()
     job = jobs.submit("sleep 3000", "jobs", name="open")
     wait_for(lambda: jobs.get(job).status == "RUNNING", "the open job", 120)
 
@@ -131,19 +137,12 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
     wait_for(stack.whole, "the stack", 240)
     assert data(stack, trained) == kept
     assert (stack.root / ".env").read_text() == settings
-    head = versions.git("rev-parse", "HEAD")
-    if step == NO_FAILURE:
-        assert (done.returncode, head) == (0, versions.new)
-        assert containers(stack)["gateway"] != before["gateway"]
-    else:
-        assert done.returncode
-        assert not mark.exists(), "the step was left out"
-        assert f"the stack runs {stack.settings.version} ({versions.old[:10]}) again" in done.stderr
-        assert head == versions.old
-        assert containers(stack) == before
-    assert not (stack.root / ".stack" / "upgrade").exists()
-    kept_images = f"reference=mlplatform-former:{stack.settings.prefix}*"
-    assert run("docker", "image", "ls", "--quiet", "--filter", kept_images).stdout == ""
+    assert done.returncode
+    assert not mark.exists(), "the step was left out"
+    assert f"the stack runs {stack.settings.version} ({running[:10]}) again" in done.stderr
+    assert versions.git("rev-parse", "HEAD") == running
+    assert containers(stack) == before
+    nothing_is_left(stack)
     # The open job was not touched, or continues as its next attempt if the services were stopped.
     attempts = 1 if step == "build" else 2
 
@@ -159,50 +158,54 @@ def test_failed_upgrade_leaves_former_stack_with_its_data(
 def upgraded(stack: Stack, versions: Versions, kept: dict[str, object], trained: Trained, to: str) -> None:
     """Assert that a version runs with the data of before, and that nothing of the upgrade is left."""
     assert versions.git("rev-parse", "HEAD") == to
-    (gateway,) = [entry for entry in stack.containers() if entry["Name"] == f"/{stack.container('gateway')}"]
-    assert ("upgraded" in gateway["Config"]["Labels"]) == (to == versions.new)
+    assert versions.new_runs == (to == versions.new)
     assert data(stack, trained) == kept
     assert not (stack.root / ".stack" / "upgrade" / "facts.json").exists()
+
+
+def nothing_is_left(stack: Stack) -> None:
+    assert not (stack.root / ".stack" / "upgrade").exists()
+    former = f"reference=mlplatform-former:{stack.settings.prefix}*"
+    assert run("docker", "image", "ls", "--quiet", "--filter", former).stdout == ""
 
 
 @pytest.mark.timeout(1800)
 def test_killed_upgrade_is_completed_under_training(
     stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
 ) -> None:
-    kept, training = data(stack, trained), Training(stack, jobs)
+    kept, training, settings = data(stack, trained), Training(stack, jobs), (stack.root / ".env").read_text()
+    to, running = versions.check_out_other()
 
     def other_code() -> None:
         if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
-            versions.git("checkout", "--quiet", versions.old)
+            versions.git("checkout", "--quiet", running)
             with pytest.raises(AssertionError, match="`make upgrade` completes it"):
                 stack.up()
 
-    killed, _ = killed_and_repeated(stack, random.Random(42), SURELY, "upgrade", other_code)  # noqa: S311 reproducible
-    assert killed
+    assert killed_and_repeated(stack, random.Random(42), SURELY, "upgrade", other_code)  # noqa: S311 reproducible
     training.continues()
-    upgraded(stack, versions, kept, trained, versions.new)
+    upgraded(stack, versions, kept, trained, to)
+    assert (stack.root / ".env").read_text() == settings
+    nothing_is_left(stack)
     training.ends()
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(3600)
 def test_upgrades_killed_at_random_moments_are_completed(
     stack: Stack, jobs: Jobs, trained: Trained, versions: Versions
 ) -> None:
     kept, training = data(stack, trained), Training(stack, jobs)
-    rng, longest, kills = random.Random(7), 2.0 * SURELY, 0  # noqa: S311 reproducible
-    to, other = versions.new, versions.old
-    for _ in range(KILLS):
+    rng, kills = random.Random(7), 0  # noqa: S311 reproducible
+    for in_a_row in IN_A_ROW:
+        to, running = versions.check_out_other()
 
-        def either_code(to: str = to, other: str = other) -> None:
+        def either_code(to: str = to, running: str = running) -> None:
             if (stack.root / ".stack" / "upgrade" / "facts.json").exists():
-                versions.git("checkout", "--quiet", rng.choice((to, other)))
+                versions.git("checkout", "--quiet", rng.choice((to, running)))
 
-        versions.git("checkout", "--quiet", to)
-        killed, longest = killed_and_repeated(stack, rng, longest, "upgrade", either_code)
-        kills += killed
+        kills += killed_and_repeated(stack, rng, SURELY, "upgrade", either_code, in_a_row)
         training.continues()
         upgraded(stack, versions, kept, trained, to)
-        to, other = other, to
-    assert kills > KILLS / 2
+    assert kills > sum(IN_A_ROW) / 2
     training.ends()

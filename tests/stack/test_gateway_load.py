@@ -17,7 +17,7 @@ from host import CHECKOUT, Stack, run, wait_for
 
 from mlplatform.client.jobs import ENDED
 
-CLIENTS, COUNT = 8, 200
+CLIENTS, COUNT = 8, 80
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000
@@ -111,10 +111,9 @@ def long_list(stack: Stack) -> Iterator[None]:
         yield
 
 
-# The measured bound would fail on a busy CI machine, so only `make nightly` uses it.
 @pytest.mark.usefixtures("long_list")
-@pytest.mark.parametrize("bound", [2.0, pytest.param(0.2, marks=pytest.mark.nightly)])
-def test_listing_many_jobs_is_fast(stack: Stack, bound: float) -> None:
+def test_listing_many_jobs_is_fast(stack: Stack) -> None:
+    """Measured are 0.2 s, which `make bench` judges; a busy CI machine takes longer."""
     seconds = []
     with stack.ray as client:
         for _ in range(10):
@@ -124,7 +123,7 @@ def test_listing_many_jobs_is_fast(stack: Stack, bound: float) -> None:
             assert len(answer.json()) >= LONG
     median = statistics.median(seconds)
     print(f"\n{len(answer.json())} jobs, {len(answer.content) / 1e6:.1f} MB: {[round(one, 3) for one in seconds]} s")
-    assert median < bound
+    assert median < 2
 
 
 @contextmanager

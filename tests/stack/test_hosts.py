@@ -212,9 +212,17 @@ def test_training_across_hosts_survives_cut_link_and_stopped_engine(hub: Stack, 
 
 
 @pytest.mark.nightly
-def test_removed_host_is_cut_off(hub: Stack) -> None:
+def test_joined_host_returns_after_restart_until_it_is_removed(hub: Stack, jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "name.py").write_text("import socket; print(socket.gethostname())")
     with second_host(hub, "platform", "link", "ray") as host:
         joined(host)
+        # As when the first host reboots: all its containers stop, and start again.
+        run(str(hub.root / "tests/stack/engine.sh"), "restart")
+        wait_for(lambda: len(hub.alive_nodes()) == 4 and has_node(hub), "all nodes of both hosts", 480)
+        job = jobs.submit(["python", "name.py"], tmp_path, name="name", resources=Resources(CPUS))
+        assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
+        assert NODE in jobs.logs(job)
+
         # By its address, because the hub also resolves the names.
         resolve = ("exec", "joined-copier", "getent", "hosts", "ray-head")
         head = wait_for(lambda: host.docker(*resolve, check=False).stdout, "the head's address", 30).split()[0]
@@ -223,19 +231,4 @@ def test_removed_host_is_cut_off(hub: Stack) -> None:
         hub.make("remove-host", "NAME=second")
         assert peers(hub) == []
         assert not connects(host, head), "a removed host reaches the stack"
-        wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)
-
-
-@pytest.mark.nightly
-def test_joined_host_returns_after_restart_of_first_engine(hub: Stack, jobs: Jobs, tmp_path: Path) -> None:
-    """As when the first host reboots: all its containers stop, and start again."""
-    (tmp_path / "name.py").write_text("import socket; print(socket.gethostname())")
-    with second_host(hub, "platform", "link", "ray") as host:
-        joined(host)
-        run(str(hub.root / "tests/stack/engine.sh"), "restart")
-        wait_for(lambda: len(hub.alive_nodes()) == 4 and has_node(hub), "all nodes of both hosts", 480)
-        job = jobs.submit(["python", "name.py"], tmp_path, name="name", resources=Resources(CPUS))
-        assert jobs.wait(job, timeout_s=120).status == "SUCCEEDED", jobs.logs(job)
-        assert NODE in jobs.logs(job)
-        host.make("leave")
         wait_for(lambda: has_node(hub, alive=False), "the node to be gone", 60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +26,9 @@ from mlplatform.client.jobs import Jobs, report_in
 
 RAY = ("ray-head", "ray-worker-0", "ray-worker-1")
 NOTE = "/home/jovyan/work/note.txt"
+
+WITHOUT_DRIVER_S, WITHOUT_RAY_S = 60, 120
+"""Bounds of a single recovery on two busy cores; `make bench` judges those of several."""
 
 
 def attempts(stack: Stack, job_id: str) -> list[dict[str, str]]:
@@ -79,6 +81,7 @@ def test_job_resumes_from_checkpoint_after_driver_loss(stack: Stack, jobs: Jobs)
     worker = driver_node(stack, job_id)
     took = recovery(jobs, job_id, lambda: crash(stack, worker), workers_restart=True)
     print(f"worker with the driver crashed: {took:.0f} s")
+    assert took < WITHOUT_DRIVER_S
     whole_again(stack)
 
     # A driver that is suspended until its successor trains, and then resumes.
@@ -116,6 +119,7 @@ def test_job_survives_ray_crash_and_stack_restart(stack: Stack, jobs: Jobs) -> N
     after_a_checkpoint(jobs, job_id, more=4)
     took = recovery(jobs, job_id, lambda: [crash(stack, service) for service in RAY], workers_restart=True)
     print(f"all of Ray crashed: {took:.0f} s")
+    assert took < WITHOUT_RAY_S
     after_a_checkpoint(jobs, job_id, more=1)
     last = step(jobs, job_id)
     stack.write("notebook", NOTE, "kept")
@@ -162,21 +166,3 @@ def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
     for found in wait_for(all_ended, "the end of both runs", 60):
         tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
         assert "exit code" in tags["mlplatform.end_reason"]
-
-
-@pytest.mark.nightly
-def test_recovery_time_is_bounded(stack: Stack, jobs: Jobs) -> None:
-    """Medians of five on two cores: 45 s if a node is left, 90 s if Ray has to restart."""
-    for what, bound in (("driver", 45), ("ray", 90)):
-        seconds = []
-        for _ in range(5):
-            job_id = submit(jobs, 60, 1)
-            after_a_checkpoint(jobs, job_id, more=4)
-            services = RAY if what == "ray" else (driver_node(stack, job_id),)
-            crashed = partial(lambda names: [crash(stack, name) for name in names], services)
-            seconds.append(recovery(jobs, job_id, crashed, workers_restart=True))
-            jobs.stop(job_id)
-            jobs.wait(job_id, timeout_s=60)
-            whole_again(stack)
-        print(f"{what}: {sorted(round(one) for one in seconds)} s")
-        assert sorted(seconds)[2] <= bound

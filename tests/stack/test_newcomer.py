@@ -134,8 +134,7 @@ def newcomer(running: Stack, proxy: Proxy, tmp_path: Path) -> Iterator[Newcomer]
 @pytest.mark.minio
 @pytest.mark.timeout(3600)
 def test_newcomer_gets_everything_from_the_readme(newcomer: Newcomer, proxy: Proxy) -> None:
-    for _ in range(2):
-        assert re.search(r"model\s+digits", newcomer.types("make", "demo")), "the demo shows a registered model"
+    assert re.search(r"model\s+digits", newcomer.types("make", "demo")), "the demo shows a registered model"
     newcomer.types("make", "env")
     here = {"STACK_PREFIX": "newcomer-", "FOOD11_VOLUME": "newcomer-food11", "CLUSTER_NETWORK": "10.213.79"}
     newcomer.stack.set_env(**{**ENV, **here})

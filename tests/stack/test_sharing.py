@@ -1,4 +1,4 @@
-"""Limits, caps, groups, classes, overdue and idle jobs of people who share the live stack."""
+"""Jobs of people who share the live stack: at their limit, idle, and with more memory than their part of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from persons import Person, administer, submit
 from mlplatform.client.jobs import Jobs
 
 GRACE_S = int(ENV["GRACE_SECONDS"])
-OVERDUE_S = int(ENV["OVERDUE_SECONDS"])
 SCRIPTS = CHECKOUT / "tests/scripts"
 GIB = 1 << 30
 
@@ -29,49 +28,6 @@ def started(jobs: Jobs) -> Iterator[list[str]]:
         jobs.stop(job_id)
     for job_id in ids:
         jobs.wait(job_id, timeout_s=60)
-
-
-@pytest.mark.nightly
-def test_caps_hold_back_and_reject_jobs(
-    stack: Stack, team: str, people: dict[str, Person], jobs: Jobs, started: list[str]
-) -> None:
-    alice, tom = people["alice"], people["tom"]
-    administer(stack, "teams", "set", team, "--person-cap", "running=1", "--person-cap", "waiting=1")
-    printed = administer(stack, "teams", "set", team, "--gpus", "500")
-    assert "add up to 500 GPUs of 2 that the nodes have" in printed
-    administer(stack, "teams", "set", team, "--gpus", "0")
-    started.append(submit(alice, "sleep", "1000"))
-    wait_for(lambda: jobs.get(started[0]).status == "RUNNING", "the first job")
-    started.append(submit(alice, "sleep", "1000"))
-    expected = f"{alice.name} runs 1 jobs, of at most 1"
-    wait_for(lambda: expected in alice.types("mlplatform", "why", started[1]), "the reason of the second job")
-    rejected = alice.types("ray", "job", "submit", "--no-wait", "--", "sleep", "1")
-    assert f"{alice.name} has 1 waiting jobs, of at most 1 in team {team}" in rejected
-    started.append(submit(tom, "sleep", "1000"))
-    wait_for(lambda: jobs.get(started[2]).status == "RUNNING", "the job of a team-mate")
-    assert jobs.get(started[1]).status == "PENDING"
-
-
-def test_loop_of_jobs_runs_a_few_at_a_time(people: dict[str, Person], jobs: Jobs) -> None:
-    alice = people["alice"]
-    script = alice.home / "work/part.py"
-    script.parent.mkdir()
-    script.write_text("import sys, time\ntime.sleep(3)\nprint('part', sys.argv[1])\n")
-    ids = []
-    for index in range(4):
-        printed = alice.types("mlplatform", "submit", "--no-wait", "--at-most", "2", str(script), "--", str(index))
-        ids += re.findall(r"Submitted job (\S+);", printed)
-    assert len(ids) == 4
-    running: list[int] = []
-
-    def ended() -> bool:
-        states = [jobs.get(job_id).status for job_id in ids]
-        running.append(states.count("RUNNING"))
-        return set(states) == {"SUCCEEDED"}
-
-    wait_for(ended, "the end of the jobs", 180)
-    assert max(running) <= 2
-    assert [jobs.logs(job_id).split()[-1] for job_id in ids] == list("0123")
 
 
 @pytest.mark.nightly
@@ -100,28 +56,6 @@ def test_job_at_its_limit_is_resumed_in_its_run(
     (found,) = stack.runs_of(limited)
     assert found["info"]["status"] == "FINISHED"
     assert "mlplatform.end_reason" not in {tag["key"] for tag in found["data"]["tags"]}
-
-
-@pytest.mark.nightly
-def test_job_as_large_as_the_cluster_is_not_overtaken_forever(
-    people: dict[str, Person], jobs: Jobs, started: list[str]
-) -> None:
-    """Without a share, small jobs overtake it until it is overdue; then those that came later leave for it."""
-    alice, bob = people["alice"], people["bob"]
-    with holding_gpu(jobs, 1) as holders:
-        wait_for(lambda: jobs.get(holders[0]).status == "RUNNING", "one GPU to be in use")
-        large = submit(alice, "sleep", "5", workers="2", worker_gpus="1")
-        small = [submit(bob, "sleep", "1000", gpus=1) for _ in range(2)]
-        started += [large, *small]
-        wait_for(lambda: jobs.get(small[0]).status == "RUNNING", "a small job on the other GPU")
-    wait_for(lambda: jobs.get(small[1]).status == "RUNNING", "a small job on the GPU that was left")
-    assert jobs.get(large).status == "PENDING", "nothing has overtaken it"
-    wait_for(lambda: jobs.get(large).status != "PENDING", "the large job", OVERDUE_S + GRACE_S + 60)
-    for job_id in small:
-        wait_for(lambda job_id=job_id: jobs.get(job_id).status == "PENDING", "a small job that has left")
-        assert re.search(rf"{large} \({alice.name}, team \S+\), which came before it", jobs.logs(job_id))
-    assert jobs.wait(large, timeout_s=120).status == "SUCCEEDED"
-    wait_for(lambda: {jobs.get(job_id).status for job_id in small} == {"RUNNING"}, "the small jobs again", 120)
 
 
 @pytest.fixture

@@ -77,14 +77,8 @@ def typed(stack: Stack, source: Path, *branches: str) -> tuple[int, str]:
 @pytest.mark.usefixtures("food11", "weights")
 @pytest.mark.parametrize(
     "branch",
-    [
-        "main",
-        "mlflow",
-        "lightning",
-        "ray",
-        "fault_tolerance",
-        "tune",
-    ],
+    # Branch ray has the script of fault_tolerance.
+    [branch for branch in SCRIPTS if branch != "ray"],
 )
 @pytest.mark.nightly
 def test_branch_runs_unmodified_with_tutorial_commands(stack: Stack, repository: Path, branch: str) -> None:
@@ -106,10 +100,7 @@ def unmodified(stack: Stack, food11: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(1, 5))])
-def test_unmodified_script_resumes_after_stop_of_its_drivers_worker(
-    stack: Stack, jobs: Jobs, unmodified: Path, number: int
-) -> None:
+def test_unmodified_script_resumes_after_stop_of_its_drivers_worker(stack: Stack, jobs: Jobs, unmodified: Path) -> None:
     job_id = jobs.submit("python train.py", unmodified, name="tutorial", env={"FOOD11_DATA_DIR": "/mnt/Food-11"})
     # Two checkpoints: Ray may be about to list the first one.
     wait_for(lambda: f"{job_id}/0/" in second_checkpoint(stack, job_id), "two checkpoints", 180)

@@ -1,6 +1,6 @@
 """Backups in a real repository of restic: earlier ones are restored, old ones removed, damaged ones rejected.
 
-Without restic 0.17 or later they are skipped; `tests/stack/test_restic.py` runs them with the one in our image.
+Without restic 0.17 or later they are skipped; `tests/stack/engine.sh` installs it from the release of our image.
 """
 
 from __future__ import annotations

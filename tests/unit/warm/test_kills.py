@@ -21,7 +21,7 @@ from warm import Warm, start_template
 
 from mlplatform.warm.exits import exit_status
 
-ROUNDS, MANY_ROUNDS = 10, 200
+ROUNDS, MANY_ROUNDS = 10, 40
 PROGRAMS = 6
 REMAINING_SECONDS = 10
 

@@ -20,7 +20,7 @@ from warm import Warm, inherited, running_template
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
 
-PROGRAMS, MANY_PROGRAMS = 50, 500
+PROGRAMS, MANY_PROGRAMS = 50, 200
 
 
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
