@@ -105,7 +105,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     store = JobStore(config.database)
     head = RayHead(config.head, config.head_agent, cluster.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
-    packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
+    packages = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
