@@ -47,9 +47,8 @@ def shared() -> list[str]:
 
 @pytest.fixture
 def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
-    """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
-    tokens = Tokens(engine, cache_seconds=0)
-    check, sessions = TokenCheck(lambda: shared[-1], tokens=tokens), Sessions(engine, lambda: shared[-1], tokens)
+    """A gateway that checks tokens of lasting requests all the time."""
+    check, sessions = TokenCheck(lambda: shared[-1], tokens=Tokens(engine)), Sessions(engine, lambda: shared[-1])
     app = Starlette(routes=[*http_sessions.routes(check, sessions), Mount("/", ReverseProxy(head.address))])
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
