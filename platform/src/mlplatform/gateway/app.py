@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_accou
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
@@ -124,10 +124,8 @@ def create_app(config: GatewaySettings) -> Starlette:
     jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
-    backups = Backups(config.backups, config.backup_hours)
     usage = UsageReader(store.engine)
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), usage, logs, disks, backups)
-    published = _published(metrics, config)
+    published = _published(config, store, usage, logs, disks)
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
     people = People(store.engine)
@@ -255,13 +253,16 @@ def _mail_server(config: GatewaySettings) -> MailServer | None:
     )
 
 
-def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:
+def _published(
+    config: GatewaySettings, store: JobStore, usage: UsageReader, logs: JobLogs, disks: Disks
+) -> list[Route]:
     """Return the route of the metrics, if there is a Prometheus, which sends its own password as a token."""
     if config.prometheus_password_path is None:
         return []
     password = TokenFile(config.prometheus_password_path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
     password.read()
-    return [metrics.route(password.read)]
+    backups = partial(http_metrics.of_backups, config.backups, config.backup_hours)
+    return [http_metrics.route(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
 
 
 def _key(path: Path | None) -> str | None:
