@@ -27,8 +27,9 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
-from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
+from mlplatform.gateway.http.job_views import assign, details_for, listed_for, of_ray_for
 from mlplatform.gateway.jobs.details import public_reason
+from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
@@ -67,7 +68,7 @@ class JobRoutes:
         admission: Admission | None = None,
     ) -> None:
         self._store = store
-        self._lists = JobLists(store.engine)
+        self._jobs = JobList(store.engine)
         self._audit = AuditLog(store.engine)
         self._people = People(store.engine)
         self._reconciler = reconciler
@@ -109,7 +110,7 @@ class JobRoutes:
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
-        texts, others = await asyncio.gather(self._lists.encoded(request), self._others())
+        texts, others = await asyncio.gather(listed_for(request, self._jobs), self._others())
         principal = principal_of(request.scope)
         texts += [json.dumps(of_ray_for(principal, job)).encode() for job in others]
         return Response(b"[" + b",".join(texts) + b"]", media_type="application/json")
