@@ -53,9 +53,8 @@ ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
     (_READ, "/api/jobs/.+"),
     (("POST",), "/api/jobs/.+/stop"),
     (("DELETE",), "/api/jobs/.+"),
-    (("WEBSOCKET",), "/api/jobs/.+/logs/tail"),
 )
-"""Methods and patterns of whole decoded paths; `WEBSOCKET` is the handshake of a WebSocket."""
+"""Methods and patterns of whole decoded paths."""
 
 OF_PEOPLE: tuple[tuple[tuple[str, ...], str], ...] = (
     (_READ, "/|/favicon.ico|/static/.+|/api/authentication_mode"),

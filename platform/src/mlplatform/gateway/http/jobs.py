@@ -159,17 +159,10 @@ class JobRoutes:
     async def _tail(self, socket: WebSocket) -> None:
         try:
             job = await self._store.get(socket.path_params["job_id"])
-        except NoSuchJobError as error:
-            if principal_of(socket.scope).administrator:
-                await self._tail_of_ray_job(socket)
-            else:
-                await socket.send_denial_response(PlainTextResponse(str(error), 404))
-            return
-        try:
             require(socket.scope, Verb.LOGS, job)
-        except ForbiddenError as error:
-            await socket.send_denial_response(PlainTextResponse(str(error), 403))
-            return
+        except (NoSuchJobError, ForbiddenError) as error:
+            status = 404 if isinstance(error, NoSuchJobError) else 403
+            return await socket.send_denial_response(PlainTextResponse(str(error), status))
         await socket.accept()
         # A job may be silent for days, and its client may disconnect meanwhile.
         sending, leaving = (
@@ -191,15 +184,6 @@ class JobRoutes:
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):
             return  # the client disconnected
-
-    async def _tail_of_ray_job(self, socket: WebSocket) -> None:
-        # Checked over HTTP first: a head that rejects a WebSocket's handshake logs its headers, including the token.
-        job_id = socket.path_params["job_id"]
-        with suppress(UnreachableError):
-            if not await self._head.has_job(job_id):
-                await socket.send_denial_response(PlainTextResponse(f"Job {job_id} does not exist", 404))
-                return
-        await self._proxy(socket.scope, socket.receive, socket.send)
 
     async def _stream(self, request: Request) -> Response:
         """Stream a job's log over plain HTTP while it grows; `skip_lines` serves clients that reconnect."""
