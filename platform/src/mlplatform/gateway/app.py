@@ -64,7 +64,6 @@ from mlplatform.gateway.http.people import PeopleRoutes
 from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.http.resuming import ResumeRoutes
-from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.runs import JobRuns
@@ -222,7 +221,7 @@ def _kinds(
     kinds: list[Kind] = [UnusedPackages(store, packages)]
     files = open_store(job.settings().storage)
     if config.checkpoints_keep_days:
-        kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
+        kinds.append(OldCheckpoints(store, files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
     if config.s3_endpoint:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import find_job, now
@@ -22,7 +22,7 @@ ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
 """Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
 
-class AttemptTokens:
+class AttemptTokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
@@ -31,7 +31,7 @@ class AttemptTokens:
     """
 
     def __init__(self, engine: Engine, address: str) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._address = address
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, and_, exists, select, update
 from sqlalchemy.orm import Session
 
 from mlplatform.errors import AccessError, PlatformError
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.people.schema import PersonRow, TokenRow
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.throttle import ThrottledWarning
@@ -44,7 +44,7 @@ class _Wanted:
     removed: frozenset[str]
 
 
-class MlflowAccounts:
+class MlflowAccounts(Store):
     """Accounts of people.
 
     Args:
@@ -55,7 +55,7 @@ class MlflowAccounts:
     """
 
     def __init__(self, engine: Engine, address: str | None, client: AsyncMlflowRest | None, key: str | None) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._address = address or ""
         self._client = client if key else None
         self._key = (key or "").encode()

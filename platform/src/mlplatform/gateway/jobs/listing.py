@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.details import listed, listed_publicly
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 
@@ -56,14 +56,14 @@ class Entry:
         return self._texts[redact, public]
 
 
-class JobList:
+class JobList(Store):
     """All jobs. An ended job never changes, so each is read once, and encoded once in each form.
 
     That takes a kilobyte or two of memory per ended job.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._ended: dict[int, Entry] = {}
 
     async def entries(self) -> list[Entry]:

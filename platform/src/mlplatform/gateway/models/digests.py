@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Engine, select
+from sqlalchemy import BigInteger, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from mlplatform.gateway.database.base import Base
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 
 
 class ModelDigestRow(Base):
@@ -44,11 +44,8 @@ class Recorded:
     time: datetime
 
 
-class DigestStore:
+class DigestStore(Store):
     """The table; every method raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def of(self, session: Session, source: str, created: int) -> Recorded | None:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.people.principal import SHARED, Principal
 from mlplatform.gateway.people.schema import SessionRow, TokenRow
@@ -21,7 +21,7 @@ from mlplatform.gateway.people.tokens import digest, valid_owner
 LIFETIME = timedelta(days=7)
 
 
-class Sessions:
+class Sessions(Store):
     """Sessions in the gateway's database, so that a restart of the gateway logs nobody out.
 
     Every method raises UnreachableError while the database is unavailable.
@@ -32,7 +32,7 @@ class Sessions:
     """
 
     def __init__(self, engine: Engine, token: Callable[[], str]) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._token = token
 
     @transaction

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
 from mlplatform.gateway.people.names import check_name, is_name
 from mlplatform.gateway.people.principal import Role
@@ -56,14 +56,11 @@ class Invited:
     added: bool
 
 
-class People:
+class People(Store):
     """People, teams and memberships.
 
     Every method raises UnreachableError while the database is unavailable; then nothing has changed.
     """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def people(self, session: Session) -> Sequence[Person]:

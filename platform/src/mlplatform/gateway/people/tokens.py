@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
 from mlplatform.gateway.people.principal import Principal, Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
@@ -56,11 +56,8 @@ class NewToken:
     expires: datetime
 
 
-class Tokens:
+class Tokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def check(self, session: Session, token: str) -> Principal:
