@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,14 +22,12 @@ from sqlalchemy.orm import Session
 
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import AccessError, PlatformError
+from mlplatform.gateway.control.containment import repeat
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.people.schema import PersonRow, TokenRow
 from mlplatform.services.store import AccessKeys
-from mlplatform.throttle import ThrottledWarning
 
 _PASS_SECONDS = 20.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ class PeopleKey(Store):
         self._alone = asyncio.Lock()
         self._looked = float("-inf")
         self._name = ""
-        self._warn = ThrottledWarning(_log)
 
     async def current(self) -> tuple[str, str]:
         """Return name and secret of the key, which is made if there is none.
@@ -104,16 +100,13 @@ class PeopleKey(Store):
                 await self._tidy()
 
     async def run(self) -> None:
-        """Do so every 20 s, forever."""
-        while True:
-            try:
-                async with self._alone:
-                    await self._tidy()
-            except PlatformError as error:
-                self._warn("%s", error)
-            except Exception:
-                _log.exception("The S3 key of people was not compared with the removed people; this will be retried.")
-            await asyncio.sleep(_PASS_SECONDS)
+        """Do so every 20 s; never returns."""
+        failure = "The S3 key of people was not compared with the removed people"
+        await repeat(self._tidy_alone, lambda: asyncio.sleep(_PASS_SECONDS), failure)
+
+    async def _tidy_alone(self) -> None:
+        async with self._alone:
+            await self._tidy()
 
     async def _tidy(self) -> str:
         """Delete all keys except the one that people have now; return its name, whether it exists or not."""
