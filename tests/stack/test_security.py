@@ -341,8 +341,8 @@ def test_no_secret_in_environments_command_lines_or_logs(stack: Stack, trained: 
         everything = "find /tmp/ray/session_2*/logs -type f -exec cat {} +"
         lines = stack.execute(node, "bash", "-c", everything, check=False).stdout.splitlines()
         assert lines, f"nothing could be read on {node}"
-        # The head logs the headers of websockets that it rejects. The gateway opens none that the head would reject,
-        # but tests that compare both connect to the head directly, which users cannot.
+        # The head logs the headers of websockets that it rejects. The gateway opens none, but tests that compare both
+        # connect to the head directly, which users cannot.
         direct = [line for line in lines if "WebSocket handshake error" in line and "X-Forwarded-For" not in line]
         places[f"Ray's logs on {node}"] = "\n".join(line for line in lines if line not in direct)
     places["the job's log"] = trained.log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_accou
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
-from mlplatform.gateway.control.backups import Backups
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.messages import Messenger
@@ -51,27 +51,24 @@ from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
 from mlplatform.gateway.http.admission import Admission
-from mlplatform.gateway.http.allowed import AllowedRequests
+from mlplatform.gateway.http.allowed import allowed_requests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
 from mlplatform.gateway.http.forwarded import Forwarded
 from mlplatform.gateway.http.front_page.routes import FrontPageRoutes
 from mlplatform.gateway.http.front_page.view import FrontPage
-from mlplatform.gateway.http.grafana import GrafanaHealth
 from mlplatform.gateway.http.headers import RAY_PAGES, ResponseHeaders
 from mlplatform.gateway.http.jobs import JobRoutes
+from mlplatform.gateway.http.monitoring import Monitoring, grafana_health, prometheus_queries
 from mlplatform.gateway.http.people import PeopleRoutes
-from mlplatform.gateway.http.prometheus import PrometheusQueries
 from mlplatform.gateway.http.proxy import ReverseProxy
 from mlplatform.gateway.http.resuming import ResumeRoutes
-from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.overview import JobOverview
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.jobs.totals import TotalsReader
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.gateway.models.digests import DigestStore
 from mlplatform.gateway.people.secrets import Secrets
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
@@ -105,7 +102,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     store = JobStore(config.database)
     head = RayHead(config.head, config.head_agent, cluster.sign)
     logs = JobLogs(open_store(config.files, "MLPLATFORM_GATEWAY_STORE"), store.job_of)
-    packages = Packages(config.files, config.package_bytes, unpacked_bytes=config.unpacked_bytes)
+    packages = Packages(config.files, config.package_bytes)
     outages = Outages(config.servers())
     tracking = mlflow.mlflow_client(config.tracking_uri, config.tracking_account) if config.tracking_uri else None
     utilisation = UtilisationSource(head)
@@ -116,7 +113,7 @@ def create_app(config: GatewaySettings) -> Starlette:
         rules=Rules(config.grace_seconds, config.overdue_seconds),
     )
     proxy = ReverseProxy(config.head, cluster.read)
-    to_head = AllowedRequests(ResponseHeaders(proxy, policy=RAY_PAGES))
+    to_head = allowed_requests(ResponseHeaders(proxy, policy=RAY_PAGES))
     webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
     sender = MessageSender(webhooks, MailSender(_mail_server(config)))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
@@ -124,32 +121,25 @@ def create_app(config: GatewaySettings) -> Starlette:
     jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
     messenger = Messenger(store.engine, sender)
     retention = Retention(_kinds(config, store, packages, tracking))
-    backups = Backups(config.backups, config.backup_hours)
     usage = UsageReader(store.engine)
-    metrics = http_metrics.Metrics(TotalsReader(store.engine), usage, logs, disks, backups)
-    published = _published(metrics, config)
+    published = _published(config, store, usage, logs, disks)
     audit = AuditLog(store.engine)
     tokens = Tokens(store.engine)
-    people = People(store.engine, tokens.forget)
+    people = People(store.engine)
     storage_key = _storage_key(config, store)
     services, key = _services(config), _key(config.secrets_key_path)
     accounts = MlflowAccounts(store.engine, config.tracking_uri, tracking if config.tracking_account else None, key)
-    digest_store = DigestStore(store.engine)
-    digests = ModelDigests(digest_store, mlflow.ModelFiles(tracking) if tracking else None)
+    digests = ModelDigests(store.engine, mlflow.ModelFiles(tracking) if tracking else None)
     secrets = Secrets(store.engine, key)
     check = TokenCheck(token.read, audit, tokens, services, attempts, cluster.read)
-    sessions = Sessions(store.engine, token.read, tokens)
+    sessions = Sessions(store.engine, token.read)
     overview = JobOverview(store.engine)
     explanations = http_queue.Explanations(lambda: reconciler.starter.view)
     page = FrontPage(overview, reconciler, head, utilisation, config.tools, disks, explanations)
     runs = JobRuns(store.engine)
     pages = mlflow.JobPages(tracking) if tracking else None
-    queries = (
-        PrometheusQueries(config.prometheus, config.prometheus_password_path)
-        if config.prometheus_password_path
-        else None
-    )
-    grafana = GrafanaHealth(config.grafana)
+    prometheus = _prometheus(config)
+    grafana = Monitoring("Grafana", config.grafana)
     front_page = FrontPageRoutes(page, check, sessions, store.get, runs, pages, config.tool("MLflow"))
 
     @asynccontextmanager
@@ -167,12 +157,10 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy, page, grafana, sender):
+            for part in (head, outages, proxy, page, grafana, sender, *([prometheus] if prometheus else [])):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
-            if queries is not None:
-                await queries.close()
 
     routes = guarded(
         [
@@ -188,7 +176,7 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_sessions.routes(check, sessions),
             *PeopleRoutes(people, tokens, check, storage_key, accounts, store.open_jobs).routes(),
             *http_storage.routes(storage_key, config.s3_external, config.s3_port),
-            *http_mlflow.routes(audit, digest_store, digests),
+            *http_mlflow.routes(audit, digests),
             *http_webhooks.routes(Webhooks(store.engine), sender),
             *http_attempts.routes(secrets, runs),
             *http_secrets.routes(secrets),
@@ -196,8 +184,8 @@ def create_app(config: GatewaySettings) -> Starlette:
             *http_wheel.routes(config.wheels),
             *front_page.routes(),
             *published,
-            *([queries.route()] if queries else []),
-            grafana.route(),
+            *([prometheus_queries(prometheus)] if prometheus else []),
+            grafana_health(grafana),
             Mount("/", app=to_head),
         ],
         services=services,
@@ -224,7 +212,7 @@ def _kinds(
     kinds: list[Kind] = [UnusedPackages(store, packages)]
     files = open_store(job.settings().storage)
     if config.checkpoints_keep_days:
-        kinds.append(OldCheckpoints(JobEnds(store.engine), files, config.checkpoints_keep_days))
+        kinds.append(OldCheckpoints(store, files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
         kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
     if config.s3_endpoint:
@@ -255,13 +243,27 @@ def _mail_server(config: GatewaySettings) -> MailServer | None:
     )
 
 
-def _published(metrics: http_metrics.Metrics, config: GatewaySettings) -> list[Route]:
+def _prometheus(config: GatewaySettings) -> Monitoring | None:
+    """Return Prometheus, if the stack has one."""
+    password = _prometheus_password(config)
+    return None if password is None else Monitoring("Prometheus", config.prometheus, password.read())
+
+
+def _published(
+    config: GatewaySettings, store: JobStore, usage: UsageReader, logs: JobLogs, disks: Disks
+) -> list[Route]:
     """Return the route of the metrics, if there is a Prometheus, which sends its own password as a token."""
-    if config.prometheus_password_path is None:
+    password = _prometheus_password(config)
+    if password is None:
         return []
-    password = TokenFile(config.prometheus_password_path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
     password.read()
-    return [metrics.route(password.read)]
+    backups = partial(http_metrics.of_backups, config.backups, config.backup_hours)
+    return [http_metrics.route(TotalsReader(store.engine), usage, logs, disks, backups, password.read)]
+
+
+def _prometheus_password(config: GatewaySettings) -> TokenFile | None:
+    path = config.prometheus_password_path
+    return None if path is None else TokenFile(path, "MLPLATFORM_PROMETHEUS_PASSWORD_PATH")
 
 
 def _key(path: Path | None) -> str | None:

@@ -1,33 +1,4 @@
-"""Errors of the gateway, a branch of `mlplatform.errors`; `http.errors` maps each to its HTTP status.
-
-PlatformError
-├── JobError
-│   ├── NoSuchJobError        no job has the id
-│   ├── JobExistsError        the id of a new job is in use
-│   ├── JobIsOpenError        a job that has not ended cannot be deleted
-│   ├── NotResumableError     a job that is open or has succeeded cannot be resumed
-│   └── RefusedError          Ray rejects the job for good
-├── StorageError
-│   └── PackageError          a package was rejected
-│       ├── NoSuchPackageError
-│       ├── PackageExistsError
-│       └── PackageTooLargeError
-├── ForbiddenError            the person may not do this
-├── PersonError               a name or a value of a person or a team is invalid
-│   ├── NoSuchNameError       no person, team or token has the name
-│   ├── NameTakenError        the name of a new team is in use, or a token belongs to somebody else
-│   └── TeamInUseError        the removal of a team has consequences that nobody has confirmed
-├── TokenError                a person's token is wrong, expired or revoked
-├── LoginCodeError            a log-in code is wrong, used or expired
-├── DiskFullError             a disk has too little room for new jobs
-├── UnknownJobError           no job is known for a log file, at least not yet
-├── JobGoneError              the job of a log file was deleted
-├── LogsBusyError             the log store is unavailable and the buffer is full
-└── RequestError              the request is invalid
-    ├── ClientGoneError       the client disconnected before the end of its request
-    ├── StalledRequestError   the request's body stopped arriving
-    └── BodyTooLargeError     the body exceeds the limit
-"""
+"""Errors of the gateway, a branch of `mlplatform.errors`, each with the HTTP status of the response."""
 
 from mlplatform.errors import JobError, PlatformError, StorageError
 
@@ -35,13 +6,19 @@ from mlplatform.errors import JobError, PlatformError, StorageError
 class NoSuchJobError(JobError):
     """No job has the id."""
 
+    status = 404
+
 
 class JobExistsError(JobError):
     """The id of a new job is in use."""
 
+    status = 409
+
 
 class JobIsOpenError(JobError):
     """A job that has not ended cannot be deleted."""
+
+    status = 409
 
     def __init__(self, job_id: str, status: str) -> None:
         super().__init__(
@@ -51,6 +28,8 @@ class JobIsOpenError(JobError):
 
 class NotResumableError(JobError):
     """A job that is open or has succeeded cannot be resumed."""
+
+    status = 409
 
 
 REJECTS = "Ray rejects the job"
@@ -64,37 +43,55 @@ class RefusedError(JobError):
 class PackageError(StorageError):
     """A package was rejected: its name or its content is invalid."""
 
+    status = 400
+
 
 class NoSuchPackageError(PackageError):
     """No package has the name."""
+
+    status = 404
 
 
 class PackageExistsError(PackageError):
     """A package with the same name and other content exists."""
 
+    status = 409
+
 
 class PackageTooLargeError(PackageError):
     """A package exceeds the size limit."""
+
+    status = 413
 
 
 class ForbiddenError(PlatformError):
     """The person may not do this; the message names who may."""
 
+    status = 403
+
 
 class PersonError(PlatformError):
     """A name or a value of a person or a team is invalid."""
+
+    status = 400
 
 
 class NoSuchNameError(PersonError):
     """No person, team or token has the name."""
 
+    status = 404
+
 
 class NameTakenError(PersonError):
     """The name of a new team is in use, or a token belongs to somebody else."""
 
+    status = 409
+
 
 class TeamInUseError(PersonError):
     """The removal of a team has consequences that nobody has confirmed."""
+
+    status = 409
 
 
 class TokenError(PlatformError):
@@ -105,6 +102,8 @@ class TokenError(PlatformError):
         person: owner of the token; empty if it is wrong.
     """
 
+    status = 403
+
     def __init__(self, message: str, person: str = "") -> None:
         super().__init__(message)
         self.person = person
@@ -113,29 +112,43 @@ class TokenError(PlatformError):
 class LoginCodeError(PlatformError):
     """A log-in code is wrong, used or expired."""
 
+    status = 403
+
 
 class DiskFullError(PlatformError):
     """A disk has too little room for new jobs."""
+
+    status = 507
 
 
 class QueueFullError(PlatformError):
     """A person or a team has as many waiting jobs as allowed."""
 
+    status = 429
+
 
 class UnknownJobError(PlatformError):
     """No job is known for a log file, at least not yet."""
+
+    status = 404
 
 
 class JobGoneError(PlatformError):
     """The job of a log file was deleted."""
 
+    status = 410
+
 
 class LogsBusyError(PlatformError):
     """The log store is unavailable and the buffer is full; send the lines again."""
 
+    status = 503
+
 
 class RequestError(PlatformError):
     """The request is invalid; the message names the part and its value."""
+
+    status = 400
 
 
 class ClientGoneError(RequestError):
@@ -145,6 +158,10 @@ class ClientGoneError(RequestError):
 class StalledRequestError(RequestError):
     """The request's body stopped arriving."""
 
+    status = 408
+
 
 class BodyTooLargeError(RequestError):
     """The body of the request exceeds the limit."""
+
+    status = 413

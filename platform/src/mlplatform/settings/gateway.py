@@ -172,9 +172,6 @@ class GatewaySettings(EnvironmentSettings):
     package_bytes: int = Field(100 << 20, ge=1, le=100 << 20, validation_alias="MLPLATFORM_GATEWAY_PACKAGE_BYTES")
     """Size limit of an uploaded package, in bytes."""
 
-    unpacked_bytes: int = Field(2 << 30, ge=1, validation_alias="MLPLATFORM_GATEWAY_UNPACKED_BYTES")
-    """Size limit of what an uploaded package unpacks to, in bytes."""
-
     all_tools: list[Tool] | None = Field(None, validation_alias="MLPLATFORM_GATEWAY_TOOLS")
     """Pages that the front page links to, as JSON."""
 

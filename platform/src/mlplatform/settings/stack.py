@@ -183,7 +183,6 @@ class StackSettings(BaseSettings):
     job_start_seconds: float = _of_stack(1200, "JOB_START_SECONDS", gt=0)
     grace_seconds: float = _of_stack(120, "GRACE_SECONDS", gt=0)
     overdue_seconds: float = _of_stack(259_200, "OVERDUE_SECONDS", gt=0)
-    package_unpacked_bytes: int = _of_stack(2 << 30, "PACKAGE_UNPACKED_BYTES", ge=1)
     mlflow_workers: int = _of_stack(2, "MLFLOW_WORKERS", ge=1)
     webhook_schemes: str = _of_stack("https", "WEBHOOK_SCHEMES")
     webhook_private_addresses: Literal["true", "false"] = _of_stack("false", "WEBHOOK_PRIVATE_ADDRESSES")

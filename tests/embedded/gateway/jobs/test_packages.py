@@ -13,8 +13,8 @@ import pytest
 from ray._private.runtime_env.packaging import create_package, get_uri_for_directory, get_uri_for_package
 
 from mlplatform.client import package
-from mlplatform.gateway.errors import PackageError, PackageExistsError
-from mlplatform.gateway.jobs.packages import Packages
+from mlplatform.gateway.errors import PackageExistsError
+from mlplatform.gateway.jobs.packages import Packages, is_named_by_content
 
 
 @pytest.fixture
@@ -61,11 +61,12 @@ def test_folder_of_rays_client_is_accepted_again(
     (folder / "train.py").chmod(0o755)
     os.utime(folder / "lib/__init__.py", (1_600_000_000, 1_600_000_000))
     assert upload_folder(packages, folder, excludes, include_parent_dir) == first
+    assert is_named_by_content(first.removeprefix("gcs://"))
     (folder / "train.py").write_text("changed")
     assert upload_folder(packages, folder, excludes, include_parent_dir) != first
 
 
-def test_archive_is_accepted_under_rays_name_only(packages: Packages, folder: Path) -> None:
+def test_archive_is_named_by_its_content(packages: Packages, folder: Path) -> None:
     archives = [folder.parent / name for name in ("made.zip", "made.tar.gz", "made.tgz", "made.tar.xz")]
     with zipfile.ZipFile(archives[0], "w") as archive:
         archive.write(folder / "train.py", "train.py")
@@ -74,8 +75,7 @@ def test_archive_is_accepted_under_rays_name_only(packages: Packages, folder: Pa
             tar.add(folder, "job")
     for path in archives:
         name = get_uri_for_package(path).removeprefix("gcs://")
-        with pytest.raises(PackageError, match="does not have the content"):
-            put(packages, name, b"of mallory")
+        assert is_named_by_content(name)
         put(packages, name, path.read_bytes())
         put(packages, name, path.read_bytes())
 
@@ -87,9 +87,10 @@ def test_wheel_with_same_version_and_other_content_is_rejected(packages: Package
             archive.writestr("pkg/__init__.py", content)
         name = get_uri_for_package(wheel).removeprefix("gcs://")
         assert name == wheel.name
+        assert not is_named_by_content(name)
         if content == "one":
             put(packages, name, wheel.read_bytes())
-    with pytest.raises(PackageExistsError, match="the version of a wheel"):
+    with pytest.raises(PackageExistsError, match="change its version"):
         put(packages, name, wheel.read_bytes())
 
 

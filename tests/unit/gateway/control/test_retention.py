@@ -26,7 +26,6 @@ from mlplatform.gateway.control.retention import (
     UnusedPackages,
     expired,
 )
-from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
@@ -71,7 +70,7 @@ class Place:
         self.storage, self.files = folder / "storage", folder / "files"
         self.store = JobStore(database_in(folder))
         self.packages = Packages(str(self.files), 1000, folder)
-        checkpoints = OldCheckpoints(JobEnds(self.store.engine), open_store(str(self.storage)), 30)
+        checkpoints = OldCheckpoints(self.store, open_store(str(self.storage)), 30)
         self.retention = Retention([UnusedPackages(self.store, self.packages), checkpoints])
 
     def add(self, job_id: str, days: float | None = None) -> None:
@@ -129,7 +128,7 @@ def test_plan_is_what_is_removed(place: Place) -> None:
 def test_what_is_needed_since_plan_is_kept(place: Place) -> None:
     kinds = (
         UnusedPackages(place.store, place.packages),
-        OldCheckpoints(JobEnds(place.store.engine), open_store(str(place.storage)), 30),
+        OldCheckpoints(place.store, open_store(str(place.storage)), 30),
     )
     found = [(kind, one) for kind in kinds for one in do(kind.find())]
     assert len(found) == 3

@@ -112,25 +112,11 @@ async def silent(request: Request) -> Response:
 
 
 async def talk(socket: WebSocket) -> None:
-    await socket.accept("second" if "second" in socket.scope["subprotocols"] else None)
-    await socket.send_json({"headers": dict(socket.headers), "target": f"{socket.url.path}?{socket.url.query}"})
+    """A WebSocket of the gateway's own, such as a followed log."""
+    await socket.accept()
+    await socket.send_text("hello")
     while (message := await socket.receive())["type"] == "websocket.receive":
-        if message.get("text") == "close":
-            await socket.close(4001, "as you wish")
-        elif message.get("text") == "flood":
-            counts["flood"] = 0
-            for _ in range(FLOOD):
-                await socket.send_bytes(MEBIBYTE)
-                counts["flood"] += 1
-        elif message.get("text") is not None:
-            await socket.send_text(message["text"])
-        else:
-            await socket.send_bytes(message["bytes"])
-    counts["closed with"] = message["code"]
-
-
-async def refuse(socket: WebSocket) -> None:
-    await socket.send_denial_response(PlainTextResponse("no such job", 404))
+        await socket.send_text(message["text"])
 
 
 async def counted(request: Request) -> Response:
@@ -147,8 +133,6 @@ head_app = Starlette(
         Route("/silent", silent),
         Route("/api/v0/logs/stream", silent),
         Route("/counts", counted),
-        WebSocketRoute("/talk", talk),
-        WebSocketRoute("/refuse", refuse),
         Route("/{path:path}", echo, methods=["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"]),
     ]
 )
@@ -187,7 +171,7 @@ def served(app: ASGIApp, **options: Any) -> Iterator[str]:
 def gateway_to(head: str) -> ASGIApp:
     proxy = ReverseProxy(head, lambda: CLUSTER_TOKEN, connect_seconds=1, read_seconds=0.5, silent_seconds=0.5)
     check = TokenCheck(lambda: TOKEN, cluster=lambda: CLUSTER_TOKEN)
-    return TokenAuth(Starlette(routes=[Mount("/", proxy)]), check)
+    return TokenAuth(Starlette(routes=[WebSocketRoute("/talk", talk), Mount("/", proxy)]), check)
 
 
 def raw(address: str, request: str) -> str:

@@ -13,11 +13,12 @@ from starlette.types import ASGIApp
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.http.auth import GRAFANA, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
-from mlplatform.gateway.http.grafana import GrafanaHealth
+from mlplatform.gateway.http.monitoring import Monitoring, grafana_health
 
 
 def answering(grafana: str) -> ASGIApp:
-    app = Starlette(routes=[GrafanaHealth(grafana).route()], exception_handlers={PlatformError: handle_error})
+    route = grafana_health(Monitoring("Grafana", grafana))
+    app = Starlette(routes=[route], exception_handlers={PlatformError: handle_error})
     return TokenAuth(app, TokenCheck(lambda: "token"))
 
 

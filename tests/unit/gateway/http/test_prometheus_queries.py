@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,27 +11,26 @@ from ray_head import BOUND_S, NO_TLS, Head, served
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from mlplatform.errors import PlatformError, SettingsError
+from mlplatform.errors import PlatformError
 from mlplatform.gateway.http.auth import PROMETHEUS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import handle_error
-from mlplatform.gateway.http.prometheus import PrometheusQueries
+from mlplatform.gateway.http.monitoring import Monitoring, prometheus_queries
 
 DATA = "sum(ray_data_output_rows{SessionName='session_2026-11-24_16-30-48_539976_8'}) by (dataset, operator)"
 
 BASIC = "Basic " + base64.b64encode(b"prometheus:secret").decode()
 
 
-def answering(prometheus: str, folder: Path) -> ASGIApp:
-    (folder / "password").write_text("secret\n")
-    queries = PrometheusQueries(prometheus, folder / "password")
-    app = Starlette(routes=[queries.route()], exception_handlers={PlatformError: handle_error})
+def answering(prometheus: str) -> ASGIApp:
+    route = prometheus_queries(Monitoring("Prometheus", prometheus, "secret"))
+    app = Starlette(routes=[route], exception_handlers={PlatformError: handle_error})
     return TokenAuth(app, TokenCheck(lambda: "token"))
 
 
 @pytest.fixture
-def gateway(head: Head, tmp_path: Path) -> Iterator[httpx.Client]:
+def gateway(head: Head) -> Iterator[httpx.Client]:
     with (
-        served(answering(head.address, tmp_path)) as address,
+        served(answering(head.address)) as address,
         httpx.Client(base_url=address, timeout=BOUND_S, verify=NO_TLS) as client,
     ):
         yield client
@@ -68,13 +66,8 @@ def test_other_paths_of_prometheus_stay_closed(gateway: httpx.Client, path: str)
     assert gateway.get(path, params={"query": "vector(1)"}).status_code == 401
 
 
-def test_unavailable_prometheus_is_named(tmp_path: Path, closed_port: int) -> None:
-    with served(answering(f"http://127.0.0.1:{closed_port}", tmp_path)) as address:
+def test_unavailable_prometheus_is_named(closed_port: int) -> None:
+    with served(answering(f"http://127.0.0.1:{closed_port}")) as address:
         answer = httpx.get(f"{address}{PROMETHEUS}", params={"query": "vector(1)"}, verify=NO_TLS)
     assert answer.status_code == 503
     assert "Prometheus at" in answer.text
-
-
-def test_missing_password_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="MLPLATFORM_PROMETHEUS_PASSWORD_PATH"):
-        PrometheusQueries("http://prometheus:9090", tmp_path / "nothing")

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from peopled import as_person
-from ray_head import BOUND_S, NO_TLS, Head, served, talking
+from ray_head import BOUND_S, NO_TLS, Head, served, talk, talking
 from sqlalchemy import Engine
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Mount, WebSocketRoute
 from stored import database_in
 from websockets.exceptions import ConnectionClosed
 
@@ -47,10 +47,15 @@ def shared() -> list[str]:
 
 @pytest.fixture
 def gateway(engine: Engine, head: Head, shared: list[str]) -> Iterator[str]:
-    """A gateway that checks tokens of lasting requests all the time, and reads them from the database."""
-    tokens = Tokens(engine, cache_seconds=0)
-    check, sessions = TokenCheck(lambda: shared[-1], tokens=tokens), Sessions(engine, lambda: shared[-1], tokens)
-    app = Starlette(routes=[*http_sessions.routes(check, sessions), Mount("/", ReverseProxy(head.address))])
+    """A gateway that checks tokens of lasting requests all the time."""
+    check, sessions = TokenCheck(lambda: shared[-1], tokens=Tokens(engine)), Sessions(engine, lambda: shared[-1])
+    app = Starlette(
+        routes=[
+            *http_sessions.routes(check, sessions),
+            WebSocketRoute("/talk", talk),
+            Mount("/", ReverseProxy(head.address)),
+        ]
+    )
     with served(TokenAuth(app, check, sessions, check_seconds=0.05)) as address:
         yield address
 

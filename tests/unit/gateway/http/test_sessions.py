@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -138,25 +137,6 @@ def test_logout_ends_session_everywhere(browser: httpx.Client) -> None:
     assert browser.post(LOGOUT).status_code == 303
     assert COOKIE not in browser.cookies
     assert browser.get(ECHO, headers={"Cookie": f"{COOKIE}={session_id}"}).status_code == 403
-
-
-def test_session_read_while_it_ends_is_not_remembered(gateway: LoginGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        sessions = Sessions(gateway.engine, lambda: gateway.token)
-        session_id = await sessions.open()
-        find = sessions._find
-
-        async def read_and_ended(key: str) -> object:
-            found = await find(key)
-            await sessions.close(session_id)
-            return found
-
-        with monkeypatch.context() as patch:
-            patch.setattr(sessions, "_find", read_and_ended)
-            await sessions.holder(session_id)
-        assert await sessions.holder(session_id) is None
-
-    asyncio.run(scenario())
 
 
 def test_rotated_token_ends_sessions(gateway: LoginGateway, browser: httpx.Client) -> None:

@@ -37,7 +37,7 @@ def test_second_upgrade_changes_nothing(store: JobStore) -> None:
     "ask",
     [
         lambda store: store.ping(),
-        lambda store: JobList(store.engine, redact=False).encoded(),
+        lambda store: JobList(store.engine).entries(),
         lambda store: store.request_stop("mine"),
         lambda store: anyio.to_thread.run_sync(upgrade, store.engine),
     ],

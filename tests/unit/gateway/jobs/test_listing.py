@@ -16,11 +16,11 @@ from mlplatform.gateway.jobs.store import JobStore
 
 @pytest.fixture
 def jobs(store: JobStore) -> JobList:
-    return JobList(store.engine, redact=False)
+    return JobList(store.engine)
 
 
-def shown(jobs: JobList) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in do(jobs.encoded())]
+def shown(jobs: JobList, redact: bool = False) -> list[dict[str, Any]]:
+    return [json.loads(entry.text(redact)) for entry in do(jobs.entries())]
 
 
 def states(jobs: JobList) -> dict[str, str]:
@@ -104,12 +104,12 @@ def test_id_of_deleted_job_can_be_listed_again(store: JobStore, jobs: JobList) -
 def test_named_jobs_are_listed_like_all_jobs(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(store, "one")
     add(store, "open")
-    named = shown(JobList(store.engine, redact=False))
+    named = shown(JobList(store.engine))
     monkeypatch.setattr(listing, "_NAMED", 1)
-    assert shown(JobList(store.engine, redact=False)) == named
+    assert shown(JobList(store.engine)) == named
 
 
 def test_variables_are_hidden_from_browsers_only(store: JobStore, jobs: JobList) -> None:
     do(store.add(submitted(runtime_env={"env_vars": {"TOKEN": "secret"}})))
     assert shown(jobs)[0]["runtime_env"]["env_vars"] == {"TOKEN": "secret"}
-    assert shown(JobList(store.engine, redact=True))[0]["runtime_env"]["env_vars"] == {"TOKEN": "<redacted>"}
+    assert shown(jobs, redact=True)[0]["runtime_env"]["env_vars"] == {"TOKEN": "<redacted>"}

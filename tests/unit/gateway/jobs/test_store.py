@@ -8,12 +8,10 @@ import pytest
 from stored import FAILED, LOST, STOPPED, SUCCEEDED, add, begin, do, end, listed_ids, ray, submitted
 
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.ends import JobEnds
-from mlplatform.gateway.jobs.explanations import Explanations
+from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome, State, Transition, Verdict
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.scheduling.resources import Node
 
 # --- Requests ---
 
@@ -220,7 +218,7 @@ def test_only_waiting_job_gets_capacity_message(store: JobStore) -> None:
 def test_only_waiting_jobs_get_explanations(store: JobStore) -> None:
     numbers = [add(store, name).sequence for name in ("a", "b", "c")]
     begin(store, "b")
-    do(Explanations(store.engine).set({"They wait.": numbers[:2], "It waits.": numbers[2:]}))
+    do(Notices(store.engine).explain({"They wait.": numbers[:2], "It waits.": numbers[2:]}))
     assert [do(store.get(name)).message for name in ("a", "c")] == ["They wait.", "It waits."]
     assert do(store.get("b")).message != "They wait."
 
@@ -329,7 +327,7 @@ def test_ends_include_those_of_deleted_jobs(store: JobStore) -> None:
         do(store.request_stop(job_id))
     do(store.delete("again"))
     add(store, "again")
-    ended, still_open = do(JobEnds(store.engine).read())
+    ended, still_open = do(store.ends())
     assert set(ended) == {"mine", "again"}
     assert still_open == {"again"}
 
@@ -346,12 +344,3 @@ def test_only_latest_ended_attempts_stay_in_ray(store: JobStore) -> None:
     do(store.gone_from_ray("none"))
     assert do(store.left_in_ray(1)) == [submission_ids[1]]
     assert do(store.left_in_ray(2)) == []
-
-
-def test_lost_nodes_are_remembered_for_limited_time(store: JobStore) -> None:
-    shape = {"CPU": 8.0, "GPU": 1.0}
-    do(store.remember_nodes([Node("a", True, {"CPU": 1.0}, {}, {}), Node("dead", False, shape, shape, {})]))
-    do(store.remember_nodes([Node("a", True, shape, {"CPU": 0.0}, {"role": "worker"})]))
-    assert do(store.remembered_nodes(60)) == [Node("a", False, shape, shape, {"role": "worker"})]
-    assert do(store.remembered_nodes(60))[0].available(now=True) == {}
-    assert do(store.remembered_nodes(0)) == []

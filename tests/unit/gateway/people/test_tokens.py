@@ -1,28 +1,27 @@
-"""Tokens of people: what is stored, when a revocation takes effect, and the gateway without its database."""
+"""Tokens of people: what is stored, and when a revocation takes effect."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
 from stored import database_in
 
 from mlplatform.gateway.audit.log import PLATFORM
 from mlplatform.gateway.database.engine import connect
 from mlplatform.gateway.errors import LoginCodeError, TokenError
-from mlplatform.gateway.http.revocation import CHECK_SECONDS
 from mlplatform.gateway.people.principal import Principal, Role
 from mlplatform.gateway.people.schema import TokenRow
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.people.store import People
-from mlplatform.gateway.people.tokens import CACHE_SECONDS, Tokens
+from mlplatform.gateway.people.tokens import Tokens
 
 T = TypeVar("T")
 
@@ -63,56 +62,12 @@ def test_database_keeps_no_secret(engine: Engine, tmp_path: Path) -> None:
     assert not any(part in content for part in (code.encode(), code.replace("-", "").encode()))
 
 
-def test_revocation_by_another_gateway_takes_effect_after_the_cache(engine: Engine) -> None:
-    token = alice(engine)
-    cached, uncached = Tokens(engine), Tokens(engine, cache_seconds=0)
-    for tokens in (cached, uncached):
-        do(tokens.check(token))
-    do(Tokens(engine).revoke(token.split("_")[1], PLATFORM))
-    assert do(cached.check(token)).person == "alice"
-    with pytest.raises(TokenError, match="was revoked"):
-        do(uncached.check(token))
-    # Of a request that lasts, the token is checked this often.
-    assert CACHE_SECONDS <= 30
-    assert CACHE_SECONDS + CHECK_SECONDS < 60
-
-
-def test_token_revoked_while_it_is_read_is_not_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocation_by_another_gateway_takes_effect_at_once(engine: Engine) -> None:
     token, tokens = alice(engine), Tokens(engine)
-    people, find = People(engine, tokens.forget), tokens._find
-    ends = [
-        lambda: tokens.revoke(token.split("_")[1], PLATFORM),
-        lambda: people.remove("alice", PLATFORM),
-    ]
-    for end in ends:
-
-        async def read_and_revoked(token_id: str, end: Callable[[], Coroutine[Any, Any, None]] = end) -> object:
-            found = await find(token_id)
-            await end()
-            return found
-
-        with Session(engine) as session, session.begin():
-            session.execute(update(TokenRow).values(revoked=None))
-        tokens.forget()
-        with monkeypatch.context() as patch:
-            patch.setattr(tokens, "_find", read_and_revoked)
-            do(tokens.check(token))
-        with pytest.raises(TokenError, match="was revoked"):
-            do(tokens.check(token))
-
-
-def test_known_token_is_accepted_without_database(engine: Engine) -> None:
-    token = alice(engine)
-    tokens = Tokens(engine, cache_seconds=0)
-    session = do(Sessions(engine, lambda: "shared", tokens).open(token_id=token.split("_")[1]))
-    sessions = Sessions(engine, lambda: "shared", tokens)
-    assert do(sessions.holder(session)) == do(tokens.check(token))
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE tokens RENAME TO hidden"))
-    assert do(tokens.check(token)).person == "alice"
-    holder = do(sessions.holder(session))
-    assert holder is not None
-    assert holder.person == "alice"
+    do(tokens.check(token))
+    do(Tokens(engine).revoke(token.split("_")[1], PLATFORM))
+    with pytest.raises(TokenError, match="was revoked"):
+        do(tokens.check(token))
 
 
 def test_time_of_use_is_stored_every_five_minutes(engine: Engine) -> None:
@@ -155,7 +110,7 @@ def test_code_that_another_log_in_uses_first_is_rejected(engine: Engine) -> None
 
 def test_changed_rights_apply_at_once(engine: Engine) -> None:
     token, tokens = alice(engine), Tokens(engine)
-    people = People(engine, tokens.forget)
+    people = People(engine)
     do(tokens.check(token))
     do(people.add("alice", PLATFORM, administrator=True))
     assert do(tokens.check(token)).administrator

@@ -1,7 +1,6 @@
 """Writing jobs into a store, step by step."""
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from functools import cache
 from pathlib import Path
@@ -76,4 +75,4 @@ def end(
 
 
 def listed_ids(store: JobStore) -> list[str]:
-    return [json.loads(job)["submission_id"] for job in do(JobList(store.engine, redact=False).encoded())]
+    return [entry.job.id for entry in do(JobList(store.engine).entries())]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.schema import AuditRow
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 
 SHARED_TOKEN = "shared token"  # noqa: S105 - its name, not its value
 """Principal of everybody who has the token."""
@@ -42,14 +42,11 @@ PLATFORM = Actor("platform", "internal", "")
 """The gateway itself, for what no request has asked for."""
 
 
-class AuditLog:
+class AuditLog(Store):
     """The table, for actions that are not a transaction of the database themselves, and for readers.
 
     Methods raise UnreachableError while the database is unavailable.
     """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def add(

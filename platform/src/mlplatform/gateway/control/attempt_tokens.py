@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import find_job, now
 from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
 from mlplatform.gateway.people.schema import SecretRow, TokenRow
-from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of, parts
+from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of
 from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 
 ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
 """Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
 
-class AttemptTokens:
+class AttemptTokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
@@ -32,20 +31,15 @@ class AttemptTokens:
     """
 
     def __init__(self, engine: Engine, address: str) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._address = address
-        self._issued: dict[str, str] = {}
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
         """Return the variables with the token of an attempt, for the clients of Ray and of the platform.
 
-        A job that chooses another Jobs API gets nothing for Ray's.
-
-        A repeated start of the attempt gets the same.
+        A job that chooses another Jobs API gets nothing for Ray's. Each start gets a token of its own.
         """
-        if attempt.ray_submission_id not in self._issued:
-            self._issued[attempt.ray_submission_id] = await self.issue(job.person or "", job.id, attempt.number)
-        token = self._issued[attempt.ray_submission_id]
+        token = await self.issue(job.person or "", job.id, attempt.number)
         own = (job.runtime_env.get("env_vars") or {}).keys()
         found = {TOKEN: token}
         if not {ADDRESS, HEADERS} & own:
@@ -87,22 +81,13 @@ class AttemptTokens:
     def _has_secrets(self, session: Session, person: str) -> bool:
         return bool(session.scalar(select(exists().where(SecretRow.person == person))))
 
-    async def tidy(self) -> None:
-        """Delete the tokens of attempts that have ended."""
-        ended = await self._ended()
-        await self._delete(ended)
-        self._issued = {name: token for name, token in self._issued.items() if parts(token)[0] not in ended}
-
     @transaction
-    def _ended(self, session: Session) -> Sequence[str]:
+    def tidy(self, session: Session) -> None:
+        """Delete the tokens of attempts that have ended."""
         its = and_(
             AttemptRow.job_id == TokenRow.job_id,
             AttemptRow.number == TokenRow.attempt,
             AttemptRow.created <= TokenRow.created,
         )
         runs = exists().where(its, AttemptRow.ended.is_(None))
-        return session.scalars(select(TokenRow.id).where(TokenRow.kind == "job", ~runs)).all()
-
-    @transaction
-    def _delete(self, session: Session, token_ids: Collection[str]) -> None:
-        session.execute(delete(TokenRow).where(TokenRow.id.in_(token_ids)))
+        session.execute(delete(TokenRow).where(TokenRow.kind == "job", ~runs))

@@ -1,15 +1,16 @@
-"""Containment of errors: one job's error never stops the others, and repeated steps do not fill the log."""
+"""Containment of errors: none stops a loop or the other jobs, and repeated steps do not fill the log."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mlplatform.errors import PlatformError, UnreachableError
 from mlplatform.gateway.errors import NoSuchJobError
+from mlplatform.throttle import ThrottledWarning
 
 _LOG_AGAIN_SECONDS = 30.0
 """Seconds between two logged errors of a job; steps are repeated twice per second."""
@@ -54,3 +55,22 @@ async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:
         await work
     except PlatformError as error:
         _log.warning("%s", error)
+
+
+async def repeat(work: Callable[[], Awaitable[object]], pause: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Do work again and again, with a pause after each time; never return, and log errors.
+
+    Args:
+        work: what is done.
+        pause: waits for the next time.
+        failure: what an error means; begins the warning about it.
+    """
+    warn = ThrottledWarning(_log)
+    while True:
+        try:
+            await work()
+        except PlatformError as error:
+            warn("%s: %s", failure, error)
+        except Exception:
+            _log.exception("%s; this will be retried.", failure)
+        await pause()

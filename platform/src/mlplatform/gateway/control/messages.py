@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from mlplatform.errors import PlatformError, UnreachableError
+from mlplatform.errors import PlatformError
+from mlplatform.gateway.control.containment import repeat
 from mlplatform.gateway.jobs.messages import MessageRow, Outbox
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.webhooks import Webhooks
@@ -30,14 +31,7 @@ class Messenger:
 
     async def run(self) -> None:
         """Deliver what is due, forever."""
-        while True:
-            try:
-                await self.deliver()
-            except UnreachableError as error:
-                _log.warning("Messages to people wait: %s", error)
-            except Exception:
-                _log.exception("Delivering messages failed and will be retried.")
-            await asyncio.sleep(_PAUSE_SECONDS)
+        await repeat(self.deliver, lambda: asyncio.sleep(_PAUSE_SECONDS), "Messages to people wait")
 
     async def deliver(self) -> None:
         """Deliver the messages that are due, once.

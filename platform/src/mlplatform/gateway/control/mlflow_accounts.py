@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from sqlalchemy import Engine, and_, exists, select, update
 from sqlalchemy.orm import Session
 
 from mlplatform.errors import AccessError, PlatformError
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.control.containment import repeat
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.people.schema import PersonRow, TokenRow
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
-from mlplatform.throttle import ThrottledWarning
 
 _PASS_SECONDS = 30.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class _Wanted:
     removed: frozenset[str]
 
 
-class MlflowAccounts:
+class MlflowAccounts(Store):
     """Accounts of people.
 
     Args:
@@ -55,12 +52,11 @@ class MlflowAccounts:
     """
 
     def __init__(self, engine: Engine, address: str | None, client: AsyncMlflowRest | None, key: str | None) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._address = address or ""
         self._client = client if key else None
         self._key = (key or "").encode()
         self._alone = asyncio.Lock()
-        self._warn = ThrottledWarning(_log)
 
     async def log_in(self, person: str) -> str | None:
         """Return the password of a person who has a new token; None if people have no accounts at MLflow.
@@ -98,14 +94,7 @@ class MlflowAccounts:
 
     async def run(self) -> None:
         """Tidy every 30 s; never returns."""
-        while self._client is not None:
-            try:
-                await self.tidy()
-            except PlatformError as error:
-                self._warn("Accounts of people at MLflow are not up to date: %s", error)
-            except Exception:
-                _log.exception("Accounts of people at MLflow are not up to date; this will be retried.")
-            await asyncio.sleep(_PASS_SECONDS)
+        await repeat(self.tidy, lambda: asyncio.sleep(_PASS_SECONDS), "Accounts of people at MLflow are not up to date")
 
     async def _apply(self, client: AsyncMlflowRest, name: str, password: str, is_there: bool) -> None:
         values = {"username": name, "password": password}

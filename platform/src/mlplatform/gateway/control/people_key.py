@@ -1,9 +1,8 @@
 """The S3 key of the role `people`, which all people get after their log-in, and its replacement when one is removed.
 
 At the stack's own object store it is an access key below the gateway's account, so that the gateway can replace it
-without being an administrator there. Nothing is stored: the key's name tells when it was made and by which account, and
-its secret is derived from the name and the account's secret. With another S3 server the key is in a file, which its
-operator changes.
+without being an administrator there. Nothing is stored: name and secret follow from the account's secret and the time
+at which a person was last removed. With another S3 server the key is in a file, which its operator changes.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import logging
-import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -25,17 +22,12 @@ from sqlalchemy.orm import Session
 
 from mlplatform.credentials import read_s3_account
 from mlplatform.errors import AccessError, PlatformError
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.control.containment import repeat
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.people.schema import PersonRow, TokenRow
 from mlplatform.services.store import AccessKeys
-from mlplatform.throttle import ThrottledWarning
 
 _PASS_SECONDS = 20.0
-
-_NAME = re.compile(r"people([0-9a-f]{8})([0-9a-f]{6})")
-"""Name of a key: the second when it was made, and a check of both by the account that made it."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,8 +58,7 @@ class FileKey:
         """Return at once: there is nothing to repeat."""
 
 
-@dataclass
-class PeopleKey:
+class PeopleKey(Store):
     """The key below the gateway's account at the stack's own object store.
 
     Args:
@@ -76,16 +67,13 @@ class PeopleKey:
         account: name and secret of the gateway's account.
     """
 
-    engine: Engine
-    endpoint: str
-    account: tuple[str, str] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        self._keys = AccessKeys(self.endpoint, self.account)
+    def __init__(self, engine: Engine, endpoint: str, account: tuple[str, str]) -> None:
+        super().__init__(engine)
+        self._account = account
+        self._keys = AccessKeys(endpoint, account)
         self._alone = asyncio.Lock()
-        self._looked = -_PASS_SECONDS
+        self._looked = float("-inf")
         self._name = ""
-        self._warn = ThrottledWarning(_log)
 
     async def current(self) -> tuple[str, str]:
         """Return name and secret of the key, which is made if there is none.
@@ -97,9 +85,10 @@ class PeopleKey:
         async with self._alone:
             # The key's holder can delete it, so that it is looked up again now and then.
             if not self._name or time.monotonic() - self._looked > _PASS_SECONDS:
-                await self._tidy()
-            if not self._name:
-                self._name = await self._make()
+                name = await self._tidy()
+                if not self._name:
+                    await to_thread.run_sync(self._keys.add, name, self._secret(name))
+                    self._name = name
             return self._name, self._secret(self._name)
 
     async def follow(self) -> None:
@@ -111,58 +100,33 @@ class PeopleKey:
                 await self._tidy()
 
     async def run(self) -> None:
-        """Do so every 20 s, forever."""
-        while True:
-            try:
-                async with self._alone:
-                    await self._tidy()
-            except PlatformError as error:
-                self._warn("%s", error)
-            except Exception:
-                _log.exception("The S3 key of people was not compared with the removed people; this will be retried.")
-            await asyncio.sleep(_PASS_SECONDS)
+        """Do so every 20 s; never returns."""
+        failure = "The S3 key of people was not compared with the removed people"
+        await repeat(self._tidy_alone, lambda: asyncio.sleep(_PASS_SECONDS), failure)
 
-    async def _tidy(self) -> None:
-        """Find the key, and delete all that others or a former account made, or that a removed person has seen."""
-        since, kept = await self._last_removal(), ""
-        for name in sorted(await to_thread.run_sync(self._keys.names)):
-            made = self._made(name)
-            if made is None or made <= since or kept:
-                await to_thread.run_sync(self._keys.delete, name)
-            else:
-                kept = name
-        self._name, self._looked = kept, time.monotonic()
+    async def _tidy_alone(self) -> None:
+        async with self._alone:
+            await self._tidy()
 
-    async def _make(self) -> str:
-        # Not in the second of the last removal, to which a name's time would be equal.
-        wait = await self._last_removal() + 1 - time.time()
-        if 0 < wait <= 1:
-            await asyncio.sleep(wait)
-        name = self._named(f"people{int(time.time()):08x}")
-        await to_thread.run_sync(self._keys.add, name, self._secret(name))
+    async def _tidy(self) -> str:
+        """Delete all keys except the one that people have now; return its name, whether it exists or not."""
+        name = f"people{self._derived(f'name since {await self._last_removal()}')[:14]}"
+        there = await to_thread.run_sync(self._keys.names)
+        for other in set(there) - {name}:
+            await to_thread.run_sync(self._keys.delete, other)
+        self._name, self._looked = name if name in there else "", time.monotonic()
         return name
 
     def _secret(self, name: str) -> str:
         """Return the secret of a key, which only the gateway's account can derive."""
         return self._derived(f"secret of {name}")[:40]
 
-    def _named(self, begin: str) -> str:
-        return f"{begin}{self._derived(begin)[:6]}"
-
-    def _made(self, name: str) -> int | None:
-        """Return the second when a key was made; None if it is not one of this account."""
-        found = _NAME.fullmatch(name)
-        return int(found[1], 16) if found and self._named(name[:14]) == name else None
-
     def _derived(self, text: str) -> str:
-        return hmac.new(self.account[1].encode(), text.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._account[1].encode(), text.encode(), hashlib.sha256).hexdigest()
 
     @transaction
-    def _last_removal(self, session: Session) -> int:
-        """Return the second in which the last token of a removed person ended; 0 if nobody was removed."""
+    def _last_removal(self, session: Session) -> datetime | None:
+        """Return the time at which the last token of a removed person ended; None if nobody was removed."""
         # A person who was added later under the same name does not own it.
         owner = exists().where(and_(PersonRow.name == TokenRow.owner, PersonRow.created <= TokenRow.created))
-        last: datetime | None = session.scalar(
-            select(func.max(TokenRow.revoked)).where(TokenRow.kind == "person", ~owner)
-        )
-        return 0 if last is None else int(last.timestamp())
+        return session.scalar(select(func.max(TokenRow.revoked)).where(TokenRow.kind == "person", ~owner))

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,8 @@ _FORGOTTEN_SECONDS = 15.0
 
 _STOP_AGAIN_SECONDS = 5.0
 
-_NODES_SECONDS = 30.0
+_REMEMBERED_SECONDS = YOUNG_SECONDS * 10
+"""Time for which new jobs are compared with the nodes that Ray has listed last, while it lists none."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ class Reconciler:
         self.bursts = Bursts()
         self._wake, self._some_open = asyncio.Event(), asyncio.Event()
         self._cluster: ClusterSnapshot | None = None
-        self._looked = self._remembered = float("-inf")
+        self._looked = float("-inf")
         self._head_was_down = True
         self._busy: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._ending: set[str] = set()
@@ -134,7 +136,7 @@ class Reconciler:
         """Return Ray's listing of jobs and nodes, at most two seconds old.
 
         Raises:
-            UnreachableError: Ray's head or the database is unavailable.
+            UnreachableError: Ray's head is unavailable.
         """
         if self._cluster is None or time.monotonic() - self._looked > _FRESH_SECONDS:
             return await self._look()
@@ -146,15 +148,13 @@ class Reconciler:
         return bool(job.workers or resources_of(job.entrypoint_request).amounts() or labels)
 
     async def free_capacity(self) -> FreeCapacity | None:
-        """Return the nodes' free capacity, from the stored nodes while Ray is down; None if no node is known.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
+        """Return the nodes' free capacity; while Ray is down, that of the last listing. None if no node is known."""
         try:
             nodes = (await self.look()).nodes
         except UnreachableError:
-            nodes = await self._store.remembered_nodes(YOUNG_SECONDS * 10)
+            recent = self._cluster and time.monotonic() - self._looked < _REMEMBERED_SECONDS
+            # As lost ones, on which nothing is free.
+            nodes = [replace(node, alive=False) for node in self._cluster.nodes] if self._cluster and recent else []
         return FreeCapacity(nodes, self._driver_labels) if nodes else None
 
     async def stop(self, job: JobRow) -> None:
@@ -235,9 +235,6 @@ class Reconciler:
 
     async def _look(self) -> ClusterSnapshot:
         self._cluster, self._looked = await self._head.look(), time.monotonic()
-        if self._looked - self._remembered > _NODES_SECONDS:
-            await self._store.remember_nodes(self._cluster.nodes)
-            self._remembered = self._looked
         return self._cluster
 
     async def _watch(self, job: JobRow, attempt: AttemptRow, cluster: ClusterSnapshot) -> None:

@@ -16,7 +16,6 @@ from typing import Protocol
 from anyio import to_thread
 
 from mlplatform.errors import PlatformError
-from mlplatform.gateway.jobs.ends import JobEnds
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.upstream.mlflow import DeletedRuns
@@ -85,31 +84,31 @@ class OldCheckpoints:
     """Checkpoints of jobs that ended some days ago, if nobody has written to the job's folder since.
 
     Args:
-        ends: of all jobs.
+        jobs: all jobs.
         files: storage with one folder per job.
         days: time after a job's end.
     """
 
     title, on_request = "checkpoints of ended jobs", False
 
-    def __init__(self, ends: JobEnds, files: ObjectStore, days: float) -> None:
-        self._ends = ends
+    def __init__(self, jobs: JobStore, files: ObjectStore, days: float) -> None:
+        self._jobs = jobs
         self._files = files
         self._age = timedelta(days=days)
 
     async def find(self) -> Sequence[Removable]:
-        ended, still_open = await self._ends.read()
+        ended, still_open = await self._jobs.ends()
         entries = await to_thread.run_sync(self._files.find, "")
         found = expired(entries, ended, still_open, now() - self._age)
         return [Removable(job, len(files), _size(files)) for job, files in sorted(found.items())]
 
     async def remove(self, found: Removable) -> bool:
         entries = await to_thread.run_sync(self._files.find, f"{found.name}/")
-        ended, still_open = await self._ends.read()
+        ended, still_open = await self._jobs.ends()
         files = expired(entries, ended, still_open, now() - self._age).get(found.name, [])
         for position, entry in enumerate(files):
             # The id of a deleted job may be used again meanwhile.
-            if position % _CHECKED_FILES == 0 and found.name in (await self._ends.read())[1]:
+            if position % _CHECKED_FILES == 0 and found.name in (await self._jobs.ends())[1]:
                 return False
             await to_thread.run_sync(self._files.delete, entry.key)
         if files:

@@ -16,7 +16,7 @@ from mlplatform.gateway.control.leaving import variables as variables_of_leaving
 from mlplatform.gateway.control.outages import LOOK_BACK_SECONDS, Outages
 from mlplatform.gateway.control.queueing import Queue
 from mlplatform.gateway.errors import RefusedError
-from mlplatform.gateway.jobs.explanations import Explanations
+from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.packages import Packages, package_names
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
@@ -73,7 +73,7 @@ class Starter:
         self.queue = Queue(driver_labels, store.engine, errors, rules)
         self._rules = rules
         self._tokens = tokens
-        self._explanations = Explanations(store.engine)
+        self._notices = Notices(store.engine)
         self.departures = Departures(store.engine, head, logs, errors, outages)
         self.view: View | None = None
         self._warn = ThrottledWarning(_log)
@@ -172,7 +172,7 @@ class Starter:
             if say is not None and job.id not in started and rows[job.id].message != texts[say.job]:
                 changed.setdefault(texts[say.job], []).append(job.sequence)
         if changed:
-            await self._explanations.set(changed)
+            await self._notices.explain(changed)
 
     async def _say(self, job: JobRow, message: str) -> None:
         if job.message != message:

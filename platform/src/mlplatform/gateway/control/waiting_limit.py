@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Engine, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import QueueFullError
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.people.schema import TeamRow
 
 
-class WaitingLimit:
+class WaitingLimit(Store):
     """Check of a submission; raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def check(self, session: Session, job: JobRow) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
 from sqlalchemy import Engine, create_engine
@@ -24,13 +24,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class HasEngine(Protocol):
-    """An object with a database, such as a store."""
+class Store:
+    """Base of the classes with methods that are a `transaction` each."""
 
-    engine: Engine
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
 
-_Store = TypeVar("_Store", bound=HasEngine)
+_Store = TypeVar("_Store", bound=Store)
 
 
 def connect(url: str) -> Engine:

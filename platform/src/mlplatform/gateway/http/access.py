@@ -41,7 +41,7 @@ class Access(StrEnum):
     LOG_SHIPPER = "log shipper"
     MLFLOW = "MLflow server"
     HEAD = "head"
-    """Requests for Ray's head, which `AllowedRequests` checks."""
+    """Requests for Ray's head, which `allowed_requests` checks."""
 
 
 ACCESS: Mapping[tuple[str, str], Access | Verb] = {

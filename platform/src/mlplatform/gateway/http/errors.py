@@ -1,4 +1,4 @@
-"""Responses for errors: one table from our exceptions to HTTP statuses."""
+"""Responses for errors."""
 
 from __future__ import annotations
 
@@ -9,65 +9,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from mlplatform.errors import AccessError, CapacityError, JobError, PlatformError, StorageError, UnreachableError
-from mlplatform.gateway.errors import (
-    BodyTooLargeError,
-    DiskFullError,
-    ForbiddenError,
-    JobExistsError,
-    JobGoneError,
-    JobIsOpenError,
-    LoginCodeError,
-    LogsBusyError,
-    NameTakenError,
-    NoSuchJobError,
-    NoSuchNameError,
-    NoSuchPackageError,
-    NotResumableError,
-    PackageError,
-    PackageExistsError,
-    PackageTooLargeError,
-    PersonError,
-    QueueFullError,
-    RequestError,
-    StalledRequestError,
-    TeamInUseError,
-    TokenError,
-    UnknownJobError,
-)
 from mlplatform.throttle import ThrottledWarning
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (TokenError, 403),
-    (LoginCodeError, 403),
-    (ForbiddenError, 403),
-    (NoSuchNameError, 404),
-    (NoSuchJobError, 404),
-    (NoSuchPackageError, 404),
-    (UnknownJobError, 404),
-    (StalledRequestError, 408),
-    (NameTakenError, 409),
-    (TeamInUseError, 409),
-    (JobExistsError, 409),
-    (JobIsOpenError, 409),
-    (NotResumableError, 409),
-    (PackageExistsError, 409),
-    (JobGoneError, 410),
-    (BodyTooLargeError, 413),
-    (PackageTooLargeError, 413),
     (CapacityError, 422),
-    (QueueFullError, 429),
-    (RequestError, 400),
-    (PersonError, 400),
-    (PackageError, 400),
     (JobError, 400),
-    (DiskFullError, 507),
-    (LogsBusyError, 503),
     (UnreachableError, 503),
     (AccessError, 503),
     (StorageError, 503),
     (OSError, 503),
 )
-"""The first match applies, so a subclass is listed before its base."""
+"""Statuses of errors that are not the gateway's own, which name theirs. The first match applies."""
 
 _HEADERS = {408: {"Connection": "close"}, 503: {"Retry-After": "5"}}
 
@@ -75,12 +27,13 @@ _warn = ThrottledWarning(logging.getLogger(__name__))
 
 
 def error_response(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the message of an error with its status; re-raise an error that the table lacks.
+    """Return the message of an error with its status; re-raise an error that has none.
 
     Args:
         headers: additional headers of the response.
     """
-    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
+    others = (status for kind, status in _STATUSES if isinstance(error, kind))
+    status: int | None = getattr(error, "status", None) or next(others, None)
     if status is None:
         raise error
     text = str(error) if isinstance(error, PlatformError) else f"The gateway's storage is unavailable ({error})."

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 
 from mlplatform.gateway.errors import ForbiddenError, NoSuchNameError
@@ -35,47 +33,19 @@ def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:
     return job_details(job, redact=not values or is_browser(request.headers))
 
 
-class JobLists:
-    """The list of all jobs, in the form that each reader may see."""
+async def listed_for(request: HTTPConnection, jobs: JobList) -> list[bytes]:
+    """Return the JSON of each job, as `details_for` shows it, in the order of arrival.
 
-    def __init__(self, engine: Engine) -> None:
-        self._full, self._redacted = JobList(engine, redact=False), JobList(engine, redact=True)
-        self._public = JobList(engine, redact=True, public=True)
-
-    async def encoded(self, request: HTTPConnection) -> list[bytes]:
-        """Return the JSON of each job, in the order of arrival.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
-        principal = principal_of(request.scope)
-        owned = self._redacted if is_browser(request.headers) else self._full
-        if principal.administrator:
-            return await self._for_administrator(principal, owned)
-        public, of_team, own = await asyncio.gather(self._public.entries(), self._redacted.entries(), owned.entries())
-        texts = []
-        for sequence, entry in public.items():
-            allowed = public
-            if may(principal, Verb.METADATA, entry.person, entry.team):
-                allowed = own if may(principal, Verb.VALUES, entry.person, entry.team) else of_team
-            texts.append(allowed.get(sequence, entry).text)
-        return texts
-
-    async def _for_administrator(self, principal: Principal, owned: JobList) -> list[bytes]:
-        """Return the JSON of each job, as an administrator may see it; one list is read unless people have jobs."""
-        entries = await owned.entries()
-        hidden = [
-            sequence for sequence, entry in entries.items() if not may(principal, Verb.VALUES, entry.person, entry.team)
-        ]
-        if hidden:
-            redacted = await self._redacted.entries()
-            for sequence in hidden:
-                # A job that was deleted meanwhile is left out.
-                if (entry := redacted.get(sequence)) is None:
-                    del entries[sequence]
-                else:
-                    entries[sequence] = entry
-        return [entry.text for entry in entries.values()]
+    Raises:
+        UnreachableError: the database is unavailable.
+    """
+    principal, browser = principal_of(request.scope), is_browser(request.headers)
+    texts = []
+    for entry in await jobs.entries():
+        person, team = entry.job.person, entry.job.team
+        public = not may(principal, Verb.METADATA, person, team)
+        texts.append(entry.text(public or browser or not may(principal, Verb.VALUES, person, team), public))
+    return texts
 
 
 def of_ray_for(principal: Principal, details: Mapping[str, Any]) -> dict[str, Any]:

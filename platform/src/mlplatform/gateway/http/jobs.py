@@ -27,8 +27,9 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
-from mlplatform.gateway.http.job_views import JobLists, assign, details_for, of_ray_for
+from mlplatform.gateway.http.job_views import assign, details_for, listed_for, of_ray_for
 from mlplatform.gateway.jobs.details import public_reason
+from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import JobStore
@@ -67,7 +68,7 @@ class JobRoutes:
         admission: Admission | None = None,
     ) -> None:
         self._store = store
-        self._lists = JobLists(store.engine)
+        self._jobs = JobList(store.engine)
         self._audit = AuditLog(store.engine)
         self._people = People(store.engine)
         self._reconciler = reconciler
@@ -109,7 +110,7 @@ class JobRoutes:
         return JSONResponse({"job_id": job.id, "submission_id": job.id})
 
     async def _list(self, request: Request) -> Response:
-        texts, others = await asyncio.gather(self._lists.encoded(request), self._others())
+        texts, others = await asyncio.gather(listed_for(request, self._jobs), self._others())
         principal = principal_of(request.scope)
         texts += [json.dumps(of_ray_for(principal, job)).encode() for job in others]
         return Response(b"[" + b",".join(texts) + b"]", media_type="application/json")
@@ -158,17 +159,10 @@ class JobRoutes:
     async def _tail(self, socket: WebSocket) -> None:
         try:
             job = await self._store.get(socket.path_params["job_id"])
-        except NoSuchJobError as error:
-            if principal_of(socket.scope).administrator:
-                await self._tail_of_ray_job(socket)
-            else:
-                await socket.send_denial_response(PlainTextResponse(str(error), 404))
-            return
-        try:
             require(socket.scope, Verb.LOGS, job)
-        except ForbiddenError as error:
-            await socket.send_denial_response(PlainTextResponse(str(error), 403))
-            return
+        except (NoSuchJobError, ForbiddenError) as error:
+            status = 404 if isinstance(error, NoSuchJobError) else 403
+            return await socket.send_denial_response(PlainTextResponse(str(error), status))
         await socket.accept()
         # A job may be silent for days, and its client may disconnect meanwhile.
         sending, leaving = (
@@ -190,15 +184,6 @@ class JobRoutes:
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):
             return  # the client disconnected
-
-    async def _tail_of_ray_job(self, socket: WebSocket) -> None:
-        # Checked over HTTP first: a head that rejects a WebSocket's handshake logs its headers, including the token.
-        job_id = socket.path_params["job_id"]
-        with suppress(UnreachableError):
-            if not await self._head.has_job(job_id):
-                await socket.send_denial_response(PlainTextResponse(f"Job {job_id} does not exist", 404))
-                return
-        await self._proxy(socket.scope, socket.receive, socket.send)
 
     async def _stream(self, request: Request) -> Response:
         """Stream a job's log over plain HTTP while it grows; `skip_lines` serves clients that reconnect."""

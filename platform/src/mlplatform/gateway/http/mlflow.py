@@ -16,7 +16,6 @@ from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.logs import number_in
 from mlplatform.gateway.jobs.submission import invalid_field
-from mlplatform.gateway.models.digests import DigestStore
 
 _BODY_BYTES = 16 << 10
 
@@ -37,7 +36,7 @@ class _Change(BaseModel):
     values: Annotated[dict[str, _Text], Field(max_length=50)]
 
 
-def routes(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> list[Route]:
+def routes(audit: AuditLog, digests: ModelDigests) -> list[Route]:
     """Return the routes; errors are plain text."""
 
     async def change(request: Request) -> Response:
@@ -57,10 +56,10 @@ def routes(audit: AuditLog, store: DigestStore, digests: ModelDigests) -> list[R
         source = request.query_params.get("source", "")
         if "\0" in source:
             raise RequestError(f"source is {source!r}, which contains NUL; send it as MLflow has it.")
-        found = await store.of(source, number_in("created", request.query_params.get("created", "")))
+        found = await digests.of(source, number_in("created", request.query_params.get("created", "")))
         if found is None:
             digests.wake()
             return JSONResponse({"files": None, "recorded": None})
-        return JSONResponse({"files": dict(found.files), "recorded": found.time.isoformat()})
+        return JSONResponse({"files": found.files, "recorded": found.recorded.isoformat()})
 
     return [Route(MLFLOW_CHANGES, change, methods=["POST"]), Route(MODEL_DIGESTS, get, methods=["GET"])]

@@ -13,11 +13,12 @@ from starlette.types import Receive, Scope, Send
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
 from mlplatform.gateway.control.disks import Disks
-from mlplatform.gateway.errors import NoSuchPackageError, RequestError
-from mlplatform.gateway.http.auth import actor_of
+from mlplatform.gateway.errors import ForbiddenError, NoSuchPackageError, RequestError
+from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.errors import error_response
 from mlplatform.gateway.http.request_body import SILENT_SECONDS, incoming
-from mlplatform.gateway.jobs.packages import Packages, check_name, missing_package
+from mlplatform.gateway.jobs.packages import Packages, check_name, is_named_by_content, missing_package
+from mlplatform.gateway.people.principal import Principal
 
 PATH = "/api/packages/{protocol}/{package_name:path}"
 """Path of a package; it accepts slashes in the name, so that no upload bypasses the gateway."""
@@ -31,10 +32,10 @@ def routes(
     audit: AuditLog | None = None,
     disks: Disks | None = None,
 ) -> list[Route]:
-    """Return the routes: GET checks a name and never finds a package, PUT uploads one.
+    """Return the routes: GET looks for a package, PUT uploads one.
 
-    Clients skip the upload of a package that GET finds. A name says nothing about content, so a job would run what
-    somebody else has uploaded under the name; instead every client uploads, and PUT compares.
+    Clients skip the upload of a package that GET finds. It does not find a wheel, whose name says nothing about its
+    content: a changed wheel of the same version is uploaded, and refused.
 
     Args:
         silent_seconds: idle timeout of an upload.
@@ -45,7 +46,9 @@ def routes(
     async def get(request: Request) -> Response:
         try:
             name = _name(request)
-            await packages.exists(name)  # which also keeps it until the job is submitted
+            # The look also keeps the package until the job is submitted.
+            if await packages.exists(name) and is_named_by_content(name):
+                return Response()
             raise missing_package(name)
         except (PlatformError, OSError) as error:
             return error_response(error)
@@ -54,6 +57,7 @@ def routes(
         body = incoming(request.receive, silent_seconds)
         try:
             name = _name(request)
+            _check_submits(principal_of(request.scope))
             if disks is not None:
                 await disks.check()
             packages.check_size(name, int(request.headers.get("content-length", 0)))
@@ -101,6 +105,12 @@ class _EarlyResponse(Response):
         except RequestError:
             return
         await send({"type": "http.response.body", "body": b""})
+
+
+def _check_submits(principal: Principal) -> None:
+    """Reject packages of people who submit no jobs: one of theirs could only be for a job of somebody else."""
+    if principal.person and not (principal.teams or principal.administrator or principal.attempt):
+        raise ForbiddenError(f"{principal.person} is in no team; ask an administrator to add you to one.")
 
 
 def _name(request: Request) -> str:

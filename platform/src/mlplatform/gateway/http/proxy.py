@@ -1,20 +1,15 @@
-"""Reverse proxy to the Ray head for every request that is not about the gateway's jobs (HTTP and WebSocket)."""
+"""Reverse proxy to the Ray head for every request that is not about the gateway's jobs."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
 
 import anyio
 import httpx
 from starlette.datastructures import Headers
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.typing import Subprotocol
+from starlette.types import Receive, Scope, Send
 
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import ClientGoneError, StalledRequestError
@@ -48,36 +43,17 @@ _NOT_SENT = _HOP_BY_HOP | {"host", "expect", "x-forwarded-for", "cookie", "autho
 # uvicorn sets its own.
 _NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
 
-_OPEN_SECONDS = 10.0
-
-_CLOSE_SECONDS = 1.0
-
-_MESSAGE_BYTES = 16 << 20
-"""uvicorn's own limit of a WebSocket message."""
-
-_QUEUED_MESSAGES = 4
-
-_REASON_BYTES = 123
-
-_NORMAL, _GOING_AWAY, _NO_CODE, _NO_FRAME, _TRY_LATER = 1000, 1001, 1005, 1006, 1013
-
-# The codes that mean "none received" must not be sent (RFC 6455, 7.4.1).
-_TO_HEAD = {_NO_CODE: _NORMAL, _NO_FRAME: _GOING_AWAY}
-
-_TO_CLIENT = {_NO_CODE: _NORMAL, _NO_FRAME: _TRY_LATER}
-
 _RawHeaders = list[tuple[bytes, bytes]]
 
 _Token = Callable[[], str] | None
 
 
 class ReverseProxy:
-    """ASGI application that forwards requests and WebSockets to the Ray head.
+    """ASGI application that forwards HTTP requests to the Ray head.
 
     Bodies are streamed both ways unchanged, compressed or not; redirects and the head's cookies are left to the
     client, whose own cookies and token the head does not get: requests that were authenticated have the cluster's
-    token instead. While the head is unavailable, requests are answered 503 with the reason, and WebSockets are closed
-    with 1013 (try again later).
+    token instead. While the head is unavailable, requests are answered 503 with the reason.
 
     Args:
         head: address of the head, `http://host:port`.
@@ -107,12 +83,6 @@ class ReverseProxy:
         await self._http.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-        else:
-            await self._request(scope, receive, send)
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request and its response, and cancel both when the client disconnects."""
         headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
@@ -176,86 +146,6 @@ class ReverseProxy:
         reason = (number > 0 and os.strerror(number)) or reasons.get(type(error)) or str(error) or type(error).__name__
         return f"Ray's head at {self._head} does not answer ({reason}); it may be restarting, try again."
 
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            upstream = await self._connect(scope)
-        except InvalidStatus as error:
-            answer = error.response
-            refusal = Response(bytes(answer.body), answer.status_code)
-            refusal.raw_headers += _without(_NOT_RETURNED | {"content-length"}, _encoded(answer.headers.raw_items()))
-            return await refusal(scope, receive, send)
-        except (OSError, EOFError, InvalidHandshake, InvalidURI) as error:
-            await send({"type": "websocket.accept"})
-            return await send(_close(_TRY_LATER, self._unavailable(error)))
-        try:
-            assert upstream.response  # noqa: S101 - the handshake is done
-            returned = _without(_NOT_RETURNED, _encoded(upstream.response.headers.raw_items()))
-            headers = [item for item in returned if not item[0].startswith(b"sec-websocket-")]
-            with suppress(OSError):  # the client disconnected
-                await send({"type": "websocket.accept", "subprotocol": upstream.subprotocol, "headers": headers})
-                await self._pump(upstream, receive, send)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await upstream.close()
-
-    async def _connect(self, scope: Scope) -> ClientConnection:
-        of_handshake = {name for name in Headers(scope=scope) if name.startswith("sec-websocket-")}
-        headers = _without(of_handshake, _to_head(scope, self._token))
-        return await _NoRedirects(
-            f"ws{self._head.removeprefix('http')}{_target(scope).decode('ascii')}",
-            additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
-            subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", [])] or None,
-            user_agent_header=None,
-            compression=None,
-            proxy=None,
-            open_timeout=_OPEN_SECONDS,
-            ping_interval=None,  # Ray's handlers that only send never answer a ping
-            close_timeout=_CLOSE_SECONDS,
-            max_size=_MESSAGE_BYTES,
-            max_queue=_QUEUED_MESSAGES,
-        )
-
-    async def _pump(self, upstream: ClientConnection, receive: Receive, send: Send) -> None:
-        """Forward messages both ways until either side closes, then close the other with the same code."""
-
-        async def to_head() -> None:
-            if await _forward_to_head(receive, upstream):
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(to_head)
-            with suppress(OSError):  # the client disconnected within a message
-                await self._forward_to_client(upstream, send)
-            group.cancel_scope.cancel()
-
-    async def _forward_to_client(self, upstream: ClientConnection, send: Send) -> None:
-        with suppress(ConnectionClosed):
-            async for message in upstream:
-                await send({"type": "websocket.send", "text" if isinstance(message, str) else "bytes": message})
-        code = upstream.close_code or _NO_FRAME
-        lost = self._unavailable(ConnectionResetError("the connection was lost"))
-        await send(_close(_TO_CLIENT.get(code, code), lost if code == _NO_FRAME else upstream.close_reason or ""))
-
-
-async def _forward_to_head(receive: Receive, upstream: ClientConnection) -> bool:
-    """Forward messages until either side closes; return whether the client closed."""
-    with suppress(ConnectionClosed):
-        while (message := await receive())["type"] == "websocket.receive":
-            text = message.get("text")
-            await upstream.send(message["bytes"] if text is None else text)
-        code: int = message.get("code", _NO_CODE)
-        await upstream.close(_TO_HEAD.get(code, code), message.get("reason") or "")
-        return True
-    return False
-
-
-class _NoRedirects(connect):
-    """A connection that follows no redirects: to the head and nowhere else."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        return exc
-
 
 async def _return_response(response: httpx.Response, send: Send) -> None:
     headers = _without(_NOT_RETURNED, response.headers.raw)
@@ -288,11 +178,3 @@ def _without(names: Iterable[str], headers: Iterable[tuple[bytes, bytes]]) -> _R
     named = b",".join(value for name, value in lowered if name == b"connection").decode("latin-1").lower()
     left_out = {*names, *(name.strip() for name in named.split(","))}
     return [(name, value) for name, value in lowered if name.decode("latin-1") not in left_out]
-
-
-def _encoded(headers: Iterable[tuple[str, str]]) -> _RawHeaders:
-    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
-
-
-def _close(code: int, reason: str) -> Message:
-    return {"type": "websocket.close", "code": code, "reason": reason.encode()[:_REASON_BYTES].decode(errors="ignore")}

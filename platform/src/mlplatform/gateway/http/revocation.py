@@ -12,7 +12,7 @@ from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import TokenError
 
 CHECK_SECONDS = 15.0
-"""Interval of the checks. With the cache of `people.tokens`, a request ends 35 s after a revocation at the latest."""
+"""Interval of the checks."""
 
 _POLICY_VIOLATION = 1008
 

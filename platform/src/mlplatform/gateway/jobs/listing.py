@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.details import listed, listed_publicly
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 
@@ -33,41 +34,40 @@ _NAMED = 500
 """Jobs that a statement names; beyond that, reading all jobs is faster, and SQLite limits the number of parameters."""
 
 
-class Entry(NamedTuple):
-    """A job of the list as JSON, and whose it is."""
+@dataclass
+class Entry:
+    """A job of the list, with its JSON in each form that somebody has asked for."""
 
-    text: bytes
-    person: str | None
-    team: str | None
+    job: Row[Any]
+    last: Row[Any] | None
+    _texts: dict[tuple[bool, bool], bytes] = field(default_factory=dict)
+
+    def text(self, redact: bool, public: bool = False) -> bytes:
+        """Return the job in Ray's form as JSON.
+
+        Args:
+            redact: hide the values of environment variables.
+            public: leave out everything that only a job's team may see.
+        """
+        if (redact, public) not in self._texts:
+            details = listed_publicly(self.job, self.last) if public else listed(self.job, self.last, redact)
+            encoded = json.dumps(details, ensure_ascii=False, separators=(",", ":")).encode()
+            self._texts[redact, public] = encoded
+        return self._texts[redact, public]
 
 
-class JobList:
-    """All jobs in Ray's form. An ended job never changes, so each is read and encoded once.
+class JobList(Store):
+    """All jobs. An ended job never changes, so each is read once, and encoded once in each form.
 
-    That takes a kilobyte of memory per ended job.
-
-    Args:
-        engine: the gateway's database.
-        redact: hide the values of environment variables.
-        public: leave out everything that only a job's team may see.
+    That takes a kilobyte or two of memory per ended job.
     """
 
-    def __init__(self, engine: Engine, redact: bool, public: bool = False) -> None:
-        self.engine = engine
-        self._redact = redact
-        self._public = public
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self._ended: dict[int, Entry] = {}
 
-    async def encoded(self) -> list[bytes]:
-        """Return the JSON of each job, in the order of arrival.
-
-        Raises:
-            UnreachableError: the database is unavailable.
-        """
-        return [entry.text for entry in (await self.entries()).values()]
-
-    async def entries(self) -> dict[int, Entry]:
-        """Return the entry of each job by its sequence number, in the order of arrival.
+    async def entries(self) -> list[Entry]:
+        """Return all jobs in the order of arrival.
 
         Raises:
             UnreachableError: the database is unavailable.
@@ -77,13 +77,11 @@ class JobList:
         sequences, unknown = await self._read(ended.keys())
         found: dict[int, Entry] = {}
         for job, last in unknown:
-            details = listed_publicly(job, last) if self._public else listed(job, last, self._redact)
-            text = json.dumps(details, ensure_ascii=False, separators=(",", ":")).encode()
-            (found if job.ended is None else ended)[job.sequence] = Entry(text, job.person, job.team)
+            (found if job.ended is None else ended)[job.sequence] = Entry(job, last)
         found |= {sequence: ended[sequence] for sequence in sequences if sequence in ended}
         if len(ended) > len(sequences):
             self._ended = {job: entry for job, entry in found.items() if job in ended}  # without the deleted jobs
-        return {sequence: found[sequence] for sequence in sequences if sequence in found}
+        return [found[sequence] for sequence in sequences if sequence in found]
 
     @transaction
     def _read(

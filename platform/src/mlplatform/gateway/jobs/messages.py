@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, Engine, Identity, Integer, delete, select, update
+from sqlalchemy import BigInteger, Identity, Integer, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, object_session
 
 from mlplatform.gateway.database.base import Base
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import JobRow
 
 _BATCH = 50
@@ -70,11 +70,8 @@ _VERBS = {
 }
 
 
-class Outbox:
+class Outbox(Store):
     """Messages in the gateway's database; every method raises UnreachableError while that is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def due(self, session: Session, at: datetime) -> Sequence[MessageRow]:

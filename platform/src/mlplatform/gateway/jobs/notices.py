@@ -1,30 +1,25 @@
-"""Notices and claims: which attempts are idle, which were asked to leave, and for which waiting jobs."""
+"""Decisions on jobs: which attempts are idle, which were asked to leave and for which jobs, and why others wait."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Leaving, State
 from mlplatform.scheduling.queue import Ask, Claim, Notice
 from mlplatform.scheduling.reasons import IDLE
 
+_BATCH = 1000
 
-class Notices:
-    """Store of the notices and claims; raises UnreachableError while the database is unavailable.
 
-    Args:
-        engine: the gateway's database.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+class Notices(Store):
+    """Store of the decisions; raises UnreachableError while the database is unavailable."""
 
     @transaction
     def ask(self, session: Session, ask: Ask) -> None:
@@ -76,6 +71,21 @@ class Notices:
     def release(self, session: Session, job_id: str) -> None:
         """Delete the claim of a job."""
         session.execute(update(JobRow).where(JobRow.id == job_id).values(claim=None))
+
+    @transaction
+    def explain(self, session: Session, messages: Mapping[str, Collection[int]]) -> None:
+        """Change the messages of jobs that still wait, with a statement for all that wait for the same reasons.
+
+        When a job starts, the reasons of thousands may change, and nothing else is decided meanwhile.
+
+        Args:
+            messages: sequence numbers of jobs by their message.
+        """
+        for message, jobs in messages.items():
+            numbers = sorted(jobs)
+            for first in range(0, len(numbers), _BATCH):
+                waiting = JobRow.sequence.in_(numbers[first : first + _BATCH]), JobRow.state == State.WAITING
+                session.execute(update(JobRow).where(*waiting).values(message=message))
 
 
 def claim_of(job: JobRow) -> Claim | None:

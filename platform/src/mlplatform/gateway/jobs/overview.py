@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import RUNNING_MESSAGE
@@ -87,11 +87,8 @@ class ShownJobs:
     counts: dict[str, int]
 
 
-class JobOverview:
+class JobOverview(Store):
     """Reader of the lists, from the gateway's database."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def read(self, session: Session, first: Collection[str] = ()) -> ShownJobs:

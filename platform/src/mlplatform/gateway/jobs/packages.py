@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,7 +19,6 @@ import anyio
 from anyio import to_thread
 
 from mlplatform.gateway.errors import NoSuchPackageError, PackageError, PackageExistsError, PackageTooLargeError
-from mlplatform.gateway.jobs.archives import check_name_of_bytes, content_digest
 from mlplatform.storage import objects
 
 _Result = TypeVar("_Result")
@@ -43,10 +43,8 @@ _KEPT_SECONDS = 86400.0
 
 _CHUNK_BYTES = 1 << 20
 
-_DIGESTS = 10_000
-
-UNPACKED_BYTES = 2 << 30
-"""Bytes to which a package may unpack unless set otherwise."""
+_NAMED_BY_CONTENT = re.compile(r"_ray_pkg_[0-9a-f]+\.\w.*", re.ASCII)
+"""Name that Ray's client computes from the content (`packaging.py` of Ray 2.60); a wheel keeps its own name."""
 
 
 class Packages:
@@ -59,16 +57,10 @@ class Packages:
         uri: `s3://bucket` or an absolute folder.
         limit_bytes: size of the largest package that is accepted.
         spool: a folder on disk for packages in transfer; None means the system's.
-        unpacked_bytes: bytes to which a package may unpack.
     """
 
-    def __init__(
-        self, uri: str, limit_bytes: int, spool: Path | None = None, unpacked_bytes: int = UNPACKED_BYTES
-    ) -> None:
+    def __init__(self, uri: str, limit_bytes: int, spool: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self._unpacked_bytes = unpacked_bytes
-        self._digests: dict[str, str] = {}
-        self._inspections = anyio.CapacityLimiter(2)
         # Of their own: a store that does not answer holds each for minutes, and the database needs threads, too.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._store = objects.open_store(uri, "MLPLATFORM_GATEWAY_STORE")
@@ -103,50 +95,37 @@ class Packages:
         Args:
             name: of the package.
             stream: its content.
-            before_storing: called with size in bytes and digest of a package that does not exist yet.
+            before_storing: called with size in bytes and SHA-256 of a package that does not exist yet.
 
         Raises:
-            PackageTooLargeError: it is larger than `limit_bytes`, or unpacks to more than `unpacked_bytes`.
-            PackageError: it is empty, damaged, has paths that leave its folder, or another name than its bytes require.
-            PackageExistsError: the name belongs to a package with other content.
+            PackageTooLargeError: it is larger than `limit_bytes`.
+            PackageError: it is empty.
+            PackageExistsError: the name, which does not follow from the content, belongs to a package with another one.
         """
-        key = _key(name)
+        key, sha256 = _key(name), hashlib.sha256()
         with tempfile.NamedTemporaryFile(dir=self._spool, prefix=_DRAFT) as draft:
             async for part in self._bounded(name, stream):
                 await to_thread.run_sync(draft.write, part)
+                sha256.update(part)
             draft.flush()
             if not draft.tell():
                 raise PackageError(f"The package {name} is empty; upload it again.")
-            async with self._inspections:
-                await to_thread.run_sync(check_name_of_bytes, Path(draft.name), name)
-                digest = await to_thread.run_sync(content_digest, Path(draft.name), name, self._unpacked_bytes)
-            lock = self._locks.setdefault(key, anyio.Lock())
-            async with lock:
+            async with self._locks.setdefault(key, anyio.Lock()):
                 if not await self._stored(self._has, key):
                     if before_storing is not None:
-                        await before_storing(draft.tell(), digest)
+                        await before_storing(draft.tell(), sha256.hexdigest())
                     await self._stored(self._store.upload, Path(draft.name), key, _uncounted)
-                    self._digests[name] = digest
-                elif digest != await self._digest(name):
+                elif not is_named_by_content(name) and sha256.digest() != await self._stored(self._sha256, name):
                     raise PackageExistsError(
                         f"The package {name} exists with other content, which was uploaded under this name "
-                        "before; change a file of yours, or the version of a wheel, and submit again."
+                        "before; change its version, and submit again."
                     )
                 else:
                     self._asked_for[name] = time.monotonic()
 
-    async def _digest(self, name: str) -> str:
-        """Return the digest of a stored package."""
-        if (known := self._digests.get(name)) is None:
-            if len(self._digests) >= _DIGESTS:
-                self._digests.clear()
-            async with self._inspections:
-                known = self._digests[name] = await self._stored(self._stored_digest, name)
-        return known
-
-    def _stored_digest(self, name: str) -> str:
+    def _sha256(self, name: str) -> bytes:
         with self._fetch(name) as file:
-            return content_digest(Path(f"/proc/self/fd/{file.fileno()}"), name, self._unpacked_bytes)
+            return hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
 
     async def size_and_stream(self, name: str) -> tuple[int, AsyncIterator[bytes]]:
         """Return a package's size in bytes and its content, downloaded first, so that the stream is not interrupted.
@@ -165,7 +144,6 @@ class Packages:
             if self.was_requested(name):
                 return False
             await self._stored(self._store.delete, key)
-            self._digests.pop(name, None)
         return True
 
     async def unused(self, needed: Collection[str]) -> dict[str, int]:
@@ -226,6 +204,11 @@ def check_name(name: str) -> None:
             f"Invalid package name {name[:300]!r}: use letters, digits and _.+- with one of the endings "
             f"{', '.join(_EXTENSIONS)}."
         )
+
+
+def is_named_by_content(name: str) -> bool:
+    """Return whether a package's name follows from its content, so that one with this name need not be uploaded."""
+    return _NAMED_BY_CONTENT.fullmatch(name) is not None
 
 
 def package_names(runtime_env: Mapping[str, Any]) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NotResumableError
 from mlplatform.gateway.jobs.audited import progress_of
 from mlplatform.gateway.jobs.schema import JobRow
@@ -15,11 +15,8 @@ from mlplatform.gateway.jobs.store import find_job, now
 from mlplatform.gateway.usage.schema import UsageRow
 
 
-class Resumption:
+class Resumption(Store):
     """Return of ended jobs to the queue; raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def resume(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import ForbiddenError
 from mlplatform.gateway.jobs.schema import AttemptRow, RunRow
 from mlplatform.gateway.jobs.store import now
 
 
-class JobRuns:
+class JobRuns(Store):
     """The record; every method raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def report(self, session: Session, job_id: str, attempt: int, run_id: str, own: bool) -> None:

@@ -175,14 +175,3 @@ class RunRow(Base):
 
     reported: Mapped[datetime]
     """Time of the first report."""
-
-
-class NodeRow(Base):
-    """Shape of a node when it was last seen, used while Ray's head is unavailable."""
-
-    __tablename__ = "nodes"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    total: Mapped[dict[str, Any]]
-    labels: Mapped[dict[str, Any]]
-    seen: Mapped[datetime]

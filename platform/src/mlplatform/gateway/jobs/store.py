@@ -13,14 +13,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
-from mlplatform.gateway.database.engine import connect, transaction
+from mlplatform.gateway.database.engine import Store, connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
 from mlplatform.gateway.jobs.audited import facts_of, progress_of
 from mlplatform.gateway.jobs.details import redacted
 from mlplatform.gateway.jobs.messages import Event, announce
 from mlplatform.gateway.jobs.notices import leaving_of
 from mlplatform.gateway.jobs.packages import package_names
-from mlplatform.gateway.jobs.schema import AttemptRow, JobRow, NodeRow
+from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import (
     Outcome,
     RestartCounts,
@@ -33,7 +33,6 @@ from mlplatform.gateway.jobs.states import (
 )
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.usage import ledger
-from mlplatform.scheduling.resources import Node
 
 RUNNING_MESSAGE = "Job is currently running."
 
@@ -57,8 +56,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class JobStore:
-    """Jobs, attempts and nodes in a database.
+class JobStore(Store):
+    """Jobs and attempts in a database.
 
     Every method raises UnreachableError while the database is unavailable; then nothing has changed.
 
@@ -67,7 +66,7 @@ class JobStore:
     """
 
     def __init__(self, url: str) -> None:
-        self.engine = connect(url)
+        super().__init__(connect(url))
 
     @transaction
     def ping(self, session: Session) -> None:
@@ -295,18 +294,15 @@ class JobStore:
         return session.scalars(select(AttemptRow.job_id).where(which).order_by(AttemptRow.created.desc())).first()
 
     @transaction
-    def remember_nodes(self, session: Session, nodes: Sequence[Node]) -> None:
-        """Store the shapes of the nodes that are alive."""
-        for node in nodes:
-            if node.alive:
-                row = NodeRow(name=node.name, total=dict(node.total), labels=dict(node.labels), seen=now())
-                session.merge(row)
-
-    @transaction
-    def remembered_nodes(self, session: Session, within_s: float) -> Sequence[Node]:
-        """Return nodes that were alive within the last `within_s` seconds, as lost nodes, on which nothing is free."""
-        rows = session.scalars(select(NodeRow).where(NodeRow.seen > now() - timedelta(seconds=within_s))).all()
-        return [Node(row.name, False, row.total, row.total, row.labels) for row in rows]
+    def ends(self, session: Session) -> tuple[dict[str, datetime], set[str]]:
+        """Return the last end of each id that an ended job has, or had if it is deleted, and the ids of open jobs."""
+        rows = session.execute(select(JobRow.id, JobRow.sequence, JobRow.ended, JobRow.deleted)).all()
+        ended: dict[str, datetime] = {}
+        for job_id, sequence, end, deleted in rows:
+            if end is not None:
+                known = job_id.removesuffix(f"~{sequence}") if deleted else job_id
+                ended[known] = max(end, ended.get(known, end))
+        return ended, {job_id for job_id, _, end, _ in rows if end is None}
 
 
 def find_job(session: Session, job_id: str, lock: bool = False) -> JobRow:

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.submission import requested
+
+RUNNING = ("job_id", "attempt", "user", "ray_job_id", "node")
+"""Labels of a running attempt. By Ray's id of the driver, Ray labels its own metrics; the node is the driver's."""
 
 
 @dataclass(frozen=True)
@@ -23,41 +26,19 @@ class Totals:
         jobs: number of jobs by state and user.
         attempts: number of ended attempts by outcome.
         waiting: resources that the waiting jobs request, by Ray's name of the resource.
-        running: attempts that Ray runs now.
+        running: values of `RUNNING` of each attempt that Ray runs now.
         open_runs: jobs that have ended, and whose runs the gateway has not ended.
     """
 
     jobs: Mapping[tuple[str, str], int]
     attempts: Mapping[str, int]
     waiting: Mapping[str, float]
-    running: Sequence[RunningAttempt]
+    running: Sequence[Sequence[str]]
     open_runs: int
 
 
-@dataclass(frozen=True)
-class RunningAttempt:
-    """An attempt that Ray runs now.
-
-    Attributes:
-        job_id: submission id.
-        number: number of the attempt, from 1.
-        user: the job's user.
-        ray_job_id: Ray's id of the driver, by which Ray labels its own metrics.
-        node: host name of the driver's node.
-    """
-
-    job_id: str
-    number: int
-    user: str
-    ray_job_id: str
-    node: str
-
-
-class TotalsReader:
+class TotalsReader(Store):
     """Reader of the numbers."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def read(self, session: Session) -> Totals:
@@ -80,11 +61,8 @@ class TotalsReader:
             open_runs=session.scalar(open_runs) or 0,
         )
 
-    def _running(self, session: Session) -> list[RunningAttempt]:
+    def _running(self, session: Session) -> list[list[str]]:
         columns = (AttemptRow.job_id, AttemptRow.number, JobRow.user, AttemptRow.ray_job_id, AttemptRow.node)
         running = (AttemptRow.running, AttemptRow.ended.is_(None), AttemptRow.ray_job_id.is_not(None))
         query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(*running)
-        return [
-            RunningAttempt(job_id, number, user, ray_job_id or "", node or "")
-            for job_id, number, user, ray_job_id, node in session.execute(query)
-        ]
+        return [["" if value is None else str(value) for value in row] for row in session.execute(query)]

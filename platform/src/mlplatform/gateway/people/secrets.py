@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NoSuchNameError, PersonError
 from mlplatform.gateway.people.schema import PersonRow, SecretRow
 from mlplatform.throttle import ThrottledWarning
@@ -47,7 +47,7 @@ class Listed:
     readable: bool
 
 
-class Secrets:
+class Secrets(Store):
     """Secrets in the gateway's database; every method raises UnreachableError while that is unavailable.
 
     Args:
@@ -59,7 +59,7 @@ class Secrets:
     """
 
     def __init__(self, engine: Engine, key: str | None) -> None:
-        self.engine = engine
+        super().__init__(engine)
         try:
             self._cipher = None if key is None else Fernet(key)
         except ValueError as error:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NameTakenError, NoSuchNameError, PersonError, TeamInUseError
 from mlplatform.gateway.people.names import check_name, is_name
 from mlplatform.gateway.people.principal import Role
@@ -56,71 +56,11 @@ class Invited:
     added: bool
 
 
-class People:
+class People(Store):
     """People, teams and memberships.
 
-    Methods raise UnreachableError while the database is unavailable; then nothing has changed.
-
-    Args:
-        engine: the gateway's database.
-        changed: called after a change of somebody's rights.
+    Every method raises UnreachableError while the database is unavailable; then nothing has changed.
     """
-
-    def __init__(self, engine: Engine, changed: Callable[[], None] = lambda: None) -> None:
-        self.engine = engine
-        self._changed = changed
-
-    async def add(
-        self, name: str, actor: Actor, team: str | None = None, lead: bool = False, administrator: bool = False
-    ) -> Invited:
-        """Add a person, or a team or rights to somebody, and return a new log-in code.
-
-        Args:
-            name: name of the person.
-            actor: the one who adds the person.
-            team: team to join; a membership that exists gets the role.
-            lead: join as a lead of the team.
-            administrator: give the rights of administrators; false leaves them as they are.
-
-        Raises:
-            PersonError: the name is invalid or that of a team, a new person gets neither a team nor the rights of
-                administrators, or `lead` is set without a team.
-            NoSuchNameError: the team does not exist.
-            NameTakenError: another request adds the person at the same moment.
-        """
-        invited = await self._add(check_name("person", name), actor, team, lead, administrator)
-        self._changed()
-        return invited
-
-    async def remove(self, name: str, actor: Actor, team: str | None = None) -> None:
-        """Remove a person with all memberships, codes and sessions, and revoke all tokens; jobs stay.
-
-        Args:
-            name: name of the person.
-            actor: the one who removes the person.
-            team: remove the person only from this team.
-
-        Raises:
-            NoSuchNameError: the person does not exist, or is not in the team.
-        """
-        await (self._remove(name, actor) if team is None else self._leave(name, team, actor))
-        self._changed()
-
-    async def remove_team(self, name: str, actor: Actor, open_jobs: int, force: bool = False) -> None:
-        """Remove a team with all memberships; its jobs stay, and open ones continue without its share.
-
-        Args:
-            name: name of the team.
-            actor: the one who removes it.
-            open_jobs: number of its jobs that have not ended.
-            force: remove it although it has open jobs, or people who are in no other team.
-
-        Raises:
-            NoSuchNameError: the team does not exist.
-            TeamInUseError: it has such jobs or people, and `force` is not set.
-        """
-        await self._remove_team(name, actor, open_jobs, force)
-        self._changed()
 
     @transaction
     def people(self, session: Session) -> Sequence[Person]:
@@ -175,9 +115,31 @@ class People:
         return team
 
     @transaction
-    def _add(
-        self, session: Session, name: str, actor: Actor, team: str | None, lead: bool, administrator: bool
+    def add(
+        self,
+        session: Session,
+        name: str,
+        actor: Actor,
+        team: str | None = None,
+        lead: bool = False,
+        administrator: bool = False,
     ) -> Invited:
+        """Add a person, or a team or rights to somebody, and return a new log-in code.
+
+        Args:
+            name: name of the person.
+            actor: the one who adds the person.
+            team: team to join; a membership that exists gets the role.
+            lead: join as a lead of the team.
+            administrator: give the rights of administrators; false leaves them as they are.
+
+        Raises:
+            PersonError: the name is invalid or that of a team, a new person gets neither a team nor the rights of
+                administrators, or `lead` is set without a team.
+            NoSuchNameError: the team does not exist.
+            NameTakenError: another request adds the person at the same moment.
+        """
+        check_name("person", name)
         if lead and team is None:
             raise PersonError(f"{name} can only be the lead of a team; name the team (--team).")
         row = session.get(PersonRow, name, with_for_update=True)
@@ -201,9 +163,23 @@ class People:
         return Invited(code, expires, before is None)
 
     @transaction
-    def _remove(self, session: Session, name: str, actor: Actor) -> None:
+    def remove(self, session: Session, name: str, actor: Actor, team: str | None = None) -> None:
+        """Remove a person with all memberships, codes and sessions, and revoke all tokens; jobs stay.
+
+        Args:
+            name: name of the person.
+            actor: the one who removes the person.
+            team: remove the person only from this team.
+
+        Raises:
+            NoSuchNameError: the person does not exist, or is not in the team.
+        """
         row = _person(session, name)
         before = _rights(session, row)
+        if team is not None:
+            _leave(session, name, team)
+            record(session, actor, "remove", f"person {name}", before, _rights(session, row))
+            return
         of_the_person = select(TokenRow.digest).where(TokenRow.owner == name)
         session.execute(delete(SessionRow).where(SessionRow.token_digest.in_(of_the_person)))
         valid = update(TokenRow).where(TokenRow.owner == name, TokenRow.revoked.is_(None))
@@ -215,20 +191,19 @@ class People:
         record(session, actor, "remove", f"person {name}", before)
 
     @transaction
-    def _leave(self, session: Session, name: str, team: str, actor: Actor) -> None:
-        row = _person(session, name)
-        before = _rights(session, row)
-        member = session.get(MemberRow, (team, name)) if is_name(team) else None
-        if member is None:
-            raise NoSuchNameError(
-                f"{name} is not a member of team {team[:100]!r}; `mlplatform people list` lists teams."
-            )
-        session.delete(member)
-        session.flush()
-        record(session, actor, "remove", f"person {name}", before, _rights(session, row))
+    def remove_team(self, session: Session, name: str, actor: Actor, open_jobs: int, force: bool = False) -> None:
+        """Remove a team with all memberships; its jobs stay, and open ones continue without its share.
 
-    @transaction
-    def _remove_team(self, session: Session, name: str, actor: Actor, open_jobs: int, force: bool) -> None:
+        Args:
+            name: name of the team.
+            actor: the one who removes it.
+            open_jobs: number of its jobs that have not ended.
+            force: remove it although it has open jobs, or people who are in no other team.
+
+        Raises:
+            NoSuchNameError: the team does not exist.
+            TeamInUseError: it has such jobs or people, and `force` is not set.
+        """
         team = _team(session, name, lock=True)
         members = session.scalars(select(MemberRow).where(MemberRow.team == name).order_by(MemberRow.person)).all()
         if not force:
@@ -237,6 +212,14 @@ class People:
         session.execute(delete(MemberRow).where(MemberRow.team == name))
         session.delete(team)
         record(session, actor, "remove", f"team {name}", before)
+
+
+def _leave(session: Session, name: str, team: str) -> None:
+    member = session.get(MemberRow, (team, name)) if is_name(team) else None
+    if member is None:
+        raise NoSuchNameError(f"{name} is not a member of team {team[:100]!r}; `mlplatform people list` lists teams.")
+    session.delete(member)
+    session.flush()
 
 
 def _check_removable(session: Session, team: str, open_jobs: int) -> None:

@@ -1,4 +1,4 @@
-"""Tokens of people: their format, their check with a short cache, log-in by a one-time code, and revocation."""
+"""Tokens of people: their format, their check, log-in by a one-time code, and revocation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import hashlib
 import hmac
 import secrets
 import string
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from mlplatform.contract import PERSON_TOKEN
-from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import LoginCodeError, NameTakenError, NoSuchNameError, TokenError
-from mlplatform.gateway.people.principal import NOBODY, Principal, Role
+from mlplatform.gateway.people.principal import Principal, Role
 from mlplatform.gateway.people.schema import LoginCodeRow, MemberRow, PersonRow, TokenRow
 
 PREFIX = "mlp_"
@@ -29,9 +27,6 @@ LIFETIME, CODE_LIFETIME = timedelta(days=90), timedelta(hours=24)
 
 _OF_ATTEMPTS = timedelta(days=3650)
 """Longer than any attempt, which may have no limit. A token of an attempt is refused once the attempt has ended."""
-
-CACHE_SECONDS = 20.0
-"""Time for which a token is not read again; a revocation through this gateway takes effect at once."""
 
 _USED = timedelta(minutes=5)
 """Precision of the time of the last use: each request would otherwise write to the database."""
@@ -61,63 +56,31 @@ class NewToken:
     expires: datetime
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A token as the database has it, with the rights of its owner."""
+class Tokens(Store):
+    """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable."""
 
-    digest: str
-    owner: str
-    expires: datetime
-    revoked: bool
-    principal: Principal
-    read: float
-
-
-class Tokens:
-    """Tokens in the gateway's database.
-
-    Methods raise UnreachableError while the database is unavailable; known tokens are then still accepted.
-
-    Args:
-        engine: the gateway's database.
-        cache_seconds: time for which a token is not read again.
-    """
-
-    def __init__(self, engine: Engine, cache_seconds: float = CACHE_SECONDS) -> None:
-        self.engine = engine
-        self._cache_seconds = cache_seconds
-        self._known: dict[str, _Known] = {}
-        self._changes = 0
-
-    async def check(self, token: str) -> Principal:
+    @transaction
+    def check(self, session: Session, token: str) -> Principal:
         """Return the owner of a token.
 
         Raises:
             TokenError: it is wrong, expired or revoked.
         """
         match = PERSON_TOKEN.fullmatch(token)
-        known = await self._read(match[1]) if match else None
-        if match is None or known is None or not hmac.compare_digest(known.digest, digest(match[2])):
+        row = session.get(TokenRow, match[1]) if match else None
+        # `AttemptTokens` checks those of attempts.
+        if not match or not row or row.kind != "person" or not hmac.compare_digest(row.digest, digest(match[2])):
             raise TokenError(WRONG)
-        return _valid(known)
+        return valid_owner(session, row)
 
-    async def owner(self, token_id: str) -> Principal:
-        """Return the owner of a token by its id, for sessions that a token has opened.
+    @transaction
+    def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
+        """Return the tokens of a person, or all, in the order of their creation; without those of attempts."""
+        query = select(TokenRow).where(TokenRow.kind != "job").order_by(TokenRow.created, TokenRow.id)
+        return session.scalars(query if owner is None else query.where(TokenRow.owner == owner)).all()
 
-        Raises:
-            TokenError: it has expired or was revoked.
-        """
-        known = await self._read(token_id)
-        if known is None:
-            raise TokenError(WRONG)
-        return _valid(known)
-
-    def forget(self) -> None:
-        """Read all tokens and memberships again when they are used next."""
-        self._known.clear()
-        self._changes += 1
-
-    async def exchange(self, code: str, address: str, instead_of: str = "") -> NewToken:
+    @transaction
+    def exchange(self, session: Session, code: str, address: str, instead_of: str = "") -> NewToken:
         """Return a new token for a code, which is then used up.
 
         Args:
@@ -129,64 +92,6 @@ class Tokens:
             LoginCodeError: the code is wrong, used or expired.
             NameTakenError: the other token is of somebody else; the code remains valid.
         """
-        issued = await self._exchange(code, address, instead_of)
-        self.forget()
-        return issued
-
-    async def revoke(self, token_id: str, actor: Actor, person: str | None = None, is_own: bool = False) -> None:
-        """Revoke a token; do nothing if it was revoked before.
-
-        Args:
-            token_id: its id.
-            actor: the one who revokes it.
-            person: only this person's tokens; None for everybody's.
-            is_own: the token itself was sent, as by a log-out; any other may be lost, and the person's password at
-                MLflow with it, which changes.
-
-        Raises:
-            NoSuchNameError: the token does not exist.
-        """
-        await self._revoke(token_id, actor, person, is_own)
-        self.forget()
-
-    @transaction
-    def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
-        """Return the tokens of a person, or all, in the order of their creation; without those of attempts."""
-        query = select(TokenRow).where(TokenRow.kind != "job").order_by(TokenRow.created, TokenRow.id)
-        return session.scalars(query if owner is None else query.where(TokenRow.owner == owner)).all()
-
-    async def _read(self, token_id: str) -> _Known | None:
-        known = self._known.get(token_id)
-        if known is not None and time.monotonic() - known.read < self._cache_seconds:
-            return known
-        changes = self._changes
-        try:
-            found = await self._find(token_id)
-        except UnreachableError:
-            # Nobody can revoke it meanwhile: that needs the database, too.
-            if known is None:
-                raise
-            return known
-        # Ids that do not exist are not remembered: they would fill the memory. Nor is what was read during a change.
-        if found is not None and changes == self._changes:
-            self._known[token_id] = found
-        return found
-
-    @transaction
-    def _find(self, session: Session, token_id: str) -> _Known | None:
-        token = session.get(TokenRow, token_id)
-        # `AttemptTokens` checks those of attempts.
-        if token is None or token.kind != "person":
-            return None
-        now = datetime.now(UTC)
-        if token.revoked is None and now < token.expires and (token.used is None or now - token.used > _USED):
-            token.used = now
-        owner = owner_of(session, token)
-        ended = token.revoked is not None or owner is None
-        return _Known(token.digest, token.owner, token.expires, ended, owner or NOBODY, time.monotonic())
-
-    @transaction
-    def _exchange(self, session: Session, code: str, address: str, instead_of: str) -> NewToken:
         now = datetime.now(UTC)
         row = session.get(LoginCodeRow, digest(plain_code(code)))
         if row is None or row.expires <= now:
@@ -208,7 +113,21 @@ class Tokens:
         return issued
 
     @transaction
-    def _revoke(self, session: Session, token_id: str, actor: Actor, person: str | None, is_own: bool) -> None:
+    def revoke(
+        self, session: Session, token_id: str, actor: Actor, person: str | None = None, is_own: bool = False
+    ) -> None:
+        """Revoke a token; do nothing if it was revoked before.
+
+        Args:
+            token_id: its id.
+            actor: the one who revokes it.
+            person: only this person's tokens; None for everybody's.
+            is_own: the token itself was sent, as by a log-out; any other may be lost, and the person's password at
+                MLflow with it, which changes.
+
+        Raises:
+            NoSuchNameError: the token does not exist.
+        """
         token = session.get(TokenRow, token_id)
         if token is None or person not in (None, token.owner):
             raise NoSuchNameError(f"Token {token_id[:100]!r} does not exist; `mlplatform tokens list` lists them.")
@@ -229,6 +148,23 @@ def owner_of(session: Session, token: TokenRow) -> Principal | None:
     joined = select(MemberRow).where(MemberRow.person == person.name).order_by(MemberRow.joined, MemberRow.team)
     teams = {member.team: Role(member.role) for member in session.scalars(joined)}
     return Principal(person.name, teams, person.administrator, token.id)
+
+
+def valid_owner(session: Session, token: TokenRow) -> Principal:
+    """Return the owner of a token whose secret was shown.
+
+    Raises:
+        TokenError: it was revoked, or has expired.
+    """
+    owner, now = owner_of(session, token), datetime.now(UTC)
+    if token.revoked is not None or owner is None:
+        raise TokenError(f"Forbidden: This token of {token.owner} was revoked; {_AGAIN}", token.owner)
+    if now >= token.expires:
+        ended = f"{token.expires:%Y-%m-%d %H:%M} UTC"
+        raise TokenError(f"Forbidden: This token of {token.owner} expired on {ended}; {_AGAIN}", token.owner)
+    if token.used is None or now - token.used > _USED:
+        token.used = now
+    return owner
 
 
 def new_code(session: Session, person: str) -> tuple[str, datetime]:
@@ -280,13 +216,3 @@ def parts(token: str) -> tuple[str, str]:
 
 def _random(letters: str, length: int) -> str:
     return "".join(secrets.choice(letters) for _ in range(length))
-
-
-def _valid(known: _Known) -> Principal:
-    """Return the owner of a token whose secret was shown; raise TokenError if it is not valid any more."""
-    if known.revoked:
-        raise TokenError(f"Forbidden: This token of {known.owner} was revoked; {_AGAIN}", known.owner)
-    if datetime.now(UTC) >= known.expires:
-        ended = f"{known.expires:%Y-%m-%d %H:%M} UTC"
-        raise TokenError(f"Forbidden: This token of {known.owner} expired on {ended}; {_AGAIN}", known.owner)
-    return known.principal

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.audit.log import Actor, record
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NoSuchNameError
 from mlplatform.gateway.people.schema import PersonRow
 
 
-class Webhooks:
+class Webhooks(Store):
     """Addresses in the gateway's database; every method raises UnreachableError while that is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def all(self, session: Session) -> Mapping[str, str]:

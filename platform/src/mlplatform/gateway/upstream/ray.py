@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -114,14 +113,6 @@ class RayHead:
         if answer.status_code in (400, 413) or any(sign in answer.text for sign in _REFUSALS):
             raise RefusedError(f"{REJECTS}: {_last_line(answer)}")
         _checked(answer)
-
-    async def has_job(self, job_id: str) -> bool:
-        """Return whether Ray has a job with this id; for jobs that were not submitted through the gateway."""
-        answer = await self._send("GET", f"/api/jobs/{quote(job_id, safe='')}")
-        if answer.status_code == 404:
-            return False
-        _checked(answer)
-        return True
 
     async def has_supervisor(self, ray_submission_id: str) -> bool:
         """Return whether an actor that runs a submitted job is alive or being created."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Engine, or_, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.decay import HALF_LIFE_SECONDS, Decayed, rate
@@ -24,7 +24,7 @@ _COLUMNS = (
 """Loading whole objects of thousands of attempts takes several times as long."""
 
 
-class UsageHistory:
+class UsageHistory(Store):
     """Reader of the decayed use; raises UnreachableError while the database is unavailable.
 
     Args:
@@ -33,7 +33,7 @@ class UsageHistory:
     """
 
     def __init__(self, engine: Engine, nobody: str) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self._nobody = nobody
 
     @transaction

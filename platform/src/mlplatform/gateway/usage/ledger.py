@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.decay import Decayed, rate
 
@@ -64,11 +64,8 @@ class Sample:
     computing: float | None = None
 
 
-class Samples:
+class Samples(Store):
     """Writer of measurements; raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def add(self, session: Session, at: datetime, samples: Mapping[tuple[int, int], Sample]) -> None:

@@ -8,10 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Float, Row, Select, and_, case, cast, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Float, Row, Select, and_, case, cast, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from mlplatform.gateway.database.engine import transaction
+from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
 
@@ -88,11 +88,8 @@ _PERSON = func.coalesce(UsageRow.person, UsageRow.user)
 _LOST = UsageRow.outcome == LOST
 
 
-class UsageReader:
+class UsageReader(Store):
     """Reader of the ledger; raises UnreachableError while the database is unavailable."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
 
     @transaction
     def read(

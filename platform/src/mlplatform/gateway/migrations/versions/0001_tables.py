@@ -92,14 +92,6 @@ def _jobs() -> None:
         sa.Column("tries", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("sequence"),
     )
-    op.create_table(
-        "nodes",
-        sa.Column("name", sa.String, nullable=False),
-        sa.Column("total", _JSON, nullable=False),
-        sa.Column("labels", _JSON, nullable=False),
-        sa.Column("seen", _TIME, nullable=False),
-        sa.PrimaryKeyConstraint("name"),
-    )
 
 
 def _attempts() -> None:
