@@ -17,8 +17,8 @@ import uvicorn
 from log_files import DRIVER, EARLY_WORKER, SESSION, WORKER, Gateway, append, logs_of, shipped
 from waiting import until
 
-from mlplatform.gateway.http import logs as http_logs
 from mlplatform.gateway.logs import shipper as logs_shipper
+from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.shipper import LogShipper
 from mlplatform.settings import environment as settings_environment
 
@@ -195,7 +195,7 @@ async def test_settled_attempt_has_all_lines_of_its_node(root: Path, gateway: Ga
 
 
 async def test_end_of_job_requests_pass(root: Path, stopped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_logs, "_HOLD_SECONDS", 3600)
+    monkeypatch.setattr(wakeups, "HEARTBEAT_SECONDS", 3600)
     folder = logs_of(root)
     async with shipped(stopped, root):
         await until(lambda: "POST /platform/logs/ray-worker-0" in stopped.requests)
@@ -228,7 +228,7 @@ async def test_files_without_job_are_queried_rarely(root: Path, gateway: Gateway
         return sum(names[kind] in request for request in gateway.requests)
 
     await until(lambda: asked("unknown") == 2)
-    for number in range(4):
+    for number in range(10):
         append(folder / DRIVER, b"%d\n" % number)
         await gateway.until_log("".join(f"{line}\n" for line in range(number + 1)))
     assert [asked(kind) for kind in ("gone", "aged", "still", "ancient")] == [1, 1, 1, 0]
@@ -371,4 +371,5 @@ async def test_shipper_process_is_small_and_sends_its_own_token(
         await serving
     assert {token for _, token in seen} == {f"Bearer {sent}"}
     imported = {line.rpartition("|")[2].strip() for line in (await communicating)[1].decode().split("\n")}
+    assert "watchfiles" in imported
     assert not imported & {"boto3", "sqlalchemy", "mlflow", "ray", "starlette"}

@@ -21,8 +21,8 @@ INSTANCE = "X-Gateway-Instance"
 
 BODY_BYTES = 1 << 20
 
-_HOLD_SECONDS = 0.5
-"""Maximum time that a request is held, after which a shipper looks for new lines; it delays the end of the gateway."""
+_HOLD_SECONDS = 2.0
+"""Maximum time that a request is held; it delays the end of the gateway by as much."""
 
 _SMALLER = "send it in several requests"
 
@@ -67,7 +67,7 @@ def routes(logs: JobLogs) -> list[Route]:
         return JSONResponse({"again": again}, headers={INSTANCE: logs.instance})
 
     async def get(request: Request) -> Response:
-        """Respond, within half a second, whether someone waits for a pass of one of the nodes `?node=…`."""
+        """Respond, within 2 s, whether someone waits for a pass of one of the nodes `?node=…`."""
         requested = await logs.pass_requested(request.query_params.getlist("node"), _HOLD_SECONDS)
         return JSONResponse({"requested": requested}, headers={INSTANCE: logs.instance})
 

@@ -25,6 +25,7 @@ from mlplatform.certificates import verification
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import SettingsError
 from mlplatform.files.beneath import open_beneath
+from mlplatform.gateway.logs import wakeups
 from mlplatform.gateway.logs.lines import NO_JOB, log_name
 from mlplatform.gateway.logs.sent_file import SentFile
 from mlplatform.settings.gateway import GatewaySettings
@@ -83,34 +84,47 @@ class LogShipper:
         self._instance: str | None = None
         self._unknown: set[tuple[str, str]] = set()
         """Sessions and Ray's job ids to which the gateway had no job in this pass."""
+        self._sending = asyncio.Lock()
         self._warn = ThrottledWarning(_log)
 
     async def run(self) -> None:
-        """Send what is new twice per second, and at once when a job's end waits for its log; never returns."""
+        """Send when a file changes or a job's end waits for its log, and at least once per second; never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_changes())
+            group.create_task(self._send_on_request())
+
+    async def _send_on_request(self) -> None:
         while True:
-            await self._send_all()
-            await self._pause()
+            if await wakeups.requested(self._client, [entry.name for entry in _entries(self._root)]):
+                await self._send_all()
 
-    async def _pause(self) -> None:
-        """Wait until the gateway answers: as soon as a job's end waits for its log, else after half a second."""
-        nodes = [entry.name for entry in _entries(self._root)]
-        try:
-            answer = await self._client.get("/platform/logs", params={"node": nodes})
-            if answer.status_code == 200:
-                return
-        except (SettingsError, httpx.HTTPError):
-            pass  # the next pass reports it
-        await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _send_all(self) -> None:
-        """Make passes until there is nothing to send."""
-        again = True
-        while again:
+    async def _send_changes(self) -> None:
+        while True:
+            folders = self._folders()
+            last = await self._send_all()
             try:
-                again = await self._pass()
-            except (_UnavailableError, SettingsError, httpx.HTTPError, OSError) as error:
-                self._warn(_UNAVAILABLE, _text(error))
-                await asyncio.sleep(_RETRY_SECONDS)
+                async with contextlib.aclosing(wakeups.changes(folders)) as changes:
+                    async for paths in changes:
+                        late = time.monotonic() - last >= wakeups.HEARTBEAT_SECONDS
+                        if late or any(log_name(path.rpartition("/")[2]) for path in paths):
+                            last = await self._send_all()
+                        if self._folders() != folders:
+                            break
+            except (OSError, RuntimeError) as error:
+                # A folder has just been removed, or the host's limit on watches is reached: poll instead.
+                self._warn("The logs cannot be watched and are polled once per second: %s", _text(error))
+                await asyncio.sleep(wakeups.HEARTBEAT_SECONDS)
+
+    async def _send_all(self) -> float:
+        """Make passes until there is nothing to send; return the time of the last one on the monotonic clock."""
+        async with self._sending:
+            while True:
+                try:
+                    if not await self._pass():
+                        return time.monotonic()
+                except (_UnavailableError, SettingsError, httpx.HTTPError, OSError) as error:
+                    self._warn(_UNAVAILABLE, _text(error))
+                    await asyncio.sleep(_RETRY_SECONDS)
 
     async def _pass(self) -> bool:
         """Send new bytes of all files; return whether another pass should follow at once."""
@@ -293,6 +307,16 @@ class LogShipper:
                 # `session_latest` is a link to another one of them.
                 if session.name.startswith("session_") and session.is_dir(follow_symlinks=False):
                     yield node.name, session.name, Path(session.path) / "logs"
+
+    def _folders(self) -> set[Path]:
+        """Return the folders in which log files grow, and in which new nodes and sessions appear.
+
+        Not all folders below the root: the environments of jobs, beside the logs, have tens of thousands.
+        """
+        nodes = {Path(entry.path) for entry in _entries(self._root) if entry.is_dir()}
+        logs = {folder for _, _, folder in self._log_folders()}
+        below = {folder.parent for folder in logs} | logs | {folder / "old" for folder in logs}
+        return {self._root, *nodes, *filter(_is_folder, below)}
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
