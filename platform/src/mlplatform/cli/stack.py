@@ -37,13 +37,13 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, images, joining, notebook_file, shell, unfinished
+    from mlplatform.stack import compose, doctor, images, joining, notebook_file, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    _remark([f"{problem}, which counts." for problem in shell.problems(root)])
-    _remark(doctor.check_host(root.absolute(), only))
+    for sentence in doctor.check_host(root.absolute(), only):
+        print(f"Note: {sentence}", file=sys.stderr)
     if notebook_file.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
@@ -283,7 +283,7 @@ def check(
     only: Only = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
     fix: Annotated[
-        bool, typer.Option(help="Apply the safe fixes: modes of folders, secrets, buckets, networks, certificates.")
+        bool, typer.Option(help="Apply the safe fixes: mode of secrets/, missing secrets, networks of notebooks.")
     ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
@@ -318,8 +318,3 @@ def _shown(removed: Iterable[Amount], count: int) -> Iterator[Amount]:
 
     console = Console(stderr=True)
     yield from track(removed, "Removing", total=count, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _remark(sentences: list[str]) -> None:
-    for sentence in sentences:
-        print(f"Note: {sentence}", file=sys.stderr)

@@ -47,8 +47,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_name_problems(settings, profiles),
             *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
-            *_port_problems(settings, profiles, running := stack_compose.running(root), options),
-            *_notebook_problems(root, profiles, running),
+            *_port_problems(root, settings, profiles, stack_compose.running(root), options),
             *_network_problems(settings, networks.subnets()),
         ]
     problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
@@ -97,27 +96,21 @@ def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
 
 
 def _port_problems(
-    settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
+    root: Path, settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
 ) -> Iterator[str]:
-    for page in pages(settings):
+    for page in [*pages(settings), *notebooks.pages_of_people(root)]:
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
         if reason := networks.bind_error(LOOPBACK, page.port):
+            person = page.service.removeprefix("notebook-")
+            fix = f"set {page.setting} in .env to a free port"
+            if not page.setting:
+                fix = f"run `make notebook PERSON={person}`, which chooses another port"
             yield (
-                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that "
-                f"uses it, or set {page.setting} in .env to a free port."
+                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
             )
     if PROXY in profiles and PROXY not in running:
         yield from _entrance_problems(settings, options)
-
-
-def _notebook_problems(root: Path, profiles: list[str], running: set[str]) -> Iterator[str]:
-    for page in notebooks.pages_of_people(root) if services.PERSONAL_NOTEBOOKS in profiles else ():
-        if page.service not in running and (reason := networks.bind_error(LOOPBACK, page.port)):
-            yield (
-                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or run "
-                f"`make notebook PERSON={page.service.removeprefix('notebook-')}`, which chooses another port."
-            )
 
 
 def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
