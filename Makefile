@@ -53,7 +53,7 @@ bundle: build  ## Write images and packages into one archive for a host without 
 	@$(CLI) stack bundle "$(or $(TO),mlplatform.bundle)"
 
 unbundle:
-	PYTHONPATH=platform/src python3 -m mlplatform.stack.unbundle "$(BUNDLE)"
+	platform/unbundle.sh "$(BUNDLE)"
 
 down:  ## Stop the stack; data stays
 	$(COMPOSE) --profile '*' down --remove-orphans
