@@ -70,10 +70,10 @@ def status(root: Root = Path()) -> None:
     from rich.console import Console
 
     from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, entrance, notebooks, services
+    from mlplatform.stack import docker, entrance, notebooks, services
 
     settings = StackSettings.load(root.absolute() / ".env")
-    running, of_people = compose.running(root.absolute()), notebooks.pages_of_people(root.absolute())
+    running, of_people = docker.running(root.absolute()), notebooks.pages_of_people(root.absolute())
     shown = [page for page in [*services.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-import subprocess
 
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.docker import answer
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def subnets() -> dict[str, list[Network]]:
     """Return the subnets of each Docker network, by its name."""
-    ids = _docker("network", "ls", "--quiet").split()
-    listed = json.loads(_docker("network", "inspect", *ids) or "[]") if ids else []
+    ids = answer("docker", "network", "ls", "--quiet").split()
+    listed = json.loads(answer("docker", "network", "inspect", *ids) or "[]") if ids else []
     return {
         network["Name"]: [ipaddress.ip_network(part["Subnet"]) for part in network["IPAM"]["Config"] or []]
         for network in listed
@@ -42,10 +42,3 @@ def bind_error(address: str, port: int) -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
-
-
-def _docker(*arguments: str) -> str:
-    try:
-        return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        return ""  # `doctor` reports it
