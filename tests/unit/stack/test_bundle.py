@@ -9,25 +9,23 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from mlplatform.stack import unbundle
 from mlplatform.stack.env import checkout_version
 
 CHECKOUT = Path(__file__).parents[3]
 IMAGES = ["mlplatform-ray:1", "postgres:17"]
-PACKAGES = unbundle.packages_image(checkout_version(CHECKOUT))
+PACKAGES = f"mlplatform-bundle:{checkout_version(CHECKOUT)}-{platform.machine()}"
 
 DOCKER = """#!/bin/sh
 # Images are files.
 cd "$ENGINE"
 case "$1 $2" in
-  "image ls") ls ;;
+  "image inspect") shift 2; ls "$@" ;;
   "image rm") rm "$3" ;;
   "create "*) [ -f "$2" ] && echo container ;;
   "cp container:/wheels/.") echo package >"$3/one.whl" ;;
@@ -45,8 +43,8 @@ class Machine:
     path: str
 
     def use(self, archive: Path) -> subprocess.CompletedProcess[str]:
-        variables = {"PATH": self.path, "ENGINE": str(self.engine), "PYTHONPATH": str(CHECKOUT / "platform/src")}
-        command = [sys.executable, "-S", "-m", "mlplatform.stack.unbundle", str(archive)]
+        variables = {"PATH": self.path, "ENGINE": str(self.engine)}
+        command = [str(CHECKOUT / "platform/unbundle.sh"), str(archive)]
         return subprocess.run(command, cwd=self.root, env=variables, capture_output=True, text=True, check=False)
 
     def is_unchanged(self) -> bool:
@@ -102,7 +100,6 @@ def test_truncated_bundle_changes_nothing(machine: Machine, tmp_path: Path, part
     done = machine.use(archive)
     assert done.returncode == 1
     assert "Nothing was changed" in done.stderr
-    assert "Traceback" not in done.stderr
     assert machine.is_unchanged()
 
 
@@ -115,7 +112,6 @@ def test_altered_bundle_changes_nothing(machine: Machine, tmp_path: Path, part: 
     done = machine.use(archive)
     assert done.returncode == 1
     assert "Nothing was changed" in done.stderr
-    assert "Traceback" not in done.stderr
     assert machine.is_unchanged()
 
 
@@ -147,6 +143,7 @@ def test_bundle_for_another_host_changes_nothing(
 
 def test_missing_docker_is_named_before_anything_changes(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "bin" / "docker").unlink()
+    (tmp_path / "bin" / "bash").symlink_to("/bin/bash")
     machine.path = str(tmp_path / "bin")
     done = machine.use(written(tmp_path / "stack.bundle"))
     assert "install Docker Engine 25 or later" in done.stderr
@@ -161,7 +158,7 @@ def test_start_from_bundle_verifies_first_and_builds_nothing(tmp_path: Path) -> 
     lines = subprocess.run(
         [*command, "up", "BUNDLE=stack.bundle"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert "mlplatform.stack.unbundle" in lines[0]
+    assert lines[0] == 'platform/unbundle.sh "stack.bundle"'
     assert not [line for line in lines if " build " in line]
     assert lines[-1].startswith(".venv/bin/mlplatform stack up")
 

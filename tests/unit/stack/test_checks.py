@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import accounts, alerts, health, kernel, start
+from mlplatform.stack.checks import alerts, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
@@ -42,9 +41,9 @@ def kernel_with(place: Place, **values: str) -> Place:
 
 
 def test_low_kernel_limit_is_named_with_its_fix(place: Place) -> None:
-    (found,) = kernel.limits(kernel_with(place, fs__inotify__max_user_instances="128", kernel__pid_max="4194304"))
-    assert found.problem == "fs.inotify.max_user_instances is 128, less than 256."
-    assert "fs.inotify.max_user_instances=256" in found.fix
+    (found,) = kernel.limits(kernel_with(place, kernel__pid_max="1024"))
+    assert found.problem == "kernel.pid_max is 1024, less than 32768."
+    assert "kernel.pid_max=32768" in found.fix
 
 
 def test_refused_overcommit_is_found(place: Place) -> None:
@@ -57,10 +56,10 @@ def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None
     before = (folder / "s3_jobs").read_text()
     folder.chmod(0o755)
     (folder / "ray_token").unlink()
-    found = checks.examine(place, [accounts.files])
+    found = checks.examine(place, [start.secret_files])
     assert ["0755" in finding.problem or "ray_token" in finding.problem for finding in found] == [True, True]
     checks.repair(found)
-    assert checks.examine(place, [accounts.files]) == []
+    assert checks.examine(place, [start.secret_files]) == []
     assert (folder / "s3_jobs").read_text() == before
 
 
@@ -186,40 +185,12 @@ def test_doctor_prints_json_and_fails_if_a_finding_blocks(place: Place) -> None:
     assert StackSettings.load(place.root / ".env").version == "0"
 
 
-HOUR = 3600
-
-
-@pytest.mark.parametrize(
-    ("success", "interval", "expected"),
-    [
-        (100, 0, None),
-        (200, 0, "200 hours old, and BACKUP_TO in .env is empty"),
-        (None, 0, "No backup has been completed, and BACKUP_TO"),
-        (200, 24, None),
-    ],
-)
-def test_missing_timer_of_backups_is_found(
-    place: Place,
-    serve: Callable[..., str],
-    success: int | None,
-    interval: int,
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text = f"""mlplatform_backup_success_timestamp_seconds {time.time() - success * HOUR if success else 0.0}
-mlplatform_backup_interval_seconds {interval * HOUR}.0
-"""
-    monkeypatch.setenv("RAY_PORT", port_of(serve(lambda method, path: (200, text))))
-    found = [finding.problem for finding in alerts.no_backups(place)]
-    assert len(found) == bool(expected)
-    assert all(expected in problem for problem in found if expected)
-
-
-def test_backups_are_not_judged_without_gateway(
-    place: Place, closed_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_PORT", str(closed_port))
-    assert list(alerts.no_backups(place)) == []
+def test_missing_timer_of_backups_is_found(place: Place) -> None:
+    (found,) = start.no_timer(place)
+    assert found.problem.startswith("BACKUP_TO in .env is empty")
+    with (place.root / ".env").open("a") as file:
+        file.write("BACKUP_TO=/mnt/backups\n")
+    assert list(start.no_timer(place)) == []
 
 
 def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:

@@ -14,7 +14,6 @@ import yaml
 
 from mlplatform.errors import HostError, SettingsError
 from mlplatform.stack import backup, rotation, secrets_folder, unfinished
-from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.checks import start
 from mlplatform.stack.checks.finding import Place
 from mlplatform.stack.rotation import NOT_ROTATED, chosen, generate, install, readers
@@ -159,7 +158,7 @@ def test_accounts_at_another_s3_server_are_its_operators(
     folder: Path, monkeypatch: pytest.MonkeyPatch, external: str, begins: bool
 ) -> None:
     monkeypatch.setenv("S3_ENDPOINT_URL", external)
-    monkeypatch.setattr(stack_compose, "running", lambda _: {"postgres"})
+    monkeypatch.setattr(rotation, "running", lambda _: {"postgres"})
     lines = rotation.rotate(folder.parent, "s3")
     if begins:
         assert next(lines) == "generated 5 new secrets"

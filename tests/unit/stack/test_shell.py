@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -66,14 +65,6 @@ def test_compose_gets_no_foreign_variable(checkout: Path, command: tuple[str, ..
     assert [line for line in seen.splitlines() if "another=value" in line] == []
     assert f"DOCKER_HOST={ENGINE}\n" in seen
     assert "no_proxy=example.org\n" in seen
-
-
-def test_doctor_names_exported_variables_with_other_values(checkout: Path) -> None:
-    variables = {"COMPOSE_PROJECT_NAME": "blog", "S3_PORT": "1", "DOMAIN": "example.org", "WORKER_SHM": "4g"}
-    done = run(checkout, sys.executable, "-m", "mlplatform", "doctor", "--json", **variables)
-    (finding,) = [one for one in json.loads(done.stdout) if "exports" in one["problem"]]
-    assert finding["fix"] == "unset COMPOSE_PROJECT_NAME DOMAIN S3_PORT", "WORKER_SHM is as in .env"
-    assert not finding["blocks"]
 
 
 def test_unavailable_engine_of_the_shell_is_named(checkout: Path) -> None:

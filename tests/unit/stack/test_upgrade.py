@@ -136,7 +136,7 @@ def test_settings_are_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (root / ".env").write_text("# mine\nMLPLATFORM_VERSION=2.0\nWORKER_CPUS=7\n")
     generated.write_text("old\n")
     # No image is in use; `docker image rm` and the others have nothing to do.
-    monkeypatch.setattr(former, "docker", lambda what, *command, **options: "")
+    monkeypatch.setattr(former, "output", lambda *command, **options: "")
     folder.mkdir()
     Former(root, folder).save(FACTS)
     (root / ".env").write_text("MLPLATFORM_VERSION=2.0\nRENAMED=7\n")

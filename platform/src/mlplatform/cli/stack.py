@@ -37,13 +37,13 @@ def env(root: Root = Path()) -> None:
 def up(root: Root = Path(), only: Only = "") -> None:
     """Check the host, start the stack, wait until it is healthy, and show its addresses."""
     from mlplatform.errors import HostError
-    from mlplatform.stack import compose, doctor, images, joining, notebook_file, shell, unfinished
+    from mlplatform.stack import compose, doctor, images, joining, notebook_file, unfinished
 
     unfinished.check(root.absolute())
     if joining.has_joined(root.absolute()):
         raise HostError("This checkout's worker has joined another host's stack: run `make leave` first.")
-    _remark([f"{problem}, which counts." for problem in shell.problems(root)])
-    _remark(doctor.check_host(root.absolute(), only))
+    for sentence in doctor.check_host(root.absolute(), only):
+        print(f"Note: {sentence}", file=sys.stderr)
     if notebook_file.read_ports(root.absolute()):
         print("People have notebooks of their own, so the shared one does not run.")
     compose.up(root.absolute(), only)
@@ -65,31 +65,15 @@ def cache(
 
 
 @app.command()
-def ci(
-    job: Annotated[str, typer.Argument(help="`FOLDER -- COMMAND`, or a file or folder as for `mlplatform submit`.")],
-    check: Annotated[str, typer.Argument(help="Command that checks the job's run and model; empty for none.")] = "",
-    logs: Annotated[Path, typer.Option(help="Folder for the logs of the job and of each service.")] = Path("ci-logs"),
-    root: Root = Path(),
-) -> None:
-    """Run a job and a check on a small stack of its own, remove it, and exit with their status."""
-    from mlplatform.client import job_file
-    from mlplatform.stack.ci import run
-
-    folder, _, command = job.partition(" -- ")
-    found = job_file.submission(Path(folder.strip()).absolute(), **({"entrypoint": command} if command.strip() else {}))
-    raise typer.Exit(run(root.absolute(), found, check, logs.absolute()))
-
-
-@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
 
     from mlplatform.settings.stack import StackSettings
-    from mlplatform.stack import compose, entrance, notebooks, services
+    from mlplatform.stack import docker, entrance, notebooks, services
 
     settings = StackSettings.load(root.absolute() / ".env")
-    running, of_people = compose.running(root.absolute()), notebooks.pages_of_people(root.absolute())
+    running, of_people = docker.running(root.absolute()), notebooks.pages_of_people(root.absolute())
     shown = [page for page in [*services.pages(settings), *of_people] if page.service in running]
     if not shown:
         print("The stack is not running; start it with `make up`.")
@@ -299,7 +283,7 @@ def check(
     only: Only = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")] = False,
     fix: Annotated[
-        bool, typer.Option(help="Apply the safe fixes: modes of folders, secrets, buckets, networks, certificates.")
+        bool, typer.Option(help="Apply the safe fixes: mode of secrets/, missing secrets, networks of notebooks.")
     ] = False,
 ) -> None:
     """Check this host and its stack; report each problem, why it matters and what fixes it. Exits 1 if one blocks."""
@@ -334,8 +318,3 @@ def _shown(removed: Iterable[Amount], count: int) -> Iterator[Amount]:
 
     console = Console(stderr=True)
     yield from track(removed, "Removing", total=count, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _remark(sentences: list[str]) -> None:
-    for sentence in sentences:
-        print(f"Note: {sentence}", file=sys.stderr)

@@ -38,11 +38,6 @@ def leave_out(pattern: re.Pattern[str]) -> None:
         _left_out[name] = os.environ.pop(name)
 
 
-def left_out() -> Mapping[str, str]:
-    """Return the variables that `leave_out` has removed."""
-    return dict(_left_out)
-
-
 def shell_environment() -> Mapping[str, str]:
     """Return the environment with what was left out, for programs that are not the stack's own."""
     return {**os.environ, **_left_out}

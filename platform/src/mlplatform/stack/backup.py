@@ -15,7 +15,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import services, unfinished
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose, output
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES
 
 TARGET = "/target"
@@ -108,26 +108,19 @@ def _in_container(root: Path, mounts: list[str], *arguments: str, **options: Any
 def _start_storage(root: Path) -> None:
     """Start the databases and the object store with their buckets and accounts."""
     storage = services.stores(StackSettings.load(root / ".env"))
-    for arguments in (("up", "--detach", "--no-build", "--wait", *storage), ("up", "--no-build", "storage-init")):
-        result = subprocess.run(compose(root, *arguments), capture_output=True, text=True, check=False)
-        if result.returncode:
-            output = f"{result.stdout[-500:]}{result.stderr[-500:]}"
-            raise HostError(f"The databases and the object store did not start: {output}")
+    output(*compose(root, "up", "--detach", "--no-build", "--wait", *storage))
+    output(*compose(root, "up", "--no-build", "storage-init"))
 
 
 def _stop_all_but_storage(root: Path) -> None:
     """Stop what writes, and remove what Ray remembers of other jobs."""
     everything = compose(root, "--profile", "*")
-    listing = subprocess.run([*everything, "ps", "--all", "--services"], capture_output=True, text=True, check=True)
-    others = sorted(set(listing.stdout.split()) - set(services.STORES))
-    if others:
-        subprocess.run([*everything, "rm", "--stop", "--force", *others], check=True)
+    if others := sorted(set(output(*everything, "ps", "--all", "--services").split()) - set(services.STORES)):
+        output(*everything, "rm", "--stop", "--force", *others)
     prefix = StackSettings.load(root / ".env").prefix
-    listing = subprocess.run(["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True)
     of_ray = re.compile(re.escape(f"{prefix}mlplatform_ray-") + "[a-z0-9-]+")
-    volumes = [name for name in listing.stdout.split() if of_ray.fullmatch(name)]
-    for volume in volumes:
-        subprocess.run(["docker", "volume", "rm", "--force", volume], stdout=subprocess.DEVNULL, check=True)
+    if volumes := [name for name in output("docker", "volume", "ls", "--quiet").split() if of_ray.fullmatch(name)]:
+        output("docker", "volume", "rm", "--force", *volumes)
 
 
 def _adopt(root: Path, handover: Path) -> Iterator[str]:

@@ -1,8 +1,12 @@
-"""One archive with images and packages, from which `make up BUNDLE=` starts the stack on a host without network."""
+"""One archive with images and packages, from which `make up BUNDLE=` starts the stack on a host without network.
+
+`platform/unbundle.sh` takes both from it.
+"""
 
 from __future__ import annotations
 
 import gzip
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,9 +20,14 @@ from mlplatform.settings.environment import shell_environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import images
 from mlplatform.stack.services import SERVICES
-from mlplatform.stack.unbundle import PYTHONS, WHEELS, packages_image
 
 _OURS = "mlplatform-"
+
+_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""Versions for whose command line an archive has the packages."""
+
+_WHEELS = "wheels"
+"""Folder of the packages, in their image."""
 
 
 def write(root: Path, target: Path) -> str:
@@ -33,9 +42,9 @@ def write(root: Path, target: Path) -> str:
     settings = StackSettings.load(root / ".env")
     images.pull_missing(root)
     names = {*map(images.tagged, images.chosen(root).values()), *_optional(settings.version)}
-    packages = packages_image(settings.version)
+    packages = f"{_OURS}bundle:{settings.version}-{platform.machine()}"
     with tempfile.TemporaryDirectory(prefix="mlplatform-wheels-") as folder:
-        _download(root, Path(folder) / WHEELS)
+        _download(root, Path(folder) / _WHEELS)
         _build(packages, Path(folder))
     try:
         # Level 1: a third of the time of the default, for a tenth more bytes.
@@ -68,7 +77,7 @@ def _download(root: Path, folder: Path) -> None:
     """Fetch the command line's packages for each version of Python."""
     requirements = root / "platform" / "requirements.txt"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--require-hashes"]
-    for python in PYTHONS:
+    for python in _PYTHONS:
         only = ("--only-binary", ":all:", "--python-version", python)
         command = [*pip, *only, "--dest", str(folder), "--requirement", str(requirements)]
         if subprocess.run(command, env=shell_environment(), check=False).returncode:
@@ -77,6 +86,6 @@ def _download(root: Path, folder: Path) -> None:
 
 def _build(image: str, folder: Path) -> None:
     """Build an image that has a folder's files only."""
-    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY {WHEELS} /{WHEELS}\n")
+    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY {_WHEELS} /{_WHEELS}\n")
     if subprocess.run(["docker", "build", "--quiet", "--tag", image, str(folder)], check=False).returncode:
         raise HostError("The packages could not be added to the bundle; the reason is above.")

@@ -14,7 +14,7 @@ from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, images, notebooks
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose
 from mlplatform.stack.services import GPU_EXPORTERS, GPU_METRICS, only_variables, profiles_of
 
 START_TIMEOUT = 300
@@ -119,12 +119,3 @@ def make_food11_volume(root: Path) -> None:
     """Create the data set's volume outside of Compose, so that no `down --volumes` removes it."""
     name = StackSettings.load(root / ".env").food11_volume
     subprocess.run(["docker", "volume", "create", name], check=True, stdout=subprocess.DEVNULL)
-
-
-def running(root: Path) -> set[str]:
-    """Return the names of the services that are running."""
-    command = compose(root, "--profile", "*", "ps", "--services")
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise HostError(f"`docker compose ps` failed: {result.stderr.strip()}")
-    return set(result.stdout.split())

@@ -6,15 +6,14 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import LOOPBACK, PROXY, StackSettings
-from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import drivers, engine, firewall, images, networks, notebooks, secrets_folder, services, sizing
+from mlplatform.stack.docker import answer, running
 from mlplatform.stack.host import this_host
 from mlplatform.stack.services import pages
 
@@ -39,7 +38,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     profiles = services.profiles_of(settings, only)
     problems = [*engine.problems()]
     if not problems:
-        info = json.loads(_output("docker", "info", "--format", "{{json .}}"))
+        info = json.loads(answer("docker", "info", "--format", "{{json .}}"))
         options = info.get("SecurityOptions") or []
         problems += [
             *engine.restrictions(root, settings, options, Path("/dev")),
@@ -47,8 +46,7 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
             *_name_problems(settings, profiles),
             *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
-            *_port_problems(settings, profiles, running := stack_compose.running(root), options),
-            *_notebook_problems(root, profiles, running),
+            *_port_problems(root, settings, profiles, running(root), options),
             *_network_problems(settings, networks.subnets()),
         ]
     problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
@@ -97,27 +95,21 @@ def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
 
 
 def _port_problems(
-    settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
+    root: Path, settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
 ) -> Iterator[str]:
-    for page in pages(settings):
+    for page in [*pages(settings), *notebooks.pages_of_people(root)]:
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
         if reason := networks.bind_error(LOOPBACK, page.port):
+            person = page.service.removeprefix("notebook-")
+            fix = f"set {page.setting} in .env to a free port"
+            if not page.setting:
+                fix = f"run `make notebook PERSON={person}`, which chooses another port"
             yield (
-                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that "
-                f"uses it, or set {page.setting} in .env to a free port."
+                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
             )
     if PROXY in profiles and PROXY not in running:
         yield from _entrance_problems(settings, options)
-
-
-def _notebook_problems(root: Path, profiles: list[str], running: set[str]) -> Iterator[str]:
-    for page in notebooks.pages_of_people(root) if services.PERSONAL_NOTEBOOKS in profiles else ():
-        if page.service not in running and (reason := networks.bind_error(LOOPBACK, page.port)):
-            yield (
-                f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or run "
-                f"`make notebook PERSON={page.service.removeprefix('notebook-')}`, which chooses another port."
-            )
 
 
 def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
@@ -154,7 +146,7 @@ def _network_problems(settings: StackSettings, others: dict[str, list[networks.N
 def _name_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str]:
     wanted = {f"{settings.prefix}{service.name}" for service in services.started(settings, profiles)}
     wanted |= {f"{settings.prefix}{name}" for name in ("log-shipper", "ownership", "ray-worker-0", "ray-worker-1")}
-    listing = _output("docker", "ps", "--all", "--format", '{{.Names}}\t{{.Label "com.docker.compose.project"}}')
+    listing = answer("docker", "ps", "--all", "--format", '{{.Names}}\t{{.Label "com.docker.compose.project"}}')
     containers = dict(line.split("\t") for line in listing.splitlines() if "\t" in line)
     foreign = [name for name, project in containers.items() if project != f"{settings.prefix}mlplatform"]
     if taken := sorted(wanted & set(foreign)):
@@ -162,7 +154,3 @@ def _name_problems(settings: StackSettings, profiles: list[str]) -> Iterator[str
             f"Containers that belong to others have names of the stack's ({', '.join(taken)}): set STACK_PREFIX in "
             ".env to a prefix that none of them has, such as ml-."
         )
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.docker import answer
 
 # `start_interval` of health checks.
 MINIMUM_ENGINE = (25, 0)
@@ -70,10 +71,10 @@ def restrictions(root: Path, settings: StackSettings, options: Collection[str], 
 
 
 def _old_versions() -> Iterator[str]:
-    engine = _output("docker", "version", "--format", "{{.Server.Version}}")
+    engine = answer("docker", "version", "--format", "{{.Server.Version}}")
     if _version(engine) < MINIMUM_ENGINE:
         yield f"Docker Engine {engine} is too old: 25.0 or later is needed."
-    compose = _output("docker", "compose", "version", "--short")
+    compose = answer("docker", "compose", "version", "--short")
     if not compose:
         yield "Docker has no Compose plugin: install `docker-compose-plugin` (Debian: `docker-compose`)."
     elif _version(compose) < MINIMUM_COMPOSE:
@@ -92,10 +93,6 @@ def _label(path: str | Path) -> str:
         return os.getxattr(path, "security.selinux").decode().split(":")[2]
     except (OSError, IndexError):
         return ""
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

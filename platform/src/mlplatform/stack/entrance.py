@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-import subprocess
 from pathlib import Path
 
 import certifi
@@ -12,6 +11,7 @@ import certifi
 from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import LOOPBACK, StackSettings
+from mlplatform.stack.docker import answer
 
 CERTIFICATE = "proxy-ca.pem"
 """File in the checkout with the certificate of the entrance's authority."""
@@ -49,14 +49,12 @@ def write_certificates(root: Path, settings: StackSettings) -> str:
     Raises:
         HostError: the entrance does not run.
     """
-    command = ["docker", "exec", f"{settings.prefix}proxy", "cat", _IN_CONTAINER]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise HostError(f"The TLS entrance does not run ({result.stderr.strip()}): start it with `make up`.")
-    public = Path(certifi.where()).read_text()
-    for name, text in ((CERTIFICATE, result.stdout), (BUNDLE, public + result.stdout)):
-        atomic.write(root / name, text)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(result.stdout)).hexdigest()
+    own = answer("docker", "exec", f"{settings.prefix}proxy", "cat", _IN_CONTAINER)
+    if not own:
+        raise HostError(f"The TLS entrance {settings.prefix}proxy does not run: start it with `make up`.")
+    for name, text in ((CERTIFICATE, own), (BUNDLE, Path(certifi.where()).read_text() + own)):
+        atomic.write(root / name, f"{text}\n")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(own)).hexdigest()
 
 
 def trust(root: Path, settings: StackSettings) -> dict[str, str]:

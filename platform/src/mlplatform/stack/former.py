@@ -14,14 +14,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import answer, output
 from mlplatform.stack.unfinished import FACTS
 
 _KEPT = "mlplatform-former"
@@ -31,34 +29,11 @@ _GENERATED = "compose/*.generated.yaml"
 """Files that `make env` writes for each version."""
 
 
-def docker(what: str, *command: str, **options: Any) -> str:
-    """Run a command and return what it prints.
-
-    Raises:
-        HostError: it failed; the message names what it was for, and has the last line that it printed.
-    """
-    chosen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **options}
-    result = subprocess.run(["docker", *command], stderr=subprocess.PIPE, text=True, check=False, **chosen)
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise HostError(f"{what} failed: {reason}")
-    return (result.stdout or "").strip()
-
-
-def composed(root: Path, what: str, *arguments: str) -> None:
-    """Run a command of Compose on the checkout's files.
-
-    Raises:
-        HostError: it failed.
-    """
-    docker(what, *compose(root, *arguments)[1:])
-
-
 def containers(root: Path) -> list[dict[str, Any]]:
     """Return Docker's description of each container of the stack."""
     project = f"label=com.docker.compose.project={_prefix(root)}mlplatform"
-    ids = docker("docker ps", "ps", "--all", "--quiet", "--filter", project).split()
-    found: list[dict[str, Any]] = json.loads(docker("docker inspect", "inspect", *ids)) if ids else []
+    ids = output("docker", "ps", "--all", "--quiet", "--filter", project).split()
+    found: list[dict[str, Any]] = json.loads(output("docker", "inspect", *ids)) if ids else []
     return found
 
 
@@ -89,7 +64,7 @@ class Former:
         used = self._used(facts["from_version"])
         kept = {name: f"{_KEPT}:{_prefix(self._root)}{number}" for number, name in enumerate(sorted(used))}
         for name, tag in kept.items():
-            docker(f"keeping the image {name}", "tag", used[name], tag)
+            output("docker", "tag", used[name], tag)
         (self._folder / "images.json").write_text(json.dumps(kept))
         (self._folder / FACTS).write_text(json.dumps(facts))
         os.sync()
@@ -120,14 +95,14 @@ class Former:
                     shutil.copy2(path, draft)
         for name, kept in self._kept().items():
             if "@" not in name:  # a name with a digest always means the same image, and none can be given it
-                docker(f"restoring the image {name}", "tag", kept, name)
+                output("docker", "tag", kept, name)
 
     def forget(self) -> None:
         """Remove the folder, and the names that kept the images."""
         kept = self._kept()
         (self._folder / FACTS).unlink()
         for name in kept.values():
-            subprocess.run(["docker", "image", "rm", name], capture_output=True, check=False)
+            answer("docker", "image", "rm", name)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kept(self) -> dict[str, str]:
@@ -141,8 +116,7 @@ class Former:
         """Return names and ids of the images of the stack's containers, and of those that only some verbs start."""
         ours = f"reference=mlplatform-*:{version}"
         listing = ("image", "ls", "--filter", ours, "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
-        lines = docker("docker image ls", *listing).splitlines()
-        built = dict(line.split() for line in lines)
+        built = dict(line.split() for line in output("docker", *listing).splitlines())
         return {**built, **{entry["Config"]["Image"]: entry["Image"] for entry in containers(self._root)}}
 
     # --- Databases ---
@@ -172,7 +146,7 @@ class Former:
 
     def _in_postgres(self, program: str, *arguments: str, **options: Any) -> str:
         container = f"{_prefix(self._root)}postgres"
-        return docker(program, "exec", "-i", container, program, "--username=postgres", *arguments, **options)
+        return output("docker", "exec", "-i", container, program, "--username=postgres", *arguments, **options)
 
 
 def _prefix(root: Path) -> str:

@@ -12,7 +12,7 @@ from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import entrance, networks
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose, output
 
 PROFILE = "hosts"
 
@@ -102,10 +102,7 @@ def _start_hub(root: Path, settings: StackSettings) -> None:
             f"CLUSTER_NETWORK={settings.cluster_network}: run `make down up` once, then invite again."
         )
     _enable_profile(root / ".env")
-    command = compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", "hub", "copies")
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise HostError(f"The hub for other hosts did not start: {result.stderr.strip()}")
+    output(*compose(root, "up", "--detach", "--no-build", "--no-deps", "--wait", "hub", "copies"))
 
 
 def _enable_profile(env_file: Path) -> None:

@@ -7,12 +7,11 @@ import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from mlplatform.errors import HostError
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import StackSettings
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import answer, compose, output
 from mlplatform.stack.services import (
     GPU_EXPORTERS,
     NOTEBOOK,
@@ -46,8 +45,7 @@ def is_present(image: str) -> bool:
 
 def image_id(image: str) -> str:
     """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
-    command = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return answer("docker", "image", "inspect", "--format", "{{.Id}}", image)
 
 
 def tagged(image: str) -> str:
@@ -68,16 +66,10 @@ def chosen(root: Path, only: str | None = None, *, all_profiles: bool = False) -
     Raises:
         HostError: Compose rejects the files or the settings.
     """
-    return {name: service["image"] for name, service in _services(root, only, all_profiles).items()}
-
-
-def _services(root: Path, only: str | None, all_profiles: bool) -> dict[str, Any]:
     variables = only_variables(StackSettings.load(root / ".env"), only)
     command = compose(root, *(("--profile", "*") if all_profiles else ()), "config", "--format", "json")
-    result = subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise HostError(f"`docker compose config` failed: {result.stderr.strip()}")
-    return dict(json.loads(result.stdout)["services"])
+    config = json.loads(output(*command, env={**environment(), **variables}))
+    return {name: str(service["image"]) for name, service in config["services"].items()}
 
 
 def pull_missing(root: Path, only: str | None = None) -> None:
@@ -106,10 +98,10 @@ def remove_former(root: Path) -> int:
     """
     settings = StackSettings.load(root / ".env")
     listing = ("image", "ls", "--filter", f"reference={_OURS}*", "--format", "{{.CreatedAt}}\t{{.Repository}}:{{.Tag}}")
-    lines = _docker(*listing).stdout.splitlines()
+    lines = answer("docker", *listing).splitlines()
     replaced = f"label=com.docker.compose.project={settings.prefix}mlplatform"
-    _docker("image", "prune", "--force", "--filter", replaced)
-    return sum(_docker("image", "rm", name).returncode == 0 for name in former(lines, settings.version))
+    answer("docker", "image", "prune", "--force", "--filter", replaced)
+    return sum(bool(answer("docker", "image", "rm", name)) for name in former(lines, settings.version))
 
 
 def former(listed: Iterable[str], current: str) -> list[str]:
@@ -122,10 +114,6 @@ def former(listed: Iterable[str], current: str) -> list[str]:
     names = [line.partition("\t")[2] for line in sorted(listed, reverse=True)]
     versions = {name: found[1] for name in names if (found := _VERSION.fullmatch(name)) and found[1] != current}
     return [name for name, version in versions.items() if version != next(iter(versions.values()))]
-
-
-def _docker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
 
 
 def _problem(name: str, image: str, answer: str, profiles: list[str]) -> str:

@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 from mlplatform.errors import HostError
-from mlplatform.stack import compose
-from mlplatform.stack.compose_command import compose as command
+from mlplatform.stack.docker import compose, running
 from mlplatform.stack.notebook_file import read_ports, service_name
 from mlplatform.stack.services import NOTEBOOK
 
@@ -39,11 +38,11 @@ def copy_models(root: Path, source: Path) -> list[str]:
         )
     caches = dict([_JOBS, (NOTEBOOK, _OF_NOTEBOOKS)])
     caches |= {service_name(person): _OF_NOTEBOOKS for person in read_ports(root)}
-    running = compose.running(root) & set(caches)
-    for service in sorted(running):
+    found = running(root) & set(caches)
+    for service in sorted(found):
         if not _copied(root, source, parts, service, caches[service]):
             raise HostError(f"The models of {source} were not copied to the cache of {service}; see the message above.")
-    if not running:
+    if not found:
         raise HostError(f"The models of {source} were not copied: the stack does not run; start it with `make up`.")
     return parts
 
@@ -51,7 +50,7 @@ def copy_models(root: Path, source: Path) -> list[str]:
 def _copied(root: Path, source: Path, parts: list[str], service: str, folder: str) -> bool:
     unpack = ["sh", "-c", f"mkdir -p {folder} && tar --extract --directory={folder}"]
     pack = subprocess.Popen(["tar", "--create", *parts], cwd=source, stdout=subprocess.PIPE)
-    receive = command(root, "--profile", "*", "exec", "-T", service, *unpack)
+    receive = compose(root, "--profile", "*", "exec", "-T", service, *unpack)
     unpacked = subprocess.run(receive, stdin=pack.stdout, check=False)
     if pack.stdout:
         pack.stdout.close()

@@ -5,18 +5,17 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-import subprocess
 
-from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack.docker import answer
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def subnets() -> dict[str, list[Network]]:
     """Return the subnets of each Docker network, by its name."""
-    ids = _docker("network", "ls", "--quiet").split()
-    listed = json.loads(_docker("network", "inspect", *ids) or "[]") if ids else []
+    ids = answer("docker", "network", "ls", "--quiet").split()
+    listed = json.loads(answer("docker", "network", "inspect", *ids) or "[]") if ids else []
     return {
         network["Name"]: [ipaddress.ip_network(part["Subnet"]) for part in network["IPAM"]["Config"] or []]
         for network in listed
@@ -33,22 +32,6 @@ def cluster_subnet(settings: StackSettings) -> Network:
     return ipaddress.ip_network(f"{settings.cluster_network}.0/24")
 
 
-def free_cluster_network() -> str:
-    """Return a value for CLUSTER_NETWORK whose addresses overlap with no network of Docker.
-
-    Raises:
-        HostError: there is none.
-    """
-    taken = [subnet for found in subnets().values() for subnet in found]
-    for number in range(80, 256):
-        candidate = ipaddress.ip_network(f"10.213.{number}.0/24")
-        if not any(candidate.overlaps(subnet) for subnet in taken):
-            return f"10.213.{number}"
-    raise HostError(
-        "Docker's networks use all of 10.213.80.0 to 10.213.255.255: remove one with `docker network prune`."
-    )
-
-
 def bind_error(address: str, port: int) -> str:
     """Return why a port of this host cannot be used, or an empty string."""
     with socket.socket() as probe:
@@ -59,10 +42,3 @@ def bind_error(address: str, port: int) -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
-
-
-def _docker(*arguments: str) -> str:
-    try:
-        return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        return ""  # `doctor` reports it

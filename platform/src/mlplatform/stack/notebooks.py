@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import environment
 from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import entrance, images, networks, notebook_file, unfinished
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import answer, compose, output, running
 from mlplatform.stack.notebook_file import service_name, token_name
 from mlplatform.stack.services import NOTEBOOK, PERSONAL_NOTEBOOKS, STORE, Page, pages
 
@@ -50,15 +48,15 @@ def add(root: Path, person: str) -> Notebook:
     notebook_file.check_name(person)
     unfinished.check(root)
     settings = StackSettings.load(root / ".env")
-    service, before, running = service_name(person), notebook_file.read_ports(root), _running(root)
+    service, before, up = service_name(person), notebook_file.read_ports(root), running(root)
     if missing := images.missing_builds(settings, [PERSONAL_NOTEBOOKS]):
         raise HostError(f"The image {missing[0]} is not built: run `make build`.")
     port = before.get(person)
-    if port is None or (service not in running and networks.bind_error(LOOPBACK, port)):
+    if port is None or (service not in up and networks.bind_error(LOOPBACK, port)):
         port = free_port(settings, before.values())
     renewed = _write_token(root, person)
     notebook_file.write(root, settings, {**before, person: port})
-    started = bool(running & set(USED))
+    started = bool(up & set(USED))
     if started:
         options = ["--force-recreate"] if renewed else []
         _compose(root, "up", "--detach", "--no-build", "--no-deps", *_WAITING, *options, service)
@@ -85,9 +83,9 @@ def remove(root: Path, person: str) -> tuple[str, ...]:
     network = network_name(settings, person)
     for container in [f"{settings.prefix}{service}" for service in USED]:
         if network in _networks(container):
-            _docker("network", "disconnect", "--force", network, container)
-    if network in _docker("network", "ls", "--format", "{{.Name}}").split():
-        _docker("network", "rm", network)
+            output("docker", "network", "disconnect", "--force", network, container)
+    if network in output("docker", "network", "ls", "--format", "{{.Name}}").split():
+        output("docker", "network", "rm", network)
     left = {name: port for name, port in ports.items() if name != person}
     if left:
         notebook_file.write(root, settings, left)
@@ -111,7 +109,7 @@ def connect(root: Path) -> None:
     """
     settings = StackSettings.load(root / ".env")
     for _, service, network in unconnected(root, settings):
-        _docker("network", "connect", "--alias", service, network, f"{settings.prefix}{service}")
+        output("docker", "network", "connect", "--alias", service, network, f"{settings.prefix}{service}")
 
 
 def unconnected(root: Path, settings: StackSettings) -> Iterator[tuple[str, str, str]]:
@@ -172,33 +170,11 @@ def _write_token(root: Path, person: str) -> bool:
 
 def _networks(container: str) -> set[str]:
     """Return the networks of a container; empty if it does not exist."""
-    command = ["docker", "inspect", "--type", "container", "--format", "{{json .NetworkSettings.Networks}}", container]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return set(json.loads(result.stdout)) if result.returncode == 0 else set()
-
-
-def _running(root: Path) -> set[str]:
-    return set(_compose(root, "ps", "--services").split())
+    shown = "{{json .NetworkSettings.Networks}}"
+    return set(json.loads(answer("docker", "inspect", "--type", "container", "--format", shown, container) or "{}"))
 
 
 def _compose(root: Path, *arguments: str) -> str:
     # As `make up` passes them: with others, it would create the notebook again.
     variables = {**environment(), **entrance.variables(StackSettings.load(root / ".env"))}
-    return _run(compose(root, "--profile", "*", *arguments), variables)
-
-
-def _docker(*arguments: str) -> str:
-    return _run(["docker", *arguments])
-
-
-def _run(command: list[str], variables: Mapping[str, str] | None = None) -> str:
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if result.returncode:
-        last = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise HostError(f"`{_shown(command)}` failed: {last}")
-    return result.stdout
-
-
-def _shown(command: list[str]) -> str:
-    """Return a command without the options that all calls of Compose have."""
-    return re.sub(r" --env-file .*? --profile \*", "", " ".join(command))
+    return output(*compose(root, "--profile", "*", *arguments), env=variables)

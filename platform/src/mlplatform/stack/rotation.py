@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checkout, entrance, hosts, services, unfinished
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose, output, running
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES, TO_FILL_IN, write_missing
 
 _CERTIFICATE_SECONDS = 300
@@ -70,7 +69,12 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
         else:
             yield from _begin(root, settings, only)
         if unfinished.has_rotation(root):
-            yield from _apply(root, settings)
+            try:
+                yield from _apply(root, settings)
+            except HostError as error:
+                raise HostError(
+                    f"The rotation is not complete: correct this, then run `make rotate` again. {error}"
+                ) from error
 
 
 def chosen(only: str) -> tuple[set[str], bool]:
@@ -128,19 +132,19 @@ def _mounted(config: dict[str, Any]) -> dict[str, set[str]]:
 
 def _begin(root: Path, settings: StackSettings, only: str) -> Iterator[str]:
     names, certificates = chosen(only)
-    running = stack_compose.running(root)
-    if "postgres" not in running:
+    up = running(root)
+    if "postgres" not in up:
         raise HostError("The stack does not run, so its secrets cannot be changed: run `make up` first.")
-    if "hub" in running and names & set(hosts.SECRETS) and (joined := hosts.joined(root)):
+    if "hub" in up and names & set(hosts.SECRETS) and (joined := hosts.joined(root)):
         raise HostError(
             f"Workers on other hosts have copies of the secrets of jobs: {', '.join(joined)}. Run `make leave` there "
             "and `make remove-host` here, then `make rotate`, and let them join again."
         )
-    if "grafana" not in running:
+    if "grafana" not in up:
         names -= {_GRAFANA}  # its own database has the password, and only Grafana changes that
     if settings.s3_endpoint:
         names -= {f"s3_{role}" for role in S3_ROLES}  # that server's operator changes them
-    if certificates and "proxy" in running:
+    if certificates and "proxy" in up:
         yield from _replace_authority(root, settings)
     elif not names:
         raise HostError(
@@ -172,7 +176,7 @@ def _apply(root: Path, settings: StackSettings) -> Iterator[str]:
     if _GRAFANA in names:
         command = ("grafana", "cli", "admin", "reset-admin-password", "--password-from-stdin")
         container = ("docker", "exec", "--interactive", f"{settings.prefix}grafana")
-        _run([*container, *command], (folder / _GRAFANA).read_text())
+        output(*container, *command, input=(folder / _GRAFANA).read_text())
         yield "Grafana: admin has a new password"
     shutil.rmtree(folder)
     yield "the stack runs with the new secrets"
@@ -185,8 +189,7 @@ def _set(root: Path, config: dict[str, Any], names: Collection[str]) -> Iterator
     mounts = [f"{folder}:/run/next:ro", *(f"{folder.parent / name}:/run/secrets/{name}:ro" for name in present)]
     options = [word for mount in mounts for word in ("--volume", mount)]
     program = ("python", "-m", "mlplatform.services.rotation")
-    output = _compose(root, "run", "--rm", "--no-TTY", "--no-deps", *options, _ONE_SHOT, *program)
-    yield from output.splitlines()
+    yield from _compose(root, "run", "--rm", "--no-TTY", "--no-deps", *options, _ONE_SHOT, *program).splitlines()
 
 
 def _remove(root: Path, names: Collection[str]) -> None:
@@ -201,7 +204,7 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
     if settings.acme_email:
         yield "certificates: kept, because those by ACME are renewed by themselves"
         return
-    _run(["docker", "exec", f"{settings.prefix}proxy", "rm", "-rf", *_AUTHORITY])
+    output("docker", "exec", f"{settings.prefix}proxy", "rm", "-rf", *_AUTHORITY)
     _compose(root, "restart", "proxy")
     deadline = time.monotonic() + _CERTIFICATE_SECONDS
     while True:
@@ -216,17 +219,4 @@ def _replace_authority(root: Path, settings: StackSettings) -> Iterator[str]:
 
 
 def _compose(root: Path, *arguments: str) -> str:
-    return _run(compose(root, "--profile", "*", *arguments))
-
-
-def _run(command: list[str], data: str = "") -> str:
-    """Run a command and return its output.
-
-    Raises:
-        HostError: it failed; `make rotate` continues.
-    """
-    result = subprocess.run(command, input=data, capture_output=True, text=True, check=False)
-    if result.returncode:
-        last = "\n".join((result.stdout + result.stderr).strip().splitlines()[-5:])
-        raise HostError(f"The rotation is not complete: correct this, then run `make rotate` again.\n{last}")
-    return result.stdout
+    return output(*compose(root, "--profile", "*", *arguments))

@@ -8,13 +8,12 @@ choose an engine, such as DOCKER_HOST, have their effect. The Makefile does the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from dotenv import dotenv_values
 
 from mlplatform.settings import proxies
-from mlplatform.settings.environment import leave_out, left_out, set_environment
+from mlplatform.settings.environment import leave_out, set_environment
 from mlplatform.settings.stack import StackSettings
 
 _OTHERS = r"COMPOSE_\w+|DOCKER_BUILDKIT|DOCKER_DEFAULT_PLATFORM"
@@ -29,15 +28,3 @@ def use_own_settings(root: Path) -> None:
     names = (name for name in {*read, *known} if not name.lower().endswith(("_digest", "_proxy")))
     leave_out(re.compile("|".join([_OTHERS, *names])))
     set_environment(proxies.for_containers(dotenv_values(root / ".env")))
-
-
-def in_the_way(root: Path) -> list[str]:
-    """Return the names of the variables that were left out and have another value than in `.env`."""
-    ours = dotenv_values(root / ".env")
-    return sorted(name for name, value in left_out().items() if value != ours.get(name))
-
-
-def problems(root: Path) -> Iterator[str]:
-    """Yield one sentence, without its period, that names these variables; none without any."""
-    if names := in_the_way(root):
-        yield f"This shell exports {', '.join(names)} with other values than .env"

@@ -19,7 +19,8 @@ from mlplatform.files import atomic
 from mlplatform.settings.environment import changed_environment, environment
 from mlplatform.stack import checkout, doctor, images, unfinished
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack.former import Former, composed, containers, docker, service
+from mlplatform.stack.docker import compose, output
+from mlplatform.stack.former import Former, containers, service
 from mlplatform.stack.services import STORES
 from mlplatform.stack.unfinished import UPGRADE, has_upgrade
 
@@ -108,7 +109,7 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
         # The stores run on, and nothing else writes to them then. Jobs continue after the start, as after any.
         running = [entry for entry in containers(root) if entry["State"]["Running"]]
         if ids := [entry["Id"] for entry in running if service(entry) not in STORES]:
-            docker("stopping the services", "stop", *ids)
+            output("docker", "stop", *ids)
         former.dump()
     report("starting the new version ...")
     stack_compose.up(root, former.facts["only"])
@@ -121,8 +122,8 @@ def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> Non
             checkout.switch(root, former.facts["from"], detach=True)
         former.restore_settings()
         if former.has_dump:
-            composed(root, "removing the containers", "--profile", "*", "down", "--remove-orphans")
-            composed(root, "starting Postgres", "up", "--detach", "--no-build", "--wait", "postgres")
+            output(*compose(root, "--profile", "*", "down", "--remove-orphans"))
+            output(*compose(root, "up", "--detach", "--no-build", "--wait", "postgres"))
             former.restore_databases()
         stack_compose.up(root, former.facts["only"])
     except Exception as error:

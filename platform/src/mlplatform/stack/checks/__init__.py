@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import accounts, alerts, certificates, gpus, health, kernel, start
+from mlplatform.stack.checks import alerts, gpus, health, kernel, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -22,18 +22,14 @@ CHECKS: tuple[Check, ...] = (
     start.interrupted,
     start.misfits,
     start.quotas,
-    start.exported,
+    start.secret_files,
+    start.no_timer,
     start.metadata_address,
     kernel.limits,
     gpus.drivers,
-    gpus.lost,
-    accounts.files,
-    accounts.rejected,
-    certificates.of_entrance,
     health.unhealthy,
     health.unconnected_notebooks,
     alerts.firing,
-    alerts.no_backups,
 )
 """Every check, in the order in which its findings are shown."""
 

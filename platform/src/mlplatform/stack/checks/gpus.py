@@ -1,4 +1,4 @@
-"""Drivers of GPUs, and the devices that the workers get."""
+"""Drivers of GPUs; a worker that loses a GPU while it runs ends by itself (`services/gpu_watch.py`)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import subprocess
 from collections.abc import Iterator
 
 from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.compose_command import compose
 
 _ANYBODY = 0o006
-
-_SEES_GPU = {"cuda": ("nvidia-smi", "--list-gpus"), "rocm": ("sh", "-c", "exec 3<>/dev/kfd")}
-"""Commands in a container that fail without GPUs."""
 
 _NO_GPU = "The workers do not start, or jobs find no GPU."
 
@@ -37,34 +33,12 @@ def _nvidia() -> Iterator[Finding]:
             blocks=True,
         )
         return
-    done = _run("nvidia-smi", "--list-gpus")
+    command = ["nvidia-smi", "--list-gpus"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode or not done.stdout.strip():
         reason = (done.stdout + done.stderr).strip().splitlines() or ["it lists no GPU"]
         # "Driver/library version mismatch" after an update of packages: the kernel still has the former module.
         yield Finding(f"`nvidia-smi` cannot use the GPUs ({reason[0]}).", _NO_GPU, "sudo reboot", blocks=True)
-
-
-def lost(place: Place) -> Iterator[Finding]:
-    """Yield each running container that no longer sees its GPUs."""
-    settings = place.settings
-    uses_gpu = ("ray-worker-", "notebook") if settings.notebook_gpus else "ray-worker-"
-    listed = _run(*compose(place.root, "--profile", "*", "ps", "--format", "{{.Service}} {{.Name}}"))
-    for service, name in (line.split() for line in listed.stdout.splitlines()):
-        if settings.accelerator == "cpu" or not service.startswith(uses_gpu):
-            continue
-        done = _run("docker", "exec", name, *_SEES_GPU[settings.accelerator])
-        if done.returncode:
-            reason = (done.stdout + done.stderr).strip().splitlines() or ["no GPU"]
-            yield Finding(
-                f"The container {name} has lost its GPUs ({reason[0]}).",
-                "After a reload of systemd or of the driver, its new processes find no GPU.",
-                f"docker restart {name}",
-                blocks=True,
-            )
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def _amd(place: Place) -> Iterator[Finding]:

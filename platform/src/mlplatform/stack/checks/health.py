@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from mlplatform.stack import notebooks
 from mlplatform.stack.checks.finding import Finding, Place
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose
 from mlplatform.stack.services import GPU_EXPORTERS
 
 _ENDED = ("created", "exited", "dead", "restarting")

@@ -1,11 +1,11 @@
-"""Problems that prevent a start, settings and variables that do not fit, and what jobs can reach on a cloud."""
+"""Problems that prevent a start, settings that do not fit, files of `secrets/`, and what jobs can reach on a cloud."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from mlplatform.errors import HostError
-from mlplatform.stack import doctor, firewall, shell, sizing, unfinished
+from mlplatform.stack import doctor, firewall, secrets_folder, sizing, unfinished
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import this_host
 
@@ -44,11 +44,35 @@ def quotas(place: Place) -> Iterator[Finding]:
         )
 
 
-def exported(place: Place) -> Iterator[Finding]:
-    """Yield the variables that this shell exports with other values than `.env`."""
-    for problem in shell.problems(place.root):
-        why = "The verbs of make and `mlplatform` use .env alone; plain `docker compose` would use these values."
-        yield Finding(problem, why, f"unset {' '.join(shell.in_the_way(place.root))}")
+def secret_files(place: Place) -> Iterator[Finding]:
+    """Yield a folder that other users can open, and secrets that are missing or empty."""
+    folder = place.root / "secrets"
+    if folder.is_dir() and (mode := folder.stat().st_mode & 0o777) != 0o700:
+        yield Finding(
+            f"{folder} has the mode {mode:04o} instead of 0700.",
+            "Its files are readable by all, so that the folder's mode alone keeps other users of this host out.",
+            f"chmod 700 {folder}",
+            repair=lambda: folder.chmod(0o700),
+        )
+    paths = [folder / name for name in secrets_folder.FILES]
+    if missing := [path.name for path in paths if not path.exists() or not path.stat().st_size]:
+        yield Finding(
+            f"{len(missing)} files of {folder} are missing or empty: {', '.join(missing)}.",
+            "A service without its password does not start, or falls back to a known one.",
+            "make env",
+            blocks=True,
+            repair=lambda: secrets_folder.write_missing(folder),
+        )
+
+
+def no_timer(place: Place) -> Iterator[Finding]:
+    """Yield that no backups are made on a timer; with one, the alert `BackupTooOld` watches it."""
+    if not place.settings.backup_to:
+        yield Finding(
+            "BACKUP_TO in .env is empty, so backups are made by `make backup` only.",
+            "Whatever was added since the last one is lost with this host's disk.",
+            "set BACKUP_TO in .env to a folder on another disk or to a server, and run `make up`",
+        )
 
 
 def metadata_address(place: Place) -> Iterator[Finding]:

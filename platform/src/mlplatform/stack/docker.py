@@ -1,0 +1,52 @@
+"""Commands of Docker, and of Docker Compose on the shipped files."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from mlplatform.errors import HostError
+
+
+def compose(root: Path, *arguments: str) -> list[str]:
+    """Return the `docker compose` command on a checkout's files, as in the Makefile."""
+    files = ["--env-file", str(root / ".env"), "--file", str(root / "compose" / "compose.yaml")]
+    return ["docker", "compose", *files, *arguments]
+
+
+def output(*command: str, **options: Any) -> str:
+    """Run a command and return what it prints.
+
+    Args:
+        command: words of the command.
+        options: of `subprocess.run`, such as `input`.
+
+    Raises:
+        HostError: it failed; the message has the last line that it printed.
+    """
+    chosen = {"stdout": subprocess.PIPE, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **chosen)
+    if done.returncode:
+        # Without the options that all calls of Compose have.
+        words = [*command[:2], *command[6:]] if command[2:3] == ("--env-file",) else command
+        reason = (f"{done.stdout or ''}\n{done.stderr}".strip().splitlines() or ["no reason given"])[-1]
+        raise HostError(f"`{' '.join(words)}` failed: {reason}")
+    return done.stdout or ""
+
+
+def answer(*command: str) -> str:
+    """Return what a command prints, without the spaces around it; empty if it fails or is not installed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def running(root: Path) -> set[str]:
+    """Return the names of the services that are running.
+
+    Raises:
+        HostError: Compose rejects the files or the settings.
+    """
+    return set(output(*compose(root, "--profile", "*", "ps", "--services")).split())
