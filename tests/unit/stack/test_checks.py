@@ -41,9 +41,9 @@ def kernel_with(place: Place, **values: str) -> Place:
 
 
 def test_low_kernel_limit_is_named_with_its_fix(place: Place) -> None:
-    (found,) = kernel.limits(kernel_with(place, kernel__pid_max="1024"))
-    assert found.problem == "kernel.pid_max is 1024, less than 32768."
-    assert "kernel.pid_max=32768" in found.fix
+    (found,) = kernel.limits(kernel_with(place, fs__inotify__max_user_instances="128", kernel__pid_max="4194304"))
+    assert found.problem == "fs.inotify.max_user_instances is 128, less than 256."
+    assert "fs.inotify.max_user_instances=256" in found.fix
 
 
 def test_refused_overcommit_is_found(place: Place) -> None:

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
+from mlplatform.warm.exits import exit_status
 from mlplatform.warm.notes import DRIVERS, TOLD, note
 from mlplatform.warm.stand_in import guard, stand_in
 from mlplatform.warm.variables import is_read_early
@@ -342,7 +343,8 @@ def _wait(connection: socket.socket, child: int, report: int, woken: int) -> int
     with suppress(BlockingIOError):
         if code := os.read(report, 1):
             return code[0] << 8
-    return 1 << 8
+    status = exit_status(child)
+    return 1 << 8 if status is None else status
 
 
 def _end_as(status: int) -> None:

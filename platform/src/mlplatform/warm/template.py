@@ -202,7 +202,7 @@ class Template:
 
     def check_sources(self) -> None:
         """Raise Cold, in a forked process, if a file has changed since it was imported; the template then ends."""
-        if changed := self.sources.changed:
+        if changed := self.sources.changed():
             # Another process is the parent of one whose template has died.
             if os.getppid() == self._pid:
                 os.kill(self._pid, _STALE)
@@ -287,6 +287,7 @@ class Template:
     def _leave(self, mine: socket.socket | None = None) -> None:
         """Close everything of the template but one connection, in a process that was forked from it."""
         self._listener.close()
+        self.sources.close()
         for number, child in self._children.items():
             if child.connection is None or number != child.connection.fileno():
                 os.close(number)

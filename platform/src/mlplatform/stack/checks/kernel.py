@@ -24,6 +24,16 @@ class _Least:
 
 _LEAST = (
     _Least(
+        "fs/inotify/max_user_instances",
+        256,
+        "Templates of the warm start and JupyterLab watch files with one instance per process, counted per user.",
+    ),
+    _Least(
+        "fs/inotify/max_user_watches",
+        65536,
+        "Templates of the warm start watch the folders of 6,500 files each, and start programs cold without that.",
+    ),
+    _Least(
         "kernel/pid_max", 32768, "Ray allows 16,384 processes and threads per node, and one host has several nodes."
     ),
     _Least("fs/file-max", 262144, "Each Ray process and the object store open thousands of files and connections."),
