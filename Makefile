@@ -9,7 +9,7 @@ export BUILDX_BUILDER := $(shell docker context show 2>/dev/null || echo default
 LIGHT = .venv/light/bin
 
 # Arguments of verbs count on the command line of make only: shells export NAME, TO or FORCE for other programs.
-ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CHECKOUT FIX FORCE FROM JSON KEEP NAME ONLY \
+ARGUMENTS = ADDRESS APPLY BRANCHES BUNDLE CHECK CHECKOUT FIX FORCE FROM JOB JSON KEEP LOGS NAME ONLY \
 	PAIRS PERSON PYTEST QUICK REMOVE ROWS RUNNING SECRETS SERVICE SNAPSHOT SRC STACK TEAM TESTS TO UPGRADE
 $(foreach name,$(ARGUMENTS),$(if $(filter environment,$(origin $(name))),$(eval unexport $(name))$(eval $(name) =)))
 
@@ -78,6 +78,9 @@ smoke:  ## Train the main job on the running stack, submitted from the notebook 
 
 notebook: .venv/cli  ## Make a notebook for one person, with files, token and network of its own (PERSON=alice; REMOVE=1 keeps its files)
 	@$(CLI) stack notebook "$(or $(PERSON),$(error Set PERSON= to a name of `mlplatform people list`))" $(if $(REMOVE),--remove)
+
+ci: .venv/cli  ## Run a job on a small stack of its own, then a check (JOB="folder -- command" CHECK="command"; jobs/CI.md)
+	@$(if $(JOB),,$(error Set JOB="folder -- command"))$(CLI) stack ci "$$JOB" $(if $(CHECK),"$$CHECK") --logs "$(or $(LOGS),ci-logs)"
 
 host-token: build  ## Write the file with which another machine joins (NAME=its name, ADDRESS=this host's, as it reaches it)
 	@$(CLI) stack host-token "$(or $(NAME),$(error Set NAME= to a name for the other machine))" --address "$(ADDRESS)"
@@ -191,4 +194,4 @@ LIGHT_LOCKS = images/platform/requirements.txt tests/requirements.txt tests/unit
 	.venv/bin/uv pip install --quiet --python .venv/light --no-deps --no-build-isolation --editable platform
 	@touch $@
 
-.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock
+.PHONY: help demo env build up bundle unbundle down status doctor logs data smoke notebook ci backup restore rotate host-token join hosts remove-host leave prune upgrade destroy format style types lint unit embedded test test-stack test-gpu bench nightly nightly-stack nightly-unit nightly-embedded tutorial lock

@@ -65,6 +65,22 @@ def cache(
 
 
 @app.command()
+def ci(
+    job: Annotated[str, typer.Argument(help="`FOLDER -- COMMAND`, or a file or folder as for `mlplatform submit`.")],
+    check: Annotated[str, typer.Argument(help="Command that checks the job's run and model; empty for none.")] = "",
+    logs: Annotated[Path, typer.Option(help="Folder for the logs of the job and of each service.")] = Path("ci-logs"),
+    root: Root = Path(),
+) -> None:
+    """Run a job and a check on a small stack of its own, remove it, and exit with their status."""
+    from mlplatform.client import job_file
+    from mlplatform.stack.ci import run
+
+    folder, _, command = job.partition(" -- ")
+    found = job_file.submission(Path(folder.strip()).absolute(), **({"entrypoint": command} if command.strip() else {}))
+    raise typer.Exit(run(root.absolute(), found, check, logs.absolute()))
+
+
+@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import socket
 
+from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer
 
@@ -30,6 +31,22 @@ def cluster_name(settings: StackSettings) -> str:
 def cluster_subnet(settings: StackSettings) -> Network:
     """Return the addresses of the stack's network of jobs."""
     return ipaddress.ip_network(f"{settings.cluster_network}.0/24")
+
+
+def free_cluster_network() -> str:
+    """Return a value for CLUSTER_NETWORK whose addresses overlap with no network of Docker.
+
+    Raises:
+        HostError: there is none.
+    """
+    taken = [subnet for found in subnets().values() for subnet in found]
+    for number in range(80, 256):
+        candidate = ipaddress.ip_network(f"10.213.{number}.0/24")
+        if not any(candidate.overlaps(subnet) for subnet in taken):
+            return f"10.213.{number}"
+    raise HostError(
+        "Docker's networks use all of 10.213.80.0 to 10.213.255.255: remove one with `docker network prune`."
+    )
 
 
 def bind_error(address: str, port: int) -> str:

@@ -1,0 +1,162 @@
+"""`mlplatform stack ci` up to the start of its stack: a recording program stands in for Docker.
+
+`tests/stack/test_ci.py` runs a job with the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import ci
+
+CHECKOUT = Path(__file__).parents[3]
+
+# Answers the checks of the host; `up` prints, and then fails or waits until it is killed.
+DOCKER = """\
+#!/bin/sh
+echo "${STACK_PREFIX-unset} $*" >>"$CALLS"
+case "$*" in
+  "version"*) echo 28.0.0 ;;
+  "compose version"*) echo 2.40.0 ;;
+  "info --format {{json .}}") echo '{"DockerRootDir": "/", "Runtimes": {}}' ;;
+  "image inspect "*) echo sha256:0 ;;
+  "network ls --quiet") echo 1 ;;
+  "network inspect 1") echo '[{"Name": "other", "IPAM": {"Config": [{"Subnet": "10.213.80.0/23"}]}}]' ;;
+  *" config "*) echo '{"services": {}}' ;;
+  *" ps --all --format {{.Service}}") echo ray-head ;;
+  *" logs "*) echo "the last words" ;;
+  *" up "*) [ -n "$WAITS" ] && exec sleep 60; exit 1 ;;
+esac
+"""
+
+
+class Run:
+    """`mlplatform stack ci` in an own checkout, and the calls that Docker gets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.job, self.logs = folder / "checkout", folder / "job", folder / "logs"
+        self.calls_file = folder / "calls"
+        self.calls_file.touch()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "docker").write_text(DOCKER)
+        (folder / "bin" / "docker").chmod(0o755)
+        self.path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self.root.mkdir()
+        for name in ("compose", "docker", "platform", ".env.example"):
+            (self.root / name).symlink_to(CHECKOUT / name)
+        self.job.mkdir()
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        words = [f"{self.job} -- true", "true", "--logs", str(self.logs), "--root", str(self.root)]
+        command = [sys.executable, "-m", "mlplatform", "stack", "ci", *words]
+        env = {**os.environ, "PATH": self.path, "CALLS": str(self.calls_file), **variables}
+        return subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return self.calls_file.read_text().splitlines()
+
+    def wait_for_call(self, word: str) -> None:
+        deadline = time.monotonic() + 30
+        while not any(f" {word} " in call for call in self.calls):
+            assert time.monotonic() < deadline, self.calls
+            time.sleep(0.05)
+
+    def is_removed(self) -> bool:
+        """True if the last calls removed containers and volumes, and the files are gone."""
+        down, volume = self.calls[-2:]
+        prefix = volume.rpartition(" ")[2].removesuffix("food11")
+        return " down --volumes " in down and prefix.startswith("ci-") and not (self.root / ci.FOLDER).exists()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_failed_start_is_reported_and_removed(run: Run) -> None:
+    process = run.start()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1, error
+    assert "The stack did not become healthy" in error
+    assert "Traceback" not in error
+    assert "the last words" in (run.logs / "ray-head.log").read_text()
+    assert run.is_removed()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_start_is_removed(run: Run, number: signal.Signals) -> None:
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, error
+    assert "Traceback" not in error
+    assert run.is_removed()
+
+
+def test_stack_of_killed_run_is_removed_first(run: Run) -> None:
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    left = StackSettings.load(run.root / ci.FOLDER / ".env")
+    run.calls_file.write_text("")
+    run.start().communicate(timeout=60)
+    down, volume = run.calls[:2]
+    assert " down --volumes " in down
+    assert volume.endswith(f" volume rm --force {left.food11_volume}")
+    assert run.is_removed()
+
+
+def test_two_runs_in_one_checkout_are_rejected(run: Run) -> None:
+    first = run.start(WAITS="1")
+    run.wait_for_call("up")
+    second = run.start()
+    _, error = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert f"Another `make ci` uses {run.root}" in error
+    assert (run.root / ci.FOLDER).is_dir(), "the first run's stack was removed"
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+
+
+def test_callers_own_stack_is_not_touched(run: Run) -> None:
+    run.start(STACK_PREFIX="mine-", COMPOSE_PROJECT_NAME="mine").communicate(timeout=60)
+    assert run.is_removed()
+    assert {call.partition(" ")[0] for call in run.calls} == {"unset"}
+
+
+def test_stack_takes_images_from_checkout_and_sizes_for_small_runner(run: Run) -> None:
+    own = "FOOD11_VOLUME=food11\nS3_IMAGE=mine/s3\nWORKER_MEMORY=64g\nRAY_PORT=8265\n"
+    own += "S3_ENDPOINT_URL=https://s3.example.org\n"
+    own += "NOTEBOOK_LAYOUT=generated\nBACKUP_TO=/mnt/backups\n"
+    (run.root / ".env").write_text(f"{own}CLUSTER_NETWORK=10.213.80\n")
+    process = run.start(WAITS="1")
+    run.wait_for_call("up")
+    settings = StackSettings.load(run.root / ci.FOLDER / ".env")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert (settings.s3_image, settings.worker_memory, settings.worker_gpus) == ("mine/s3", 3 << 30, 0)
+    assert settings.prefix == f"ci-{settings.ray_port}-"
+    assert settings.food11_volume == f"{settings.prefix}food11"
+    assert settings.ray_port != 8265
+    assert settings.s3_endpoint == "", "its objects would be among those of the stack"
+    assert settings.notebook_layout == "shared", "it has no notebooks of people"
+    assert settings.backup_to == "", "its backups would be among those of the stack"
+    assert settings.cluster_network == "10.213.82", "the first that overlaps with no network of Docker"
+
+
+@pytest.mark.parametrize(("status", "expected"), [(3, 3), (-9, 137)])
+def test_status_of_signal_is_that_of_shell(status: int, expected: int) -> None:
+    assert ci._of_shell(status) == expected
