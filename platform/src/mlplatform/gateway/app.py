@@ -157,8 +157,10 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy, page, grafana, sender, *([prometheus] if prometheus else [])):
-                await part.close()
+            for close in (head.close, outages.close, proxy.close, page.close, grafana.close, sender.close):
+                await close()
+            if prometheus is not None:
+                await prometheus.close()
             if tracking is not None:
                 await tracking.aclose()
 

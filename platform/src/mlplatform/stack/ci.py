@@ -27,7 +27,7 @@ from mlplatform.settings.stack import LOOPBACK, StackSettings
 from mlplatform.stack import compose as stack_compose
 from mlplatform.stack import doctor, networks, sizing
 from mlplatform.stack import env as stack_env
-from mlplatform.stack.compose_command import compose
+from mlplatform.stack.docker import compose
 from mlplatform.stack.host import Host, this_host
 
 FOLDER = ".ci-stack"
