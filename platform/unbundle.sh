@@ -20,7 +20,7 @@ if [ "$found" != "$packages" ]; then
     fail "is for version and processor ${found#*:}, not ${packages#*:}: write it for these"
 fi
 echo "The bundle $bundle is complete."
-loaded=$(stat --format '%s %Y' "$bundle")
+loaded=$(stat --format '%s %.9Y' "$bundle")
 images=$(grep -v "^$packages\$" <<<"$names")
 # shellcheck disable=SC2086
 if [ "$(cat "$wheels/.loaded" 2>/dev/null)" = "$loaded" ] && docker image inspect $images >/dev/null 2>&1; then

@@ -11,6 +11,7 @@ import pytest
 from ray_head import BOUND_S, TOKEN
 from started_gateway import PROMETHEUS_PASSWORD, StartedGateway
 from stored import ray
+from waiting import wait_for
 
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.jobs.states import Outcome
@@ -51,7 +52,9 @@ def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None
         "waits", attempts=0, entrypoint_num_gpus=1, metadata={"user": "ada", "workers": "2", "worker_gpus": "0.5"}
     )
     started.end(Outcome.FAILED, "mine")
+    ended = "mlplatform_jobs_with_open_runs 0.0"  # as soon as the gateway has looked at the failed job
     with started.running() as client:
+        wait_for(lambda: ended in scrape(client, PROMETHEUS_PASSWORD).text, "the end of the job's run", BOUND_S)
         samples = scrape(client, PROMETHEUS_PASSWORD).text.splitlines()
     for expected in (
         'mlplatform_jobs{state="FAILED",user=""} 1.0',
@@ -60,7 +63,6 @@ def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None
         'mlplatform_ended_attempts{outcome="FAILED"} 1.0',
         'mlplatform_ended_attempts{outcome="SUCCEEDED"} 0.0',
         'mlplatform_waiting_resources{resource="GPU"} 2.0',
-        "mlplatform_jobs_with_open_runs 0.0",
         "mlplatform_log_bytes_total 0.0",
     ):
         assert expected in samples, samples
