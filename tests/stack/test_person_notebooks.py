@@ -165,10 +165,11 @@ def test_idle_kernel_ends_while_terminal_stays(stack: Stack, labs: dict[str, Lab
         wait_for(bob.awake, "JupyterLab of Bob", 120)
         bob.asks("/api/kernels", "POST").raise_for_status()
         bob.asks("/api/terminals", "POST").raise_for_status()
-        assert "ipykernel" in run("docker", "top", stack.container(bob.service)).stdout
+        top = ("docker", "top", stack.container(bob.service))
+        wait_for(lambda: "ipykernel" in run(*top).stdout, "the kernel")
         # Polls as those of a page that was left open do not keep it; Jupyter looks once per minute.
         wait_for(lambda: bob.asks("/api/kernels").json() == [], "the end of an idle kernel", IDLE_S + 90)
-        assert "ipykernel" not in run("docker", "top", stack.container(bob.service)).stdout
+        wait_for(lambda: "ipykernel" not in run(*top).stdout, "the end of its process")
         assert bob.asks("/api/terminals").json(), "a terminal ended with what may run in it"
     finally:
         stack.set_env(NOTEBOOK_IDLE_SECONDS="7200")
