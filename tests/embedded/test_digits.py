@@ -8,9 +8,8 @@ from embedded import EPOCHS, JOBS, Killed
 
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import RegistryError
-from mlplatform.registry import lookup, models
+from mlplatform.registry import models
 from mlplatform.settings.job import Settings
-from mlplatform.storage import objects
 from mlplatform.tracking import server
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("environment")]
@@ -31,25 +30,6 @@ def test_main_job_survives_worker_loss(digits: Killed) -> None:
     assert sorted(set(epochs)) == list(range(EPOCHS))
 
 
-def test_main_job_run_is_finished_and_tagged(digits: Killed) -> None:
-    from mlflow import MlflowClient
-
-    run = server.find_run(digits.job_id)
-    assert run
-    assert run.info.status == "FINISHED"
-    assert run.data.params == {
-        **{"epochs": str(EPOCHS), "workers": "2", "lr": "0.004"},
-        **{"batch_size": "32", "seed": "0", "use_gpu": "False"},
-    }
-    assert run.data.tags["mlplatform.job_id"] == digits.job_id
-    assert run.data.tags["mlplatform.attempt"] == "1"
-    assert run.data.tags["mlplatform.entrypoint"] == f"python digits.py --epochs={EPOCHS}"
-    assert any(key.startswith("system/cpu") for key in run.data.metrics)
-    files = {file.path for file in MlflowClient().list_artifacts(run.info.run_id)}
-    # The diff exists only if the checkout has uncommitted changes.
-    assert files - {"git.diff"} == {"confusion_matrix.png", "gpu-info.txt"}
-
-
 @pytest.mark.parametrize("key", ["train_loss", "val_loss", "val_accuracy", "epoch"])
 def test_each_reported_metric_has_one_point_per_step(digits: Killed, key: str) -> None:
     run = server.find_run(digits.job_id)
@@ -61,33 +41,6 @@ def test_each_reported_metric_has_one_point_per_step(digits: Killed, key: str) -
     for report in digits.reports:
         first_reports.setdefault(int(report["step"]), report[key])
     assert dict(points) == pytest.approx(first_reports)
-
-
-def test_main_job_champion_reproduces_run_accuracy(digits: Killed, tmp_path: Path) -> None:
-    import mlflow
-    import torch
-    from sklearn.datasets import load_digits
-
-    run = server.find_run(digits.job_id)
-    champion = lookup.version_of("digits", "champion")
-    assert run
-    assert champion
-    assert champion.run_id == run.info.run_id
-    folder = models.download("digits@champion", tmp_path / "model")
-    model = mlflow.pytorch.load_model(str(folder))
-    pixels, labels = load_digits(return_X_y=True)
-    test = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))[:300]
-    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8)[test] / 16
-    with torch.inference_mode():
-        accuracy = (model(images).argmax(1) == torch.tensor(labels)[test]).float().mean().item()
-    assert accuracy == pytest.approx(run.data.metrics["test_accuracy"])
-    assert accuracy >= 0.95
-
-
-def test_checkpoints_are_stored_under_job_id(digits: Killed, reached: Settings) -> None:
-    files = objects.list_files(f"{reached.storage}/{digits.job_id}/fit")
-    assert any(file.endswith("checkpoint.ckpt") for file in files), files
-    assert not any(".probe-" in file for file in objects.list_files(reached.storage))
 
 
 def test_second_attempt_continues_run_without_duplicates(digits: Killed, reached: Settings) -> None:

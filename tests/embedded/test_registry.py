@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import JOBS, SCRIPTS, Killed
+from embedded import SCRIPTS
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -118,31 +118,6 @@ def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
     finally:
         process.kill()
         process.wait()
-
-
-@pytest.mark.nightly
-def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
-    digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
-) -> None:
-    from mlflow import MlflowClient
-
-    run = server.find_run(digits.job_id)
-    assert run
-    # The champion may be the model of a later job, such as that of test_durable_jobs.py.
-    (trained,) = MlflowClient().search_model_versions(f"run_id = '{run.info.run_id}'")
-    released = models.register(trained.source, "released")
-    models.promote("released", released.version, "champion", metric="test_accuracy")
-    promotion = receiver()
-    assert (promotion["model"], promotion["alias"], promotion["version"]) == (
-        "released",
-        "champion",
-        str(released.version),
-    )
-
-    checkpoints = f"{reached.storage}/{digits.job_id}/fit"
-    command = [sys.executable, str(SCRIPTS / "accuracy.py"), str(JOBS), promotion["folder"], checkpoints]
-    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    assert again == pytest.approx({"model": run.data.metrics["test_accuracy"], "checkpoint": again["model"]})
 
 
 def test_unsigned_webhook_delivery_is_rejected(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
