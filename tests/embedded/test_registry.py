@@ -218,6 +218,26 @@ def test_unknown_alias_error_lists_existing_aliases(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: models.best_run("none", "accuracy"), "no experiment 'none'; there are: .*petals"),
+        (lambda: models.best_run("petals", "accuracy"), "has a metric 'accuracy'"),
+        (lambda: models.promote("petals", 99), "Version 99 of model 'petals' cannot become 'champion'"),
+        (lambda: models.promote("none", 1), "Version 1 of model 'none'"),
+        (lambda: models.download("petals", "out"), "neither name@alias nor name/version"),
+        (lambda: models.register("models:/m-none", "half-made"), "models:/m-none cannot be registered"),
+        (lambda: models.register("runs:/none/model", "half-made"), "runs:/none/model cannot be registered"),
+    ],
+)
+@pytest.mark.usefixtures("petals")
+def test_missing_entry_is_named(call: Callable[[], object], expected: str) -> None:
+    with pytest.raises(RegistryError, match=expected) as error:
+        call()
+    assert "\n" not in str(error.value)
+    assert "half-made" not in [name for name, _, _ in models.models()]
+
+
 @pytest.mark.usefixtures("petals")
 def test_promotion_compares_with_current_champion() -> None:
     models.promote("petals", 1, "guarded", metric="loss", mode="min")
