@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from cold_share import submit_cold
-from embedded import CURRENT_TEST, EPOCHS, JOBS, KILL_AFTER_REPORTS, Killed, command, processes
+from embedded import CURRENT_TEST, command, processes
 
-from mlplatform.client.jobs import Jobs, report_in
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.settings.job import settings as process_settings
@@ -98,19 +97,3 @@ def as_in_jobs(local: LocalPlatform, environment: Settings, monkeypatch: pytest.
         monkeypatch.delenv(name)
     for name, value in wanted.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(scope="session")
-def digits(local: LocalPlatform, reached: Settings) -> Killed:
-    """The main job, submitted as on the stack; one worker is killed with SIGKILL after some epochs."""
-    with Jobs(reached) as jobs:
-        job_id = jobs.submit(["python", "digits.py", f"--epochs={EPOCHS}"], JOBS, name="digits")
-        seen: list[str] = []
-        killed_at = 0
-        for line in jobs.follow(job_id):
-            seen.append(line)
-            reports = sum(report_in(old) is not None for old in seen)
-            if not killed_at and reports >= KILL_AFTER_REPORTS:
-                next(process for process in processes(local) if "RayTrainWorker" in command(process)).kill()
-                killed_at = reports
-        return Killed(job_id, jobs.get(job_id).status, seen, killed_at)

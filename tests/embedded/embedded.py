@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from mlplatform.client.jobs import Jobs, report_in
+from mlplatform.client.jobs import Jobs
 from mlplatform.local import processes as local_processes
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-EPOCHS = 24
-KILL_AFTER_REPORTS = 6
 
 CURRENT_TEST = "PYTEST_CURRENT_TEST"
 """Variable in which pytest names the test."""
@@ -55,17 +52,3 @@ def succeeded(jobs: Jobs, job_id: str, seconds: float = 120) -> str:
     log = jobs.logs(job_id)
     assert job.status == "SUCCEEDED", (job.message, log[-3000:])
     return log
-
-
-@dataclass
-class Killed:
-    """The main job after one of its workers was killed during training."""
-
-    job_id: str
-    status: str
-    log: list[str]
-    reports_before: int
-
-    @property
-    def reports(self) -> list[dict[str, float]]:
-        return [report for line in self.log if (report := report_in(line))]

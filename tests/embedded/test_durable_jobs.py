@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pytest
@@ -119,29 +115,3 @@ def test_killed_processes_are_restarted(local: LocalPlatform, survivor: Survivor
         assert process
         assert process.pid != killed
         assert process.pid in running
-
-
-def ray_job_submit(reached: Settings, *words: str) -> subprocess.CompletedProcess[str]:
-    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", *words]
-    env = {**os.environ, **reached.environment()}
-    return subprocess.run(submit, env=env, capture_output=True, text=True, check=False, timeout=180)
-
-
-def test_ray_job_submit_works_with_embedded_platform(reached: Settings, tmp_path: Path) -> None:
-    (tmp_path / "hello.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
-    done = ray_job_submit(
-        reached, "--submission-id=by-ray", f"--working-dir={tmp_path}", "--", "python", "hello.py", "you"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "hello you" in done.stdout
-    with Jobs(reached) as jobs:
-        assert [attempt.outcome for attempt in jobs.attempts("by-ray")] == ["SUCCEEDED"]
-        assert "hello you" in jobs.logs("by-ray")
-
-
-def test_ray_job_submit_error_names_feasible_shape(reached: Settings) -> None:
-    done = ray_job_submit(reached, "--submission-id=too-much", "--entrypoint-num-gpus=4", "--", "true")
-    assert done.returncode != 0
-    assert "The entry point asks for 4 GPUs; no node has a GPU (" in done.stdout + done.stderr
-    with Jobs(reached) as jobs:
-        assert "too-much" not in [job.id for job in jobs.list()]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import JOBS, SCRIPTS, Killed
+from embedded import SCRIPTS
 from typer.testing import CliRunner
 from waiting import wait_for
 
@@ -120,31 +120,6 @@ def receiver(tmp_path: Path) -> Iterator[Callable[[], dict[str, str]]]:
         process.wait()
 
 
-@pytest.mark.nightly
-def test_promoted_model_and_checkpoint_reproduce_run_accuracy(
-    digits: Killed, receiver: Callable[[], dict[str, str]], reached: Settings
-) -> None:
-    from mlflow import MlflowClient
-
-    run = server.find_run(digits.job_id)
-    assert run
-    # The champion may be the model of a later job, such as that of test_durable_jobs.py.
-    (trained,) = MlflowClient().search_model_versions(f"run_id = '{run.info.run_id}'")
-    released = models.register(trained.source, "released")
-    models.promote("released", released.version, "champion", metric="test_accuracy")
-    promotion = receiver()
-    assert (promotion["model"], promotion["alias"], promotion["version"]) == (
-        "released",
-        "champion",
-        str(released.version),
-    )
-
-    checkpoints = f"{reached.storage}/{digits.job_id}/fit"
-    command = [sys.executable, str(SCRIPTS / "accuracy.py"), str(JOBS), promotion["folder"], checkpoints]
-    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    assert again == pytest.approx({"model": run.data.metrics["test_accuracy"], "checkpoint": again["model"]})
-
-
 def test_unsigned_webhook_delivery_is_rejected(receiver: Callable[[], dict[str, str]], petals: tuple[str, str]) -> None:
     from mlflow import MlflowClient
 
@@ -241,6 +216,26 @@ def test_unknown_alias_error_lists_existing_aliases(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="'petals/9' cannot be looked up: "):
         lookup.resolve("petals/9")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: models.best_run("none", "accuracy"), "no experiment 'none'; there are: .*petals"),
+        (lambda: models.best_run("petals", "accuracy"), "has a metric 'accuracy'"),
+        (lambda: models.promote("petals", 99), "Version 99 of model 'petals' cannot become 'champion'"),
+        (lambda: models.promote("none", 1), "Version 1 of model 'none'"),
+        (lambda: models.download("petals", "out"), "neither name@alias nor name/version"),
+        (lambda: models.register("models:/m-none", "half-made"), "models:/m-none cannot be registered"),
+        (lambda: models.register("runs:/none/model", "half-made"), "runs:/none/model cannot be registered"),
+    ],
+)
+@pytest.mark.usefixtures("petals")
+def test_missing_entry_is_named(call: Callable[[], object], expected: str) -> None:
+    with pytest.raises(RegistryError, match=expected) as error:
+        call()
+    assert "\n" not in str(error.value)
+    assert "half-made" not in [name for name, _, _ in models.models()]
 
 
 @pytest.mark.usefixtures("petals")

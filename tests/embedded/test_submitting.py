@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from embedded import succeeded
 from waiting import wait_for
 
-from mlplatform.client.jobs import Jobs, new_id
+from mlplatform.client.jobs import Jobs
 from mlplatform.contract import REPORT
 from mlplatform.errors import CapacityError
-from mlplatform.scheduling.resources import Resources, WorkerGroup
+from mlplatform.scheduling.resources import WorkerGroup
 from mlplatform.settings.job import Settings
 
 PRINT_SETTINGS = """
@@ -92,30 +91,6 @@ def test_infeasible_job_is_rejected_and_not_listed(reached: Settings, tmp_path: 
         with pytest.raises(CapacityError, match=r"asks for 99 workers with 1 CPU each; all nodes together hold \d"):
             jobs.submit("true", tmp_path, workers=WorkerGroup(99))
         assert jobs.list() == before
-
-
-def test_waiting_job_names_users_of_busy_resources(reached: Settings, tmp_path: Path) -> None:
-    (tmp_path / "hang.py").write_text("import signal\nsignal.pause()\n")
-    everything = Resources(cpus=max(4, os.cpu_count() or 1))
-    with Jobs(reached) as jobs:
-        holder = jobs.submit("python hang.py", tmp_path, name="holder", resources=Resources(cpus=3))
-
-        def waits() -> str | None:
-            wait = jobs.check_capacity(everything)
-            return str(wait) if wait and holder in wait.users else None
-
-        try:
-            # Ray reports used resources with a delay of a few seconds.
-            wait_for(
-                lambda: "waits for 3 CPUs; in use by " in (waits() or ""),
-                "Ray to report the used resources",
-                seconds=60,
-            )
-            assert jobs.check_capacity(Resources(cpus=0.5)) is None
-        finally:
-            jobs.stop(holder)
-            jobs.wait(holder, timeout_s=60)
-        wait_for(lambda: jobs.check_capacity(everything) is None, "Ray to report the free resources", seconds=60)
 
 
 def test_reports_arrive_while_job_runs(reached: Settings, tmp_path: Path) -> None:
@@ -211,48 +186,6 @@ def test_job_submits_and_sees_another_job(reached: Settings, tmp_path: Path) -> 
         assert "address http" not in log, "Ray has set its own address, as on the stack"
         (child,) = [line.split()[1] for line in log.splitlines() if line.startswith("child ")]
         assert jobs.wait(child).status == "SUCCEEDED"
-
-
-SUBMIT_BY_RAY = """
-import subprocess, sys
-from ray.job_submission import JobSubmissionClient
-from ray.exceptions import AuthenticationError
-from ray.util.state import list_nodes
-
-parent = sys.argv[1]
-words = ["ray", "job", "submit", "--submission-id", f"{parent}-cli", "--working-dir", ".", "--", "python", "child.py"]
-done = subprocess.run(words, capture_output=True, text=True)
-print(done.stdout, done.stderr, flush=True)
-done.check_returncode()
-client = JobSubmissionClient()
-client.submit_job(entrypoint="python child.py", submission_id=f"{parent}-sdk", runtime_env={"working_dir": "."})
-print("known", sorted(job.submission_id for job in client.list_jobs()))
-print("nodes", len(list_nodes()))
-try:
-    client.delete_job(f"{parent}-cli")
-except AuthenticationError as error:
-    print("refused", "cannot delete it" in str(error))
-"""
-
-
-def test_unmodified_clients_of_ray_submit_from_within_a_job(reached: Settings, tmp_path: Path) -> None:
-    (tmp_path / "parent.py").write_text(SUBMIT_BY_RAY)
-    (tmp_path / "child.py").write_text("print('hello from the child')\n")
-    with Jobs(reached) as jobs:
-        parent = new_id("by-ray")
-        jobs.submit(["python", "parent.py", parent], tmp_path, job_id=parent)
-        log = "\n".join(jobs.follow(parent))
-        assert jobs.wait(parent).status == "SUCCEEDED", log
-        assert "hello from the child" in log, "`ray job submit` follows the child's log"
-        assert "nodes 1" in log
-        assert "refused True" in log
-        for child in (f"{parent}-cli", f"{parent}-sdk"):
-            assert jobs.wait(child, timeout_s=60).status == "SUCCEEDED"
-    assert reached.ray_auth_token_path
-    authorized = {"Authorization": f"Bearer {reached.ray_auth_token_path.read_text()}"}
-    entries = httpx.get(f"{reached.ray_address}/platform/audit?limit=1000", headers=authorized).json()["entries"]
-    submitted = {entry["object"]: (entry["principal"], entry["kind"]) for entry in entries if entry["verb"] == "submit"}
-    assert submitted[f"job {parent}-cli"] == submitted[f"job {parent}-sdk"] == ("shared token", f"job {parent}")
 
 
 CLAIM_RUN = """

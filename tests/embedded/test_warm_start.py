@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
-from embedded import SCRIPTS, command, processes
 from waiting import wait_for
 
-from mlplatform.client.jobs import Jobs, report_in
+from mlplatform.client.jobs import Jobs
 from mlplatform.local.instance import Home
 from mlplatform.local.platform import LocalPlatform
 from mlplatform.settings.job import Settings
 from mlplatform.warm import client, notes
 
 pytestmark = pytest.mark.nightly
-
-ROUNDS = 8
-"""Jobs; four processes are killed during each."""
 
 FIT = """
 import logging, os, sys
@@ -162,43 +155,3 @@ def test_stopped_job_leaves_no_process(warm: WarmPlatform, tmp_path: Path) -> No
         jobs.stop(job_id)
         wait_for(lambda: jobs.get(job_id).status == "STOPPED", "the job to stop")
     wait_for(lambda: not Path(f"/proc/{line.split()[1]}").exists(), "its driver to end", 10)
-
-
-@pytest.mark.parametrize("seed", range(ROUNDS))
-def test_training_survives_killed_templates_and_workers(warm: WarmPlatform, seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - reproducible
-    # What a cold start survives: a template does not exist there, Ray Train restarts a worker, and the gateway restarts
-    # a job whose supervisor has died.
-    victims = rng.sample(["template", "template", "worker", "supervisor"], k=4)
-    with Jobs(warm.settings) as jobs:
-        job_id = jobs.submit(["python", "steps.py", "--steps=14", "--pause=0.3"], SCRIPTS, name=f"killed-{seed}")
-        for line in jobs.follow(job_id):
-            if victims and report_in(line) and rng.random() < 0.4:
-                kill_one(warm.platform, victims.pop(), rng)
-        assert jobs.get(job_id).status == "SUCCEEDED", jobs.logs(job_id)[-3000:]
-        assert {int(report["step"]) for line in jobs.logs(job_id).splitlines() if (report := report_in(line))} == {
-            *range(14)
-        }
-    wait_for(lambda: not killable(warm.platform, "worker"), "the workers to end", 10)
-    wait_for(lambda: not killable(warm.platform, "driver"), "the driver to end", 10)
-
-
-KILLABLE = {
-    "template": r"\S*python\S* -m mlplatform\.warm ",
-    "worker": r"ray::RayTrainWorker",
-    "supervisor": r"ray::_job_supervisor|ray::JobSupervisor",
-    "driver": r"\S*python steps\.py",
-}
-"""Patterns of command lines."""
-
-
-def killable(platform: LocalPlatform, kind: str) -> list[psutil.Process]:
-    """Return the running processes of a kind."""
-    return [process for process in processes(platform) if re.match(KILLABLE[kind], command(process))]
-
-
-def kill_one(platform: LocalPlatform, kind: str, rng: random.Random) -> None:
-    """Kill one process of a kind, if there is any."""
-    if found := killable(platform, kind):
-        with suppress(psutil.NoSuchProcess):
-            rng.choice(found).kill()

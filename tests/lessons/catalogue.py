@@ -29,12 +29,8 @@ LESSONS: list[Lesson] = [
 
 
 def each(stack: bool) -> Any:
-    """Parametrize a test with the lessons that a tier runs: each is run in one tier, half of them on the stack."""
-
-    def on_stack(number: int, lesson: Lesson) -> bool:
-        return lesson.stack_only or (not lesson.always and number % 2 == 1)
-
-    lessons = [lesson for number, lesson in enumerate(LESSONS) if on_stack(number, lesson) == stack]
+    """Parametrize a test with the lessons that a tier runs: the stack only those that need it."""
+    lessons = [lesson for lesson in LESSONS if lesson.stack_only == stack]
     marks = [[] if lesson.always else [pytest.mark.nightly] for lesson in lessons]
     cases = zip(lessons, marks, strict=True)
     return pytest.mark.parametrize("lesson", [pytest.param(each, id=each.name, marks=of_it) for each, of_it in cases])

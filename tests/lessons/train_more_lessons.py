@@ -153,7 +153,34 @@ def check_pbt(left: Left) -> None:
     assert left.points("score", runs[taken]) == [(1, 1.0), (2, 2.0), (3, 10.0), (4, 12.0), (5, 18.0), (6, 20.0)]
 
 
+def check_tune_digits(left: Left) -> None:
+    assert left.run.info.status == "FINISHED"
+    assert "val_accuracy" not in left.run.data.metrics
+    runs = left.children
+    assert len(runs) == 8
+    ends = {run.info.run_id: run.data.tags["mlplatform.trial_end"] for run in runs}
+    assert set(ends.values()) == {"completed", "early-stopped"}
+    for run in runs:
+        assert run.info.status == "FINISHED"
+        assert {"lr", "width"} <= run.data.params.keys()
+        steps = [step for step, _ in left.points("val_accuracy", run)]
+        assert steps == list(range(len(steps)))
+        assert (len(steps) < 12) == (ends[run.info.run_id] == "early-stopped")
+        assert any(f"/tune/{run.data.tags['mlplatform.trial_id']}/checkpoint_" in file for file in left.stored)
+    champion = left.client.get_model_version_by_alias("digits-tuned", "champion").run_id
+    (best,) = [run for run in runs if run.info.run_id == champion]
+    assert best.data.metrics["val_accuracy"] == max(run.data.metrics["val_accuracy"] for run in runs)
+    assert best.data.metrics["test_accuracy"] >= 0.85
+    assert "models:/digits-tuned@champion" in left.log
+
+
 LESSONS = [
+    Lesson(
+        "tune_digits.py",
+        "Each trial is a child run, poor ones are stopped early, and the model of the best one is registered.",
+        check_tune_digits,
+        ["--trials=8", "--cpus=0.5"],
+    ),
     Lesson(
         "train/checkpoints.py",
         "Checkpoints are saved and loaded, the best are kept, a failed worker loses nothing, a run starts from any.",

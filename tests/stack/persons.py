@@ -75,12 +75,6 @@ class Person:
             session.set_config_variable(f"{name}_file", str(self.home / ".aws" / name))
         return session.create_client("s3", config=Config(retries={"max_attempts": 1}))
 
-    def deletes_at_mlflow(self, experiment_id: str, verb: str = "delete") -> int:
-        """Delete or restore an experiment with the same account; return the status."""
-        account = read_mlflow_account(self.home / ".mlflow/credentials")
-        address = f"http://127.0.0.1:{self.stack.settings.mlflow_port}/api/2.0/mlflow/experiments/{verb}"
-        return httpx.post(address, auth=account, json={"experiment_id": experiment_id}, timeout=30).status_code
-
 
 def administer(stack: Stack, *words: str) -> str:
     """Run a command on the host, with the settings that `mlplatform env` prints: those of the shared token."""

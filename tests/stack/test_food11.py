@@ -1,4 +1,4 @@
-"""The tutorial's lessons on Food-11 with several workers: shared GPUs, a stopped worker, a job's own packages.
+"""The tutorial's lessons on Food-11 with several workers: shared GPUs, and a job's own packages.
 
 `test_gateway_load.py` tests a job that no node can run: it is rejected, or waits until a worker joins.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from collections.abc import Sequence
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from failure_training import reports, whole_again
-from host import CHECKOUT, Stack, run, wait_for
+from host import CHECKOUT, Stack
 
 from mlplatform.client.jobs import Job, Jobs
 
@@ -83,40 +81,6 @@ def test_concurrent_jobs_on_shared_gpus_beat_sequential_jobs(jobs: Jobs, lessons
     for how, seconds in table:
         print(f"{how:<17} {seconds:>5.0f} s")
     assert table[0][1] < table[1][1]
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1200)
-@pytest.mark.usefixtures("food11")
-def test_training_is_restored_on_other_worker_after_stop(stack: Stack, jobs: Jobs, lessons: Path) -> None:
-    # Stopping a container takes up to 35 s; the training continues meanwhile.
-    epochs = 120
-    job_id = submit(jobs, lessons, f"--epochs={epochs}", "--gpus-per-worker=1")
-    wait_for(lambda: len(reports(jobs, job_id)) >= 2, "a training with a checkpoint", 240)
-    (before,) = given(jobs, job_id)
-    # The driver may run on the same node; the job continues either way.
-    run("docker", "stop", stack.container(before["node"]))
-    try:
-        (job,) = ended(jobs, [job_id])
-    finally:
-        run("docker", "start", stack.container(before["node"]))
-    log = jobs.logs(job.id)
-    (after,) = given(jobs, job_id)
-    assert after["node"] != before["node"], "it did not move to the other GPU"
-    assert re.search(rf"Restored from checkpoint: \S+ on {re.escape(after['node'])}", log), log[-4000:]
-    (found,) = stack.runs_of(job_id)
-    assert found["info"]["status"] == "FINISHED"
-    answer = stack.mlflow.get(
-        "/metrics/get-history",
-        params={"run_id": found["info"]["run_id"], "metric_key": "val_accuracy", "max_results": 1000},
-    )
-    points = sorted((int(point["step"]), float(point["value"])) for point in answer.json()["metrics"])
-    an_epoch = points[0][0]
-    ends = [step for step, accuracy in points if not math.isnan(accuracy)]
-    assert ends == [an_epoch * (epoch + 1) for epoch in range(epochs)], "not exactly one point per epoch"
-    (amid,) = [step for step, accuracy in points if math.isnan(accuracy)]
-    assert amid % an_epoch, "no checkpoint in the middle of an epoch before the node left"
-    whole_again(stack)
 
 
 def with_packages(stack: Stack, runtime_env: str) -> tuple[str, float]:

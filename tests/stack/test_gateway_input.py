@@ -37,38 +37,15 @@ MIB = 1 << 20
 NEVER = {"never": 1}
 DESCRIPTION = files("mlplatform.gateway.http").joinpath("openapi.yaml").read_text()
 
-# Invalid submissions, each with a text that the error must contain.
+# One of each kind of invalid submission; tests/embedded/gateway/jobs/test_submission.py has all.
 BODIES: list[tuple[bytes, str]] = [
-    (b"", "JSON"),
     (b"{", "JSON"),
-    (b"\xff\xfe", "JSON"),
     (b"[]", "object"),
-    (b"null", "object"),
-    (b"{}", "entrypoint"),
     (b'{"entrypoint": ""}', "entrypoint"),
-    (b'{"entrypoint": 1}', "entrypoint=1"),
     (b'{"entrypoint": "a", "entrypoint": {}}', "entrypoint={}"),
-    (b'{"entrypoint": "\\u0000"}', "NUL character"),
-    (b'{"entrypoint": "\\ud800"}', "JSON"),
-    (b'{"entrypoint": "true", "entrypiont_num_cpus": 1}', "entrypiont_num_cpus"),
-    (b'{"entrypoint": "true", "runtime_env": []}', "runtime_env=[]"),
-    (b'{"entrypoint": "true", "runtime_env": {"env_vars": {"A": 1}}}', "env_vars must map strings to strings"),
-    (b'{"entrypoint": "true", "runtime_env": {"a": NaN}}', "NaN"),
     (b'{"entrypoint": "true", "runtime_env": {"a": %s}}' % (b"9" * 5000), "number"),
     (b'{"entrypoint": "true", "runtime_env": {"a": %s%s}}' % (b"[" * 5000, b"]" * 5000), "recursion"),
-    (b'{"entrypoint": "true", "metadata": {"a": 1}}', "metadata.a=1"),
-    (b'{"entrypoint": "true", "metadata": {"max_restarts_on_loss": "many"}}', "max_restarts_on_loss='many'"),
-    (b'{"entrypoint": "true", "metadata": {"max_restarts_on_loss": "-1"}}', "max_restarts_on_loss='-1'"),
-    (b'{"entrypoint": "true", "metadata": {"workers": "0"}}', "workers='0'"),
-    (b'{"entrypoint": "true", "entrypoint_num_cpus": "1"}', "entrypoint_num_cpus='1'"),
-    (b'{"entrypoint": "true", "entrypoint_num_cpus": -1}', "entrypoint_num_cpus=-1"),
-    (b'{"entrypoint": "true", "entrypoint_num_gpus": 1e999}', "entrypoint_num_gpus=inf"),
-    (b'{"entrypoint": "true", "entrypoint_memory": 0.5}', "entrypoint_memory=0.5"),
-    (b'{"entrypoint": "true", "entrypoint_resources": {"a": true}}', "entrypoint_resources.a=True"),
 ]
-
-# Invalid ids, and the Ray submission id of another job's attempt.
-IDS = ["", ".", "..", "../x", "a/b", "a b", "a\nb", "a\n", "é", "-x", "x" * 129, "%2e%2e", "other--1-abcdef", 5]
 
 
 @pytest.fixture
@@ -140,10 +117,8 @@ def test_invalid_submission_error_names_field_and_value(gateway: httpx.Client) -
 
 
 def test_invalid_job_ids_are_rejected_everywhere(gateway: httpx.Client, waiting: str) -> None:
-    for job_id in IDS:
-        for field in ("submission_id", "job_id"):
-            body = {"entrypoint": "true", field: job_id, "entrypoint_resources": NEVER}
-            sentence(gateway.post("/api/jobs/", json=body), 400)
+    body = {"entrypoint": "true", "submission_id": "../x", "entrypoint_resources": NEVER}
+    sentence(gateway.post("/api/jobs/", json=body), 400)
     body = {"entrypoint": "true", "submission_id": waiting}
     sentence(gateway.post("/api/jobs/", json=body), 409, waiting, "already exists")
     for job_id in (

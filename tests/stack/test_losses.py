@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from typing import Any
 
 import pytest
 from failure_training import (
@@ -150,19 +149,3 @@ def test_failed_and_stopped_jobs_do_not_restart(stack: Stack, jobs: Jobs) -> Non
     whole_again(stack)
     assert jobs.get(stopped).status == "STOPPED"
     assert len(attempts(stack, stopped)) == 1
-
-
-@pytest.mark.nightly
-def test_open_runs_of_killed_job_are_closed(stack: Stack, jobs: Jobs) -> None:
-    code = "import mlflow, os; mlflow.start_run(); mlflow.start_run(nested=True); os.kill(os.getpid(), 9)"
-    job_id = jobs.submit(["python", "-c", code], "jobs", name="killed")
-    assert jobs.wait(job_id, timeout_s=120).status == "FAILED"
-
-    def all_ended() -> list[dict[str, Any]]:
-        runs = stack.runs_of(job_id)
-        assert [run["info"]["status"] for run in runs] == ["FAILED", "FAILED"]
-        return runs
-
-    for found in wait_for(all_ended, "the end of both runs", 60):
-        tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
-        assert "exit code" in tags["mlplatform.end_reason"]

@@ -73,39 +73,6 @@ def test_terminal_opens_in_lessons_folder_with_commands(terminal: Terminal) -> N
     assert "/bin/bash" in shown
 
 
-def interrupt(terminal: Terminal) -> None:
-    """Press Ctrl-C, and again if Python has dropped it, which it does in callbacks of its garbage collector."""
-    killed = "its run is KILLED"
-    terminal.press("\x03")
-    try:
-        terminal.shown_until(killed)
-    except AssertionError as error:
-        if "Exception ignored in" not in str(error):
-            raise
-        terminal.press("\x03")
-        terminal.shown_until(killed)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_kills_run_and_next_run_finishes(stack: Stack, food11: None, terminal: Terminal) -> None:
-    # Otherwise MLflow imports torch again to infer the model's requirements.
-    train = "MLFLOW_REQUIREMENTS_INFERENCE_TIMEOUT=1 python food11/tracked.py --size 32 --epochs"
-    terminal.press(f"{train} 500\r")
-    shown = terminal.shown_until("epoch 1:", 120)
-    interrupt(terminal)
-    terminal.press(f"{train} 1\r")
-    shown += terminal.shown_until("Test accuracy:", 120)
-    runs = re.findall(r"Run: \S+ \((\w{32})\)", shown)
-    with stack.mlflow as mlflow:
-
-        def ends() -> list[str]:
-            found = [mlflow.get("/runs/get", params={"run_id": run_id}).json()["run"] for run_id in runs]
-            return [run["info"]["status"] for run in found]
-
-        wait_for(lambda: "RUNNING" not in ends(), "the end of both runs", 60)
-        assert ends() == ["KILLED", "FINISHED"]
-
-
 def test_next_run_in_terminal_records_new_commit(stack: Stack, terminal: Terminal) -> None:
     """The tutorial's use of git: clone, switch, edit, compare, stash, commit, and train before and after."""
     cloned = f"{WORK}/cloned"

@@ -114,23 +114,6 @@ def test_token_of_person_is_refused_once_revoked(stack: Stack, people: dict[str,
     assert people["alice"].asks("GET", "/api/jobs/").status_code == 200
 
 
-@pytest.mark.nightly
-def test_people_delete_what_their_jobs_made(stack: Stack, people: dict[str, Person], jobs: Jobs) -> None:
-    alice = people["alice"]
-    script = alice.home / "work/tracked.py"
-    script.parent.mkdir()
-    script.write_text("import mlplatform\nwith mlplatform.job_run(experiment='tries'):\n    pass\n")
-    job = submit(alice, "python", script.name, folder=script.parent)
-    assert jobs.wait(job, timeout_s=180).status == "SUCCEEDED", jobs.logs(job)[-3000:]
-    (run,) = stack.runs_of(job)
-    assert (run["info"]["user_id"], run["info"]["status"]) == (alice.name, "FINISHED")
-    assert alice.deletes_at_mlflow(run["info"]["experiment_id"]) == 200
-    rows = [json.loads(line) for line in administer(stack, "audit", "--limit", "200", "--json").splitlines()]
-    path = "/api/2.0/mlflow/experiments/delete"
-    assert (alice.name, "POST", path) in {(row["principal"], row["verb"], row["object"]) for row in rows}
-    assert alice.deletes_at_mlflow(run["info"]["experiment_id"], "restore") == 200
-
-
 @pytest.mark.minio
 def test_removal_ends_all_access_of_a_person_within_a_minute(
     stack: Stack, people: dict[str, Person], team: str, jobs: Jobs, tmp_path: Path
