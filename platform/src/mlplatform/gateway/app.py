@@ -17,6 +17,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
@@ -50,7 +51,6 @@ from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
-from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import allowed_requests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler

@@ -33,6 +33,7 @@ from mlplatform.gateway.jobs.states import (
 )
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.usage import ledger
+from mlplatform.gateway.usage.schema import UsageRow
 
 RUNNING_MESSAGE = "Job is currently running."
 
@@ -158,8 +159,8 @@ class JobStore(Store):
         name = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=name, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
-        holder = ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
-        ledger.begin(session, holder, number, requested(job), attempt.created, borrowed)
+        row = UsageRow(job=job.sequence, attempt=number, job_id=job.id, user=job.user, person=job.person, team=job.team)
+        ledger.begin(session, row, requested(job), attempt.created, borrowed)
         job.state, job.claim = State.STARTING, None
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."
