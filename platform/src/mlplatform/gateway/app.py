@@ -75,11 +75,10 @@ from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
-from mlplatform.gateway.upstream.mail import MailSender, MailServer
+from mlplatform.gateway.upstream.mail import MailServer
 from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.gateway.upstream.webhooks import WebhookSender
 from mlplatform.gateway.usage.report import UsageReader
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.queue import Rules
@@ -114,8 +113,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     )
     proxy = ReverseProxy(config.head, cluster.read)
     to_head = allowed_requests(ResponseHeaders(proxy, policy=RAY_PAGES))
-    webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
-    sender = MessageSender(webhooks, MailSender(_mail_server(config)))
+    sender = MessageSender(config.webhook_schemes.split(","), config.webhook_private, _mail_server(config))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     admission = Admission(store.engine, reconciler, disks)
     jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)

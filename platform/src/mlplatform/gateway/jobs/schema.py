@@ -93,13 +93,18 @@ class JobRow(Base):
     @property
     def since(self) -> datetime:
         """Time since which it waits: that of its arrival in the queue, or of the end of its last attempt."""
-        ends = [attempt.ended for attempt in self.attempts[-1:] if attempt.ended]
-        return max([self.resumed or self.created, *ends])
+        arrived, ended = self.resumed or self.created, self.last_attempt and self.last_attempt.ended
+        return max(arrived, ended) if ended else arrived
+
+    @property
+    def last_attempt(self) -> AttemptRow | None:
+        """The attempt that was stored last; None before the first one."""
+        return self.attempts[-1] if self.attempts else None
 
     @property
     def open_attempt(self) -> AttemptRow | None:
         """The attempt that Ray has, or is about to get; None if there is none, or the last one has ended."""
-        return next((attempt for attempt in self.attempts[-1:] if attempt.ended is None), None)
+        return self.last_attempt if self.last_attempt and self.last_attempt.ended is None else None
 
 
 class AttemptRow(Base):
