@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
@@ -73,8 +72,6 @@ class JobLogs:
         self._jobs: dict[str, JobLog] = {}
         self.accepted_bytes = 0
         """Bytes of lines that were accepted since the start of this process."""
-        self.starts: Counter[bool] = Counter()
-        """Programs of jobs' entry points by how they have started since then, True for warm."""
 
     async def accept(
         self,
@@ -260,7 +257,7 @@ class JobLogs:
             group.create_task(self._writer.run())
 
     def _new(self, job_id: str) -> JobLog:
-        return JobLog(job_id, self._limit, self._chunk_bytes, self.starts)
+        return JobLog(job_id, self._limit, self._chunk_bytes)
 
     async def _job(self, job_id: str) -> JobLog:
         """Return a job's log, loaded from the store if necessary."""
