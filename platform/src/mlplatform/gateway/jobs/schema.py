@@ -1,4 +1,4 @@
-"""Tables of the gateway; `migrations/` creates and upgrades them."""
+"""Tables of the jobs; `migrations/` upgrades them."""
 
 from __future__ import annotations
 
