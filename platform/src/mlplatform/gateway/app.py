@@ -198,7 +198,7 @@ def create_app(config: GatewaySettings) -> Starlette:
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
             ),
         ],
-        exception_handlers={PlatformError: error_handler(disks.full)},
+        exception_handlers={PlatformError: error_handler(partial(disks.problem, full=True))},
         lifespan=lifespan,
     )
 
