@@ -212,7 +212,7 @@ def _kinds(
     if config.checkpoints_keep_days:
         kinds.append(OldCheckpoints(store, files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
-        kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
+        kinds.append(OldRuns(tracking, config.runs_keep_days))
     if config.s3_endpoint:
         kinds.append(FormerCheckpoints(files))
     return kinds

@@ -10,6 +10,9 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from mlplatform.gateway.database.base import Base
 
+_AUDITED_CHARACTERS = 1000
+"""Characters of an entry point that the audit log keeps."""
+
 
 class JobRow(Base):
     """A job as it was submitted, and its state."""
@@ -95,6 +98,16 @@ class JobRow(Base):
         """Time since which it waits: that of its arrival in the queue, or of the end of its last attempt."""
         arrived, ended = self.resumed or self.created, self.last_attempt and self.last_attempt.ended
         return max(arrived, ended) if ended else arrived
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it was submitted as, for the audit log."""
+        return {"sequence": self.sequence, "user": self.user, "entrypoint": self.entrypoint[:_AUDITED_CHARACTERS]}
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it is, for the audit log."""
+        return {"state": self.state, "stop_requested": self.stop_requested}
 
     @property
     def last_attempt(self) -> AttemptRow | None:
