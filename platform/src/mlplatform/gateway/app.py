@@ -17,6 +17,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile, read_mlflow_account, read_s3_account
 from mlplatform.errors import PlatformError
 from mlplatform.gateway.audit.log import AuditLog
+from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.digests import ModelDigests
 from mlplatform.gateway.control.disks import Disks
@@ -50,7 +51,6 @@ from mlplatform.gateway.http import utilisation as http_utilisation
 from mlplatform.gateway.http import webhooks as http_webhooks
 from mlplatform.gateway.http import wheel as http_wheel
 from mlplatform.gateway.http.access import LOG_SHIPPER, MLFLOW, guarded
-from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.allowed import allowed_requests
 from mlplatform.gateway.http.auth import OPEN_PATHS, TokenAuth, TokenCheck
 from mlplatform.gateway.http.errors import error_handler
@@ -75,11 +75,10 @@ from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.tokens import Tokens
 from mlplatform.gateway.people.webhooks import Webhooks
 from mlplatform.gateway.upstream import mlflow
-from mlplatform.gateway.upstream.mail import MailSender, MailServer
+from mlplatform.gateway.upstream.mail import MailServer
 from mlplatform.gateway.upstream.messages import MessageSender
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.gateway.upstream.webhooks import WebhookSender
 from mlplatform.gateway.usage.report import UsageReader
 from mlplatform.mlflow_rest import AsyncMlflowRest
 from mlplatform.scheduling.queue import Rules
@@ -114,8 +113,7 @@ def create_app(config: GatewaySettings) -> Starlette:
     )
     proxy = ReverseProxy(config.head, cluster.read)
     to_head = allowed_requests(ResponseHeaders(proxy, policy=RAY_PAGES))
-    webhooks = WebhookSender(config.webhook_schemes.split(","), config.webhook_private)
-    sender = MessageSender(webhooks, MailSender(_mail_server(config)))
+    sender = MessageSender(config.webhook_schemes.split(","), config.webhook_private, _mail_server(config))
     disks = Disks(config.disk_folders(), int(config.disk_reserve * 10**9))
     admission = Admission(store.engine, reconciler, disks)
     jobs = JobRoutes(store, reconciler, logs, head, to_head, admission)
@@ -202,7 +200,7 @@ def create_app(config: GatewaySettings) -> Starlette:
                 TokenAuth, check=check, sessions=sessions, open_paths=OPEN_PATHS | {route.path for route in published}
             ),
         ],
-        exception_handlers={PlatformError: error_handler(disks.full)},
+        exception_handlers={PlatformError: error_handler(partial(disks.problem, full=True))},
         lifespan=lifespan,
     )
 
@@ -216,7 +214,7 @@ def _kinds(
     if config.checkpoints_keep_days:
         kinds.append(OldCheckpoints(store, files, config.checkpoints_keep_days))
     if config.runs_keep_days and tracking is not None:
-        kinds.append(OldRuns(mlflow.DeletedRuns(tracking), config.runs_keep_days))
+        kinds.append(OldRuns(tracking, config.runs_keep_days))
     if config.s3_endpoint:
         kinds.append(FormerCheckpoints(files))
     return kinds

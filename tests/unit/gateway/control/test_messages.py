@@ -24,9 +24,7 @@ from mlplatform.gateway.jobs.states import Outcome, Verdict
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.people.webhooks import Webhooks
-from mlplatform.gateway.upstream.mail import MailSender
 from mlplatform.gateway.upstream.messages import MessageSender
-from mlplatform.gateway.upstream.webhooks import WebhookSender
 
 
 @dataclass
@@ -74,7 +72,7 @@ async def messenger(idle: Gateway, receiver: Receiver) -> AsyncIterator[Messenge
     await people.add_team("vision", {}, PLATFORM)
     await people.add("alice", PLATFORM, "vision", False, False)
     await Webhooks(idle.store.engine).set("alice", receiver.address, PLATFORM)
-    sender = MessageSender(WebhookSender({"http", "https"}, private=True), MailSender(None))
+    sender = MessageSender({"http", "https"}, private=True)
     yield Messenger(idle.store.engine, sender)
     await sender.close()
 

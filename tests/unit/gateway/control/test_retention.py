@@ -29,7 +29,6 @@ from mlplatform.gateway.control.retention import (
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.upstream.mlflow import DeletedRuns
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 from mlplatform.storage.objects import Entry, open_store
 
@@ -182,36 +181,25 @@ async def test_former_checkpoints_are_removed_on_request_only(monkeypatch: pytes
     assert list(storage.kept) == [".probe-1"]
 
 
-def test_mlflow_selects_deleted_runs() -> None:
-    class Deleted:
-        async def find(self, days: float) -> list[dict[str, Any]]:
-            assert days == 30
-            return [{"id": "a" * 32, "files": 2, "bytes": 7, "removable": True}]
-
-        async def remove(self, identity: str, days: float) -> bool:
-            return (identity, days) == ("a" * 32, 30)
-
-    deleted: Any = Deleted()
-    runs = OldRuns(deleted, 30)
-    found = do(runs.find())
-    assert found == [Removable("a" * 32, 2, 7)]
-    assert do(runs.remove(found[0]))
-
-
-async def test_deleted_runs_are_read_page_by_page(serve: Callable[..., str]) -> None:
+async def test_deleted_runs_are_read_page_by_page_and_removed(serve: Callable[..., str]) -> None:
     pages = {"": ["a", "b"], "b": ["c"], "c": []}
 
-    def answer(_: str, path: str) -> tuple[int, str]:
+    def answer(method: str, path: str) -> tuple[int, str]:
+        if method == "POST":
+            return 200, json.dumps({"removed": True})
+        assert "days=30" in path
         after = path.partition("after=")[2].partition("&")[0]
         page = [{"id": one, "files": 1, "bytes": 2, "removable": one != "b"} for one in pages[after]]
         return 200, json.dumps({"expired": page})
 
     async with AsyncMlflowRest(serve(answer), Account()) as client:
-        assert [one["id"] for one in await DeletedRuns(client).find(30)] == ["a", "c"]
+        runs = OldRuns(client, 30)
+        assert await runs.find() == [Removable("a", 1, 2), Removable("c", 1, 2)]
+        assert await runs.remove(Removable("a", 1, 2))
 
 
 async def test_server_without_route_is_named(serve: Callable[..., str]) -> None:
     address = serve(lambda method, path: (404, json.dumps({"error_code": "NOT_FOUND", "message": "No such path"})))
     async with AsyncMlflowRest(address, Account()) as client:
         with pytest.raises(StorageError, match="RUNS_KEEP_DAYS is for the stack's own MLflow only"):
-            await DeletedRuns(client).find(30)
+            await OldRuns(client, 30).find()

@@ -6,8 +6,6 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from alembic.autogenerate import produce_migrations, render_python_code
-from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 from stored import add, begin, do, listed_ids
 
@@ -16,14 +14,6 @@ from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.store import JobStore
 from mlplatform.gateway.migrations.upgrade import upgrade
-
-
-def test_migrations_create_schema_tables(store: JobStore) -> None:
-    with store.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        missing = produce_migrations(context, Base.metadata).upgrade_ops
-        assert missing
-        assert missing.is_empty(), f"operations that a migration lacks:\n{render_python_code(missing)}"
 
 
 def test_second_upgrade_changes_nothing(store: JobStore) -> None:

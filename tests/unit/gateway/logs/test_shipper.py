@@ -209,8 +209,8 @@ async def test_request_for_other_nodes_is_not_answered(root: Path, gateway: Gate
     logs_of(root)
     await until(lambda: "POST /platform/logs/ray-worker-0" in gateway.requests)
     waiting = asyncio.create_task(gateway.logs.settle("train", "ray-worker-1", time.time(), timeout_s=0.5))
-    assert not await gateway.logs.pass_requested(["ray-worker-0"], 0.1)
-    assert await gateway.logs.pass_requested(["ray-worker-0", "ray-worker-1"], 0.1)
+    assert not await gateway.logs.passes.wait_for_request(["ray-worker-0"], 0.1)
+    assert await gateway.logs.passes.wait_for_request(["ray-worker-0", "ray-worker-1"], 0.1)
     assert not await waiting
 
 

@@ -72,14 +72,14 @@ async def test_partial_line_waits_for_newline_or_attempt_end(logs: JobLogs) -> N
     assert "".join([part async for part in logs.follow("train", ended=True)]) == "one\n"
     assert await printed(logs, "two\nlast words", 4) == 8
     settled = asyncio.create_task(logs.settle("train", NODE, since=100.0))
-    while not await logs.passed(NODE, 99.0):
+    while not logs.passes.report(NODE, 99.0):
         await asyncio.sleep(0)
-    assert not await logs.passed(NODE, 100.0)
+    assert not logs.passes.report(NODE, 100.0)
     assert await settled
     assert await logs.text("train") == "one\ntwo\nlast words\n"
     assert (await logs.accept(NODE, SESSION, DRIVER, 0, 7, b"")).expected == 18
     assert await logs.settle("train", None, since=101.0, timeout_s=0.05)  # a node that has been silent for long
-    await logs.passed(NODE, time.time())
+    logs.passes.report(NODE, time.time())
     assert not await logs.settle("train", None, since=time.time() + 5, timeout_s=0.05)
 
 

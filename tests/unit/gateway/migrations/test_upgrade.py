@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alembic import command
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.migration import MigrationContext
 from sqlalchemy import text
 
 from mlplatform.errors import StorageError
+from mlplatform.gateway.database.base import Base
 from mlplatform.gateway.jobs.store import JobStore
-from mlplatform.gateway.migrations.upgrade import configured, upgrade
+from mlplatform.gateway.migrations.upgrade import upgrade
 
-FIRST = "r0001"
+FIRST = Path(__file__).parents[3] / "fixtures" / "r0001.sql"
+"""Tables of the first revision, as SQLite dumps them."""
 
 ROWS = (
     """INSERT INTO jobs (sequence, id, "user", person, team, entrypoint, runtime_env, job_metadata, entrypoint_request,
@@ -53,14 +56,18 @@ def fill(store: JobStore, *statements: str) -> None:
             connection.execute(text(statement.replace(":", r"\:")))
 
 
+def first_tables(store: JobStore) -> None:
+    with sqlite3.connect(str(store.engine.url.database)) as database:
+        database.executescript(FIRST.read_text())
+
+
 def dump(store: JobStore) -> list[str]:
     with sqlite3.connect(str(store.engine.url.database)) as database:
         return list(database.iterdump())
 
 
 def test_rows_of_first_revision_are_read_after_the_upgrade(store: JobStore) -> None:
-    with store.engine.begin() as connection:
-        command.upgrade(configured(connection), FIRST)
+    first_tables(store)
     fill(store, *ROWS)
     upgrade(store.engine)
     job = asyncio.run(store.get("kept"))
@@ -71,6 +78,16 @@ def test_rows_of_first_revision_are_read_after_the_upgrade(store: JobStore) -> N
     (attempt,) = job.attempts
     assert (attempt.ray_submission_id, attempt.node) == ("kept--1-012345", "ray-worker-0")
     assert (attempt.driver, attempt.grace_s, job.open_attempt) == ({"pid": "12"}, 60, attempt)
+
+
+def test_upgraded_tables_are_those_of_the_classes(store: JobStore) -> None:
+    first_tables(store)
+    upgrade(store.engine)
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        missing = produce_migrations(context, Base.metadata).upgrade_ops
+        assert missing
+        assert missing.is_empty(), f"operations that a migration lacks:\n{render_python_code(missing)}"
 
 
 def test_second_upgrade_changes_nothing(store: JobStore) -> None:

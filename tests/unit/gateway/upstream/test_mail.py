@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from mlplatform.errors import SettingsError, UnreachableError
-from mlplatform.gateway.upstream.mail import MailSender, MailServer
+from mlplatform.gateway.upstream.mail import MailServer, send_mail
 from mlplatform.local.processes import free_ports
 
 RECEIVER = Path(__file__).parents[3] / "scripts" / "alert_receiver.py"
@@ -45,7 +45,7 @@ def server(folder: Path, port: int, **others: Any) -> MailServer:
 
 def test_message_arrives_as_mail(tmp_path: Path, received: tuple[int, IO[str]]) -> None:
     port, lines = received
-    asyncio.run(MailSender(server(tmp_path, port)).send("mailto:alice@example.org", BODY))
+    asyncio.run(send_mail(server(tmp_path, port), "mailto:alice@example.org", BODY))
     mail = json.loads(lines.readline())
     assert mail["to"] == ["alice@example.org"]
     assert mail["title"] == "Job 17 has SUCCEEDED."
@@ -56,7 +56,7 @@ def test_wrong_account_and_plain_server_are_reported(tmp_path: Path, received: t
     port, _ = received
     for others in ({"user": "somebody"}, {"tls": True}):
         with pytest.raises(UnreachableError, match=f"The mail server 127.0.0.1:{port} does not accept the mail"):
-            asyncio.run(MailSender(server(tmp_path, port, **others)).send("mailto:alice@example.org", BODY))
+            asyncio.run(send_mail(server(tmp_path, port, **others), "mailto:alice@example.org", BODY))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_wrong_account_and_plain_server_are_reported(tmp_path: Path, received: t
 )
 def test_address_that_is_not_allowed_is_refused(tmp_path: Path, address: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        asyncio.run(MailSender(server(tmp_path, 1)).send(address, BODY))
+        asyncio.run(send_mail(server(tmp_path, 1), address, BODY))
 
 
 def test_other_domains_may_be_allowed(tmp_path: Path, received: tuple[int, IO[str]]) -> None:
     port, lines = received
-    sender = MailSender(server(tmp_path, port, domains=frozenset({"elsewhere.org"})))
-    asyncio.run(sender.send("mailto:alice@Elsewhere.org", BODY))
+    elsewhere = server(tmp_path, port, domains=frozenset({"elsewhere.org"}))
+    asyncio.run(send_mail(elsewhere, "mailto:alice@Elsewhere.org", BODY))
     assert json.loads(lines.readline())["to"] == ["alice@Elsewhere.org"]
     with pytest.raises(SettingsError, match=r"to elsewhere\.org only"):
-        asyncio.run(sender.send("mailto:alice@example.org", BODY))
+        asyncio.run(send_mail(elsewhere, "mailto:alice@example.org", BODY))
 
 
 def test_stack_without_mail_server_says_so() -> None:
     with pytest.raises(SettingsError, match="the administrator sets MAIL_SERVER"):
-        asyncio.run(MailSender(None).send("mailto:alice@example.org", BODY))
+        asyncio.run(send_mail(None, "mailto:alice@example.org", BODY))

@@ -1,10 +1,10 @@
-"""Table of the audit log; `migrations/` creates and upgrades it, with triggers that refuse every change of a row."""
+"""Table of the audit log, with triggers that refuse every change of a row."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Identity, Integer
+from sqlalchemy import DDL, BigInteger, Identity, Integer, event
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mlplatform.gateway.database.base import Base
@@ -34,3 +34,27 @@ class AuditRow(Base):
 
     after: Mapped[str | None]
     """JSON of what was there afterwards; null if there was nothing."""
+
+
+_APPEND_ONLY = {
+    "postgresql": (
+        "CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the table audit is append-only'; END $$",
+        "CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit "
+        "FOR EACH STATEMENT EXECUTE FUNCTION audit_append_only()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit "
+        "BEGIN SELECT RAISE(ABORT, 'the table audit is append-only'); END",
+        "CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit "
+        "BEGIN SELECT RAISE(ABORT, 'the table audit is append-only'); END",
+        # INSERT OR REPLACE fires no trigger for the row that it deletes.
+        "CREATE TRIGGER audit_no_replace BEFORE INSERT ON audit "
+        "WHEN EXISTS (SELECT 1 FROM audit WHERE sequence = NEW.sequence) "
+        "BEGIN SELECT RAISE(ABORT, 'the table audit is append-only'); END",
+    ),
+}
+
+for _dialect, _statements in _APPEND_ONLY.items():
+    for _statement in _statements:
+        event.listen(AuditRow.__table__, "after_create", DDL(_statement).execute_if(dialect=_dialect))

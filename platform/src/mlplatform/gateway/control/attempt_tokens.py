@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 
 from sqlalchemy import Engine, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
-from mlplatform.contract import PERSON_TOKEN
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import TokenError
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import find_job, now
 from mlplatform.gateway.people.principal import SHARED, Attempt, Principal
 from mlplatform.gateway.people.schema import SecretRow, TokenRow
-from mlplatform.gateway.people.tokens import WRONG, digest, issue, owner_of
+from mlplatform.gateway.people.tokens import find, issue, owner_of
 from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 
 ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
@@ -60,10 +58,7 @@ class AttemptTokens(Store):
         Raises:
             TokenError: it is wrong, its attempt has ended, or its owner was removed.
         """
-        match = PERSON_TOKEN.fullmatch(token)
-        row = session.get(TokenRow, match[1]) if match else None
-        if match is None or row is None or row.kind != "job" or not hmac.compare_digest(row.digest, digest(match[2])):
-            raise TokenError(WRONG)
+        row = find(session, token, "job")
         owner = owner_of(session, row) if row.owner else SHARED
         if owner is None or row.revoked is not None:
             removed = f"Forbidden: The token of this attempt has ended, because {row.owner} was removed."

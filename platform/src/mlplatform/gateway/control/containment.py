@@ -38,15 +38,11 @@ class JobErrors:
         except NoSuchJobError:
             pass  # deleted meanwhile
         except Exception:
-            self.log(job_id, f"A step of job {job_id} failed and will be retried.", with_traceback=True)
-
-    def log(self, job_id: str, message: str, with_traceback: bool = False) -> None:
-        """Log an error of a job, unless one was logged for it within the last 30 s."""
-        present = time.monotonic()
-        self._logged = {key: at for key, at in self._logged.items() if present - at < _LOG_AGAIN_SECONDS}
-        if job_id not in self._logged:
-            self._logged[job_id] = present
-            _log.error("%s", message, exc_info=with_traceback)
+            present = time.monotonic()
+            self._logged = {key: at for key, at in self._logged.items() if present - at < _LOG_AGAIN_SECONDS}
+            if job_id not in self._logged:
+                self._logged[job_id] = present
+                _log.exception("A step of job %s failed and will be retried.", job_id)
 
 
 async def unless_log_unavailable(work: Coroutine[Any, Any, object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,22 +60,25 @@ class Disks:
         # In a thread, because a disk on another host may not answer.
         return await asyncio.to_thread(self._read)
 
-    async def problem(self) -> str:
-        """Return one sentence about the disk with the least room, if new jobs are rejected; empty if they are not."""
-        disks = await self.read()
-        if full := _sentence(disks):
-            return full
-        least = min(disks, key=lambda disk: disk.free, default=None)
-        if least is None or least.free >= self.reserve:
+    async def problem(self, full: bool = False) -> str:
+        """Return one sentence about the disk with the least room, if new jobs are rejected; empty if they are not.
+
+        Args:
+            full: only if its service can store nothing more, so that it is unavailable.
+        """
+        disks = sorted(await self.read(), key=lambda disk: (not disk.is_full, disk.free))
+        least = disks[0] if disks else None
+        if least is not None and least.is_full:
+            return (
+                f"New jobs are rejected: the disk of the {least.name} is full ({least.free / 10**6:.0f} MB free), and "
+                f"nothing can be stored there. {_ADVICE}wait until there is room, for ten minutes at most."
+            )
+        if full or least is None or least.free >= self.reserve:
             return ""
         return (
             f"New jobs are rejected: the disk of the {least.name} has {least.free / _GB:.1f} GB free, less than "
             f"DISK_RESERVE_GB={self.reserve / _GB:g}. {_ADVICE}continue."
         )
-
-    async def full(self) -> str:
-        """Return one sentence about a disk that is full, so that its service is unavailable; empty if none is."""
-        return _sentence(await self.read())
 
     async def check(self) -> None:
         """Accept a new job.
@@ -92,14 +95,3 @@ class Disks:
             status = os.statvfs(folder)
             found.append(Disk(name, status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize))
         return found
-
-
-def _sentence(disks: Sequence[Disk]) -> str:
-    """Return one sentence about the first disk that is full; empty if none is."""
-    full = next((disk for disk in disks if disk.is_full), None)
-    if full is None:
-        return ""
-    return (
-        f"New jobs are rejected: the disk of the {full.name} is full ({full.free / 10**6:.0f} MB free), and nothing "
-        f"can be stored there. {_ADVICE}wait until there is room, for ten minutes at most."
-    )

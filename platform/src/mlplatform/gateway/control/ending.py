@@ -78,13 +78,8 @@ class Finisher:
         ended = await self._store.end_attempt(job.id, attempt.number, verdict, ray, resumes, died)
         if ended is None:
             return
-        self._on_end()
-        if lost or at_limit or not ended.transition.state.final:
-            await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
-        elif advice:
-            await unless_log_unavailable(self._logs.note(job.id, advice))
-        if ended.transition.state.final:
-            await self.close_log(job.id)
+        final, message = ended.transition.state.final, ended.transition.message
+        await self._report(job.id, message if lost or at_limit or not final else advice, final)
         if lost and ray is not None and ray["status"] != "FAILED":
             # Ray forwards the stop if the attempt wakes up again.
             await self._head.stop(attempt.ray_submission_id)
@@ -100,12 +95,8 @@ class Finisher:
         """
         await self._head.stop(attempt.ray_submission_id)
         ended = await self._store.end_attempt(job.id, attempt.number, Verdict(Outcome.FAILED, reason), ray, False)
-        if ended is None:
-            return
-        self._on_end()
-        await unless_log_unavailable(self._logs.note(job.id, ended.transition.message))
-        if ended.transition.state.final:
-            await self.close_log(job.id)
+        if ended is not None:
+            await self._report(job.id, ended.transition.message, ended.transition.state.final)
 
     async def refuse(self, job: JobRow, attempt: AttemptRow, reason: str) -> None:
         """Fail a job whose attempt Ray rejects.
@@ -114,9 +105,15 @@ class Finisher:
             UnreachableError: the database is unavailable.
         """
         await self._store.refuse(job.id, attempt.number, reason)
-        await unless_log_unavailable(self._logs.note(job.id, reason))
-        await self.close_log(job.id)
+        await self._report(job.id, reason, final=True)
+
+    async def _report(self, job_id: str, note: str | None, final: bool) -> None:
+        """Report the end of an attempt in its job's log, and end the log of a job that has ended."""
         self._on_end()
+        if note:
+            await unless_log_unavailable(self._logs.note(job_id, note))
+        if final:
+            await self.close_log(job_id)
 
     async def close_log(self, job_id: str) -> None:
         """End the log of a job that has ended, and with it the streams of its followers."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sqlalchemy import Engine, and_, exists, select, update
 from sqlalchemy.orm import Session
@@ -24,21 +23,6 @@ from mlplatform.gateway.people.schema import PersonRow, TokenRow
 from mlplatform.mlflow_rest import Account, AsyncMlflowRest
 
 _PASS_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Accounts that MLflow should have.
-
-    Attributes:
-        passwords: those of the people who have logged in.
-        changed: revocations of tokens of those whose password MLflow has not got.
-        removed: names of people who were removed.
-    """
-
-    passwords: Mapping[str, str]
-    changed: Mapping[str, int]
-    removed: frozenset[str]
 
 
 class MlflowAccounts(Store):
@@ -65,9 +49,10 @@ class MlflowAccounts(Store):
         """
         if self._client is None:
             return None
-        await self._forget(person)
+        await self._remember(person, None)
         await self.follow()
-        return (await self._wanted()).passwords.get(person)
+        people, _ = await self._wanted()
+        return next((self._password(row) for row in people if row.name == person), None)
 
     async def tidy(self) -> None:
         """Let MLflow have the accounts that the database asks for.
@@ -79,13 +64,14 @@ class MlflowAccounts(Store):
         if self._client is None:
             return
         async with self._alone:
-            wanted = await self._wanted()
+            people, removed = await self._wanted()
             there = {str(user["username"]) for user in (await self._client.call("GET", "users/list"))["users"]}
-            for name in sorted(wanted.removed & there):
+            for name in sorted(removed & there):
                 await self._client.call("DELETE", "users/delete", {"username": name})
-            for name, revocations in wanted.changed.items():
-                await self._apply(self._client, name, wanted.passwords[name], name in there)
-                await self._remember(name, revocations)
+            for row in people:
+                if row.mlflow_revocations != row.revocations:
+                    await self._apply(self._client, row.name, self._password(row), row.name in there)
+                    await self._remember(row.name, row.revocations)
 
     async def follow(self) -> None:
         """Do so at once after a change; what MLflow cannot do now is done by `run`."""
@@ -112,20 +98,16 @@ class MlflowAccounts(Store):
         return True
 
     @transaction
-    def _wanted(self, session: Session) -> _Wanted:
+    def _wanted(self, session: Session) -> tuple[Sequence[PersonRow], set[str]]:
+        """Return the people who have logged in, and the names of those who were removed."""
         its = and_(TokenRow.owner == PersonRow.name, TokenRow.kind == "person", TokenRow.created >= PersonRow.created)
         people = session.scalars(select(PersonRow).where(exists().where(its))).all()
         owners = session.scalars(select(TokenRow.owner).where(TokenRow.kind == "person").distinct()).all()
-        names = set(session.scalars(select(PersonRow.name)))
-        changed = {row.name: row.revocations for row in people if row.mlflow_revocations != row.revocations}
-        return _Wanted({row.name: self._password(row) for row in people}, changed, frozenset(owners) - names)
+        return people, set(owners) - set(session.scalars(select(PersonRow.name)))
 
     @transaction
-    def _forget(self, session: Session, person: str) -> None:
-        session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=None))
-
-    @transaction
-    def _remember(self, session: Session, person: str, revocations: int) -> None:
+    def _remember(self, session: Session, person: str, revocations: int | None) -> None:
+        """Store with how many revocations MLflow has the person's password; None if it may not have it."""
         session.execute(update(PersonRow).where(PersonRow.name == person).values(mlflow_revocations=revocations))
 
     def _password(self, person: PersonRow) -> str:

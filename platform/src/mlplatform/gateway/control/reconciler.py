@@ -215,7 +215,8 @@ class Reconciler:
             with suppress(UnreachableError):  # the agent starts after the dashboard
                 await self._head.start_job_manager()
                 self._head_was_down = False
-        waiting, active = _split(jobs, self._errors)
+        waiting = [job for job in jobs if State(job.state).waits]
+        active = [(job, attempt) for job in jobs if (attempt := job.open_attempt)]
         for job, attempt in active:
             with self._errors.contained(job.id):
                 await self._watch(job, attempt, cluster)
@@ -311,26 +312,6 @@ class Reconciler:
         except UnreachableError as error:
             self._warn("%s", error)
         await asyncio.sleep(_RETRY_SECONDS)
-
-
-def _split(jobs: Sequence[JobRow], errors: JobErrors) -> tuple[list[JobRow], list[tuple[JobRow, AttemptRow]]]:
-    """Split jobs into those that wait and those that have an attempt."""
-    waiting, active = [], []
-    for job in jobs:
-        with errors.contained(job.id):
-            state = State(job.state)
-            if state.waits:
-                waiting.append(job)
-            elif state.has_attempt and (attempt := job.open_attempt):
-                active.append((job, attempt))
-            elif state.has_attempt:
-                # The gateway never writes such a row; a manual change of the database may.
-                errors.log(
-                    job.id,
-                    f"Job {job.id} is {state} without an attempt; end it with `mlplatform stop {job.id}` and submit it "
-                    "again.",
-                )
-    return waiting, active
 
 
 def _has_news(attempt: AttemptRow, ray: dict[str, Any]) -> bool:

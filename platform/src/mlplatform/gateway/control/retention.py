@@ -11,19 +11,21 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from anyio import to_thread
 
-from mlplatform.errors import PlatformError
+from mlplatform.errors import PlatformError, StorageError
 from mlplatform.gateway.jobs.packages import Packages
 from mlplatform.gateway.jobs.store import JobStore, now
-from mlplatform.gateway.upstream.mlflow import DeletedRuns
+from mlplatform.mlflow_rest import AsyncMlflowRest, RejectedError
 from mlplatform.storage import fence, run_reference
 from mlplatform.storage.objects import Entry, ObjectStore
 from mlplatform.throttle import ThrottledWarning
 
 _PASS_SECONDS = 3600.0
+
+_EXPIRED = "mlplatform/expired"
 
 _CHECKED_FILES = 100
 """Files of a job that are removed before the gateway looks again whether the job is open."""
@@ -142,20 +144,36 @@ class FormerCheckpoints:
 
 
 class OldRuns:
-    """Runs and logged models that were deleted in MLflow some days ago, with their artifacts; MLflow selects them."""
+    """Runs and logged models that were deleted in MLflow some days ago, with their artifacts; MLflow selects them.
+
+    Only the stack's own MLflow has the route for that (`compat.mlflow_retention`).
+    """
 
     title, on_request = "deleted runs in MLflow", False
 
-    def __init__(self, deleted: DeletedRuns, days: float) -> None:
-        self._deleted = deleted
+    def __init__(self, client: AsyncMlflowRest, days: float) -> None:
+        self._client = client
         self._days = days
 
     async def find(self) -> Sequence[Removable]:
-        found = await self._deleted.find(self._days)
-        return [Removable(str(one["id"]), int(one["files"]), int(one["bytes"])) for one in found]
+        found: list[Removable] = []
+        after = ""
+        while page := (await self._call("GET", after=after))["expired"]:
+            removable = [one for one in page if one["removable"]]
+            found += [Removable(str(one["id"]), int(one["files"]), int(one["bytes"])) for one in removable]
+            after = page[-1]["id"]
+        return found
 
     async def remove(self, found: Removable) -> bool:
-        return await self._deleted.remove(found.name, self._days)
+        return bool((await self._call("POST", id=found.name))["removed"])
+
+    async def _call(self, method: str, **values: Any) -> dict[str, Any]:
+        try:
+            return await self._client.call(method, _EXPIRED, {"days": self._days, **values})
+        except RejectedError as error:
+            raise StorageError(
+                f"{error}; RUNS_KEEP_DAYS is for the stack's own MLflow only, leave it empty."
+            ) from error
 
 
 class Retention:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-_CACHE_SECONDS = 5.0
-"""Time for which the proxy's address is cached; a recreated container may have another one."""
 
 _REPORTED = (b"x-forwarded-for", b"x-forwarded-proto")
 
@@ -26,26 +22,21 @@ class Forwarded:
     def __init__(self, app: ASGIApp, proxy: str) -> None:
         self._app = app
         self._proxy = proxy
-        self._addresses: set[str] = set()
-        self._expires = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and (scope["client"] or [""])[0] in await self._known(scope):
+        if scope["type"] in ("http", "websocket") and await self._is_forwarded(scope):
             scope = _as_reported(scope)
         await self._app(scope, receive, send)
 
-    async def _known(self, scope: Scope) -> set[str]:
-        """Return the proxy's addresses, looked up only for requests that claim to be forwarded."""
-        if "x-forwarded-for" not in Headers(scope=scope):
-            return set()
-        if time.monotonic() > self._expires:
-            try:
-                found = await asyncio.get_running_loop().getaddrinfo(self._proxy, None)
-            except OSError:
-                found = []
-            self._addresses = {str(entry[4][0]) for entry in found}
-            self._expires = time.monotonic() + _CACHE_SECONDS
-        return self._addresses
+    async def _is_forwarded(self, scope: Scope) -> bool:
+        """Return whether the proxy sends a request; its name is looked up only for those that claim to be forwarded."""
+        if "x-forwarded-for" not in Headers(scope=scope) or not scope["client"]:
+            return False
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self._proxy, None)
+        except OSError:
+            return False
+        return scope["client"][0] in {entry[4][0] for entry in found}
 
 
 def _as_reported(scope: Scope) -> Scope:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import HTTPConnection
@@ -13,7 +12,7 @@ from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.browser import is_browser
 from mlplatform.gateway.jobs.details import HIDDEN, job_details, public_details, public_reason
 from mlplatform.gateway.jobs.listing import JobList
-from mlplatform.gateway.jobs.overview import ShownJob, ShownJobs
+from mlplatform.gateway.jobs.overview import ShownJobs
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.people.principal import Principal
 from mlplatform.gateway.people.rights import Verb, may
@@ -57,16 +56,11 @@ def of_ray_for(principal: Principal, details: Mapping[str, Any]) -> dict[str, An
     return {**details, **hidden, "metadata": {"user": user} if user else {}, "driver_info": None}
 
 
-def shown_to(principal: Principal, jobs: ShownJobs) -> ShownJobs:
-    """Return the lists of the front page without the commands and messages that somebody may not see."""
-
-    def shown(job: ShownJob) -> ShownJob:
-        if may(principal, Verb.METADATA, job.person, job.team):
-            return job
-        return replace(job, entrypoint=HIDDEN, message=public_reason(job.message))
-
-    running, waiting, ended = ([shown(job) for job in group] for group in (jobs.running, jobs.waiting, jobs.ended))
-    return ShownJobs(running, waiting, ended, jobs.counts)
+def hide_from(principal: Principal, jobs: ShownJobs) -> None:
+    """Replace the commands and messages that somebody may not see in lists of the reader's own."""
+    for job in (*jobs.running, *jobs.waiting, *jobs.ended):
+        if not may(principal, Verb.METADATA, job.person, job.team):
+            job.entrypoint, job.message = HIDDEN, public_reason(job.message)
 
 
 async def assign(principal: Principal, people: People, job: JobRow) -> None:

@@ -20,12 +20,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mlplatform.contract import ATTEMPT_ID
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.audit.log import Actor, AuditLog
+from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.disks import Disks
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import ForbiddenError, JobIsOpenError, NoSuchJobError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
-from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.job_views import assign, details_for, listed_for, of_ray_for
 from mlplatform.gateway.jobs.details import public_reason

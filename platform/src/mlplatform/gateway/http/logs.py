@@ -63,12 +63,12 @@ def routes(logs: JobLogs) -> list[Route]:
         except PlatformError as error:
             return error_response(error, {INSTANCE: logs.instance})
         # Bytes that an earlier instance accepted may have been lost with it.
-        again = instance != logs.instance or await logs.passed(node, started)
+        again = instance != logs.instance or logs.passes.report(node, started)
         return JSONResponse({"again": again}, headers={INSTANCE: logs.instance})
 
     async def get(request: Request) -> Response:
         """Respond, within 2 s, whether someone waits for a pass of one of the nodes `?node=…`."""
-        requested = await logs.pass_requested(request.query_params.getlist("node"), _HOLD_SECONDS)
+        requested = await logs.passes.wait_for_request(request.query_params.getlist("node"), _HOLD_SECONDS)
         return JSONResponse({"requested": requested}, headers={INSTANCE: logs.instance})
 
     return [

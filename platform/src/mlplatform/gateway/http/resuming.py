@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mlplatform.gateway.control.admission import Admission
 from mlplatform.gateway.control.containment import unless_log_unavailable
 from mlplatform.gateway.control.ending import has_checkpoint
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import NotResumableError, RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
-from mlplatform.gateway.http.admission import Admission
 from mlplatform.gateway.http.auth import actor_of, principal_of
 from mlplatform.gateway.http.job_views import check_team
 from mlplatform.gateway.jobs.packages import Packages, package_names

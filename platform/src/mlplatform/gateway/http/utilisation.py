@@ -13,8 +13,9 @@ from starlette.routing import Route
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http.auth import principal_of
-from mlplatform.gateway.http.job_views import shown_to
-from mlplatform.gateway.jobs.overview import JobOverview, ShownJob, ShownJobs
+from mlplatform.gateway.http.job_views import hide_from
+from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
+from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.scheduling.utilisation import GpuUse, JobUse, Utilisation
 
@@ -28,7 +29,8 @@ def routes(jobs: JobOverview, reconciler: Reconciler, source: UtilisationSource)
     async def get(request: Request) -> Response:
         """Respond with the use of nodes, GPUs and the running jobs that the front page shows."""
         shown, use = await asyncio.gather(jobs.read(), _use(reconciler, source))
-        return JSONResponse(_answer(shown_to(principal_of(request.scope), shown), use))
+        hide_from(principal_of(request.scope), shown)
+        return JSONResponse(_answer(shown, use))
 
     return [Route("/platform/utilisation", get, methods=["GET"])]
 
@@ -52,7 +54,7 @@ def _answer(shown: ShownJobs, use: Utilisation) -> dict[str, Any]:
     }
 
 
-def _job(job: ShownJob, measured: JobUse | None, use: Utilisation) -> dict[str, Any]:
+def _job(job: JobRow, measured: JobUse | None, use: Utilisation) -> dict[str, Any]:
     return {
         "id": job.id,
         "user": job.user,

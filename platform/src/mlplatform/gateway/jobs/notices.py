@@ -24,13 +24,11 @@ class Notices(Store):
     @transaction
     def ask(self, session: Session, ask: Ask) -> None:
         """Record that a job's open attempt is asked to leave, unless it was before, or the job is to be stopped."""
-        job = _open(session, ask.job)
-        attempt = job.open_attempt if job else None
-        if job is None or attempt is None or attempt.leave_by is not None or job.stop_requested:
-            return
-        attempt.leave_by = datetime.fromtimestamp(ask.deadline, UTC)
-        attempt.leave_why, attempt.claimant = ask.why, ask.claimant
-        job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {ask.why}"
+        if found := _to_ask(session, ask.job):
+            job, attempt = found
+            attempt.leave_by = datetime.fromtimestamp(ask.deadline, UTC)
+            attempt.leave_why, attempt.claimant = ask.why, ask.claimant
+            job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {ask.why}"
 
     @transaction
     def end(self, session: Session, job_id: str, grace_s: float, why: str) -> None:
@@ -41,13 +39,11 @@ class Notices(Store):
             grace_s: time that it gets to save its state.
             why: sentence for its owner.
         """
-        job = _open(session, job_id)
-        attempt = job.open_attempt if job else None
-        if job is None or attempt is None or attempt.leave_by is not None or job.stop_requested:
-            return
-        attempt.leave_by = datetime.now(UTC) + timedelta(seconds=grace_s)
-        attempt.leave_why, attempt.claimant, attempt.leave_fails = why, "", True
-        job.message = why
+        if found := _to_ask(session, job_id):
+            job, attempt = found
+            attempt.leave_by = datetime.now(UTC) + timedelta(seconds=grace_s)
+            attempt.leave_why, attempt.claimant, attempt.leave_fails = why, "", True
+            job.message = why
 
     @transaction
     def idle(self, session: Session, job_id: str, number: int, idle: bool) -> None:
@@ -114,6 +110,15 @@ def leaving_of(job: JobRow, attempt: AttemptRow) -> Leaving | None:
         return None
     limit_s = None if attempt.claimant or attempt.leave_fails else job.limit_s
     return Leaving(attempt.leave_why, limit_s, attempt.leave_fails)
+
+
+def _to_ask(session: Session, job_id: str) -> tuple[JobRow, AttemptRow] | None:
+    """Return a job and its open attempt; None if it does not run, leaves already, or is to be stopped."""
+    job = _open(session, job_id)
+    attempt = job.open_attempt if job else None
+    if job is None or attempt is None or attempt.leave_by is not None or job.stop_requested:
+        return None
+    return job, attempt
 
 
 def _open(session: Session, job_id: str) -> JobRow | None:

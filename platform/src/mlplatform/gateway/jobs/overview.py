@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
@@ -12,62 +11,11 @@ from sqlalchemy.orm import Session, joinedload
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
-from mlplatform.gateway.jobs.store import RUNNING_MESSAGE
 
 SHOWN = 50
 """Jobs that are shown per list; a person does not read more."""
 
 ENDED_SHOWN = 20
-
-
-@dataclass(frozen=True)
-class ShownJob:
-    """A job as people see it; without its variables, which may be secrets."""
-
-    id: str
-    user: str
-    entrypoint: str
-    state: State
-    message: str
-    attempt: int
-    node: str
-    created: datetime
-    began: datetime | None
-    ended: datetime | None
-    person: str | None = None
-    team: str | None = None
-    leave_by: datetime | None = None
-    """Time at which a running job that was asked to leave is stopped; None for all others."""
-
-    leave_why: str = ""
-
-    @property
-    def notice(self) -> str:
-        """Message of a running job if it says more than that it runs, such as that its GPUs do nothing; else empty."""
-        return "" if self.state is not State.RUNNING or self.message == RUNNING_MESSAGE else self.message
-
-    @classmethod
-    def of(cls, job: JobRow) -> ShownJob:
-        """Return the fields of a stored job that are shown."""
-        last = job.attempts[-1] if job.attempts else None
-        # A job that is to be stopped ends now, whatever it was promised before.
-        leaving = None if job.stop_requested else job.open_attempt
-        return cls(
-            id=job.id,
-            user=job.user,
-            entrypoint=job.entrypoint,
-            state=State(job.state),
-            message=job.message,
-            attempt=last.number if last else 0,
-            node=(last.node or "") if last else "",
-            created=job.created,
-            began=last.created if last else None,
-            ended=job.ended,
-            person=job.person,
-            team=job.team,
-            leave_by=leaving.leave_by if leaving else None,
-            leave_why=(leaving.leave_why or "") if leaving else "",
-        )
 
 
 @dataclass(frozen=True)
@@ -81,9 +29,9 @@ class ShownJobs:
         counts: number of all open jobs by state.
     """
 
-    running: Sequence[ShownJob]
-    waiting: Sequence[ShownJob]
-    ended: Sequence[ShownJob]
+    running: Sequence[JobRow]
+    waiting: Sequence[JobRow]
+    ended: Sequence[JobRow]
     counts: dict[str, int]
 
 
@@ -109,9 +57,4 @@ class JobOverview(Store):
         latest = kept.order_by(JobRow.ended.desc()).limit(ENDED_SHOWN)
         ended = session.scalars(latest).unique().all()
         states = select(JobRow.state, func.count().label("number")).where(JobRow.ended.is_(None)).group_by(JobRow.state)
-        return ShownJobs(
-            [ShownJob.of(job) for job in running],
-            [ShownJob.of(job) for job in waiting],
-            [ShownJob.of(job) for job in ended],
-            {row.state: row.number for row in session.execute(states)},
-        )
+        return ShownJobs(running, waiting, ended, {row.state: row.number for row in session.execute(states)})

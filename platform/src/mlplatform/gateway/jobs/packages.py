@@ -75,13 +75,11 @@ class Packages:
     async def exists(self, name: str) -> bool:
         """Return whether a package is stored; if so, it is kept for a day."""
         key = _key(name)
-        self._asked_for[name] = time.monotonic()  # before the check, so that `delete` keeps what is found
-        found = False
-        try:
+        # Together, so that `delete` keeps what is found. Names that do not exist would fill the memory.
+        async with self._lock(key):
             found = await self._stored(self._has, key)
-        finally:
-            if not found:  # names that do not exist would fill the memory
-                self._asked_for.pop(name, None)
+            if found:
+                self._asked_for[name] = time.monotonic()
         return found
 
     async def put(
@@ -110,7 +108,7 @@ class Packages:
             draft.flush()
             if not draft.tell():
                 raise PackageError(f"The package {name} is empty; upload it again.")
-            async with self._locks.setdefault(key, anyio.Lock()):
+            async with self._lock(key):
                 if not await self._stored(self._has, key):
                     if before_storing is not None:
                         await before_storing(draft.tell(), sha256.hexdigest())
@@ -140,7 +138,7 @@ class Packages:
         """Delete a package, if there is one; return False if it was requested, and so is kept."""
         key = _key(name)
         # An upload that finds the package either marks it as requested before, or stores it again afterwards.
-        async with self._locks.setdefault(key, anyio.Lock()):
+        async with self._lock(key):
             if self.was_requested(name):
                 return False
             await self._stored(self._store.delete, key)
@@ -184,6 +182,9 @@ class Packages:
             size += len(part)
             self.check_size(name, size)
             yield part
+
+    def _lock(self, key: str) -> anyio.Lock:
+        return self._locks.setdefault(key, anyio.Lock())
 
     def _has(self, key: str) -> bool:
         return any(entry.key == key for entry in self._store.find(key))

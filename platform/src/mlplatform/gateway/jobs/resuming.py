@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.errors import NotResumableError
-from mlplatform.gateway.jobs.audited import progress_of
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import find_job, now
@@ -38,14 +37,14 @@ class Resumption(Store):
         """
         job = find_job(session, job_id, lock=True)
         check_resumable(job)
-        before = {**progress_of(job), "limit_s": job.limit_s}
+        before = {**job.progress, "limit_s": job.limit_s}
         self._arrive(session, job)
         job.state, job.message, job.stop_requested = State.WAITING, message, False
         job.ended = job.exit_code = job.error_type = None
         job.losses = job.failures = 0
         job.runs_closed = False
         job.limit_s = job.limit_s if limit_s is None else limit_s
-        record(session, actor, "resume", f"job {job.id}", before, {**progress_of(job), "limit_s": job.limit_s})
+        record(session, actor, "resume", f"job {job.id}", before, {**job.progress, "limit_s": job.limit_s})
         session.flush()
         return job
 

@@ -1,4 +1,4 @@
-"""Tables of the gateway; `migrations/` creates and upgrades them."""
+"""Tables of the jobs; `migrations/` upgrades them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Identity, I
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from mlplatform.gateway.database.base import Base
+
+_AUDITED_CHARACTERS = 1000
+"""Characters of an entry point that the audit log keeps."""
 
 
 class JobRow(Base):
@@ -93,13 +96,28 @@ class JobRow(Base):
     @property
     def since(self) -> datetime:
         """Time since which it waits: that of its arrival in the queue, or of the end of its last attempt."""
-        ends = [attempt.ended for attempt in self.attempts[-1:] if attempt.ended]
-        return max([self.resumed or self.created, *ends])
+        arrived, ended = self.resumed or self.created, self.last_attempt and self.last_attempt.ended
+        return max(arrived, ended) if ended else arrived
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it was submitted as, for the audit log."""
+        return {"sequence": self.sequence, "user": self.user, "entrypoint": self.entrypoint[:_AUDITED_CHARACTERS]}
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it is, for the audit log."""
+        return {"state": self.state, "stop_requested": self.stop_requested}
+
+    @property
+    def last_attempt(self) -> AttemptRow | None:
+        """The attempt that was stored last; None before the first one."""
+        return self.attempts[-1] if self.attempts else None
 
     @property
     def open_attempt(self) -> AttemptRow | None:
         """The attempt that Ray has, or is about to get; None if there is none, or the last one has ended."""
-        return next((attempt for attempt in self.attempts[-1:] if attempt.ended is None), None)
+        return self.last_attempt if self.last_attempt and self.last_attempt.ended is None else None
 
 
 class AttemptRow(Base):

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session, joinedload
 from mlplatform.gateway.audit.log import PLATFORM, Actor, record
 from mlplatform.gateway.database.engine import Store, connect, transaction
 from mlplatform.gateway.errors import JobExistsError, JobIsOpenError, NoSuchJobError
-from mlplatform.gateway.jobs.audited import facts_of, progress_of
 from mlplatform.gateway.jobs.details import redacted
 from mlplatform.gateway.jobs.messages import Event, announce
 from mlplatform.gateway.jobs.notices import leaving_of
@@ -33,6 +32,7 @@ from mlplatform.gateway.jobs.states import (
 )
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.usage import ledger
+from mlplatform.gateway.usage.schema import UsageRow
 
 RUNNING_MESSAGE = "Job is currently running."
 
@@ -89,7 +89,7 @@ class JobStore(Store):
             raise JobExistsError(
                 f"Job with submission_id {job.id} already exists. Please use a different submission_id."
             ) from error
-        record(session, actor, "submit", f"job {job.id}", after=facts_of(job))
+        record(session, actor, "submit", f"job {job.id}", after=job.facts)
 
     @transaction
     def get(self, session: Session, job_id: str) -> JobRow:
@@ -113,12 +113,12 @@ class JobStore(Store):
         job = find_job(session, job_id, lock=True)
         if State(job.state).final:
             return False, job
-        first, before = not job.stop_requested, progress_of(job)
+        first, before = not job.stop_requested, job.progress
         job.stop_requested = True
         if job.open_attempt is None:
             _end(job, Transition(State.STOPPED, "Job was intentionally stopped."))
         if first:
-            record(session, actor, "stop", f"job {job.id}", before, progress_of(job))
+            record(session, actor, "stop", f"job {job.id}", before, job.progress)
         return True, job
 
     @transaction
@@ -132,7 +132,7 @@ class JobStore(Store):
         job = find_job(session, job_id, lock=True)
         if not State(job.state).final:
             raise JobIsOpenError(job.id, State(job.state).of_ray)
-        before = {**facts_of(job), "state": job.state, "attempts": len(job.attempts)}
+        before = {**job.facts, "state": job.state, "attempts": len(job.attempts)}
         _hide(session, job)
         record(session, actor, "delete", f"job {job.id}", before)
         return job
@@ -158,8 +158,8 @@ class JobStore(Store):
         name = f"{job.id}--{number}-{secrets.token_hex(3)}"
         attempt = AttemptRow(job_id=job.id, number=number, ray_submission_id=name, created=now(), grace_s=grace_s)
         job.attempts.append(attempt)
-        holder = ledger.Holder(job.sequence, job.id, job.user, job.person, job.team)
-        ledger.begin(session, holder, number, requested(job), attempt.created, borrowed)
+        row = UsageRow(job=job.sequence, attempt=number, job_id=job.id, user=job.user, person=job.person, team=job.team)
+        ledger.begin(session, row, requested(job), attempt.created, borrowed)
         job.state, job.claim = State.STARTING, None
         if number == 1:
             job.message = "Job has not started yet. It may be waiting for the runtime environment to be set up."

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
 from urllib.parse import quote
 
-import anyio.to_thread
+import anyio
+from anyio.to_thread import run_sync
 
 from mlplatform.storage.objects import ObjectStore
-
-_Result = TypeVar("_Result")
 
 _READ_THREADS, _WRITE_THREADS = 16, 8
 
@@ -28,26 +24,26 @@ class Chunks:
 
     async def numbers(self, job_id: str) -> list[int]:
         """Return the numbers of a job's chunks, in order."""
-        entries = await _in_thread(self._readers, partial(self._objects.find, _folder(job_id)))
+        entries = await run_sync(self._objects.find, _folder(job_id), limiter=self._readers)
         names = (entry.key.rsplit("/", 1)[1].removesuffix(".log") for entry in entries)
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def read(self, job_id: str, number: int) -> str:
         """Return a chunk: a line of JSON, then the text."""
-        return await _in_thread(self._readers, partial(self._objects.read, _key(job_id, number)))
+        return await run_sync(self._objects.read, _key(job_id, number), limiter=self._readers)
 
     async def write(self, job_id: str, number: int, content: str) -> None:
         """Store a chunk, replacing an earlier version."""
-        await _in_thread(self._writers, partial(self._objects.write, _key(job_id, number), content))
+        await run_sync(self._objects.write, _key(job_id, number), content, limiter=self._writers)
 
     async def delete(self, job_id: str, number: int) -> None:
         """Delete a chunk."""
-        await _in_thread(self._writers, partial(self._objects.delete, _key(job_id, number)))
+        await run_sync(self._objects.delete, _key(job_id, number), limiter=self._writers)
 
     async def delete_all(self, job_id: str) -> None:
         """Delete everything in a job's folder."""
-        for entry in await _in_thread(self._readers, partial(self._objects.find, _folder(job_id))):
-            await _in_thread(self._writers, partial(self._objects.delete, entry.key))
+        for entry in await run_sync(self._objects.find, _folder(job_id), limiter=self._readers):
+            await run_sync(self._objects.delete, entry.key, limiter=self._writers)
 
 
 def _folder(job_id: str) -> str:
@@ -58,7 +54,3 @@ def _folder(job_id: str) -> str:
 
 def _key(job_id: str, number: int) -> str:
     return f"{_folder(job_id)}{number:08d}.log"
-
-
-async def _in_thread(limiter: anyio.CapacityLimiter, call: Callable[[], _Result]) -> _Result:
-    return await anyio.to_thread.run_sync(call, limiter=limiter)

@@ -21,7 +21,11 @@ class Passes:
         self._asked = asyncio.Event()
 
     def report(self, node: str, started: float) -> bool:
-        """Record a pass; return whether someone waits for a later one."""
+        """Record that a shipper sent everything that the node's files of known jobs had at `started`.
+
+        Returns:
+            True if someone waits for a later moment: the shipper should look again at once, at unknown files, too.
+        """
         self._started[node] = max(started, self._started.get(node, started))
         self._reported.set()
         self._reported = asyncio.Event()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from mlplatform.gateway.errors import JobGoneError, LogsBusyError, UnknownJobError
@@ -68,13 +67,12 @@ class JobLogs:
         self._limit, self._chunk_bytes = limit_bytes, chunk_bytes
         self._chunks = Chunks(objects)
         self._owners = Owners(resolve)
-        self._passes = Passes()
+        self.passes = Passes()
+        """What the shippers report, and whether the end of a job waits for one."""
         self._writer = LogWriter(self._chunks)
         self._jobs: dict[str, JobLog] = {}
         self.accepted_bytes = 0
         """Bytes of lines that were accepted since the start of this process."""
-        self.starts: Counter[bool] = Counter()
-        """Programs of jobs' entry points by how they have started since then, True for warm."""
 
     async def accept(
         self,
@@ -130,18 +128,6 @@ class JobLogs:
             self._owners.forget_number(session, name.ray_job)
             raise UnknownJobError(f"No driver has printed in {session!r} yet for {name.file!r}; try again later.")
 
-    async def passed(self, node: str, started: float) -> bool:
-        """Record that a shipper sent everything that the node's files of known jobs had at `started` (Unix seconds).
-
-        Returns:
-            True if someone waits for a later moment: the shipper should check again at once, unknown files included.
-        """
-        return self._passes.report(node, started)
-
-    async def pass_requested(self, nodes: Collection[str], timeout_s: float) -> bool:
-        """Wait until someone waits for a later pass of one of the nodes; return False on timeout."""
-        return await self._passes.wait_for_request(nodes, timeout_s)
-
     async def note(self, job_id: str, text: str) -> None:
         """Add lines of the gateway's own.
 
@@ -167,9 +153,9 @@ class JobLogs:
             StorageError, UnreachableError, AccessError: the store is unavailable, so the log cannot be loaded.
         """
         job = await self._job(job_id)
-        nodes = {file.source.node for file in job.files.values() if self._passes.is_live(file.source.node)}
+        nodes = {file.source.node for file in job.files.values() if self.passes.is_live(file.source.node)}
         nodes |= {node} if node else set()
-        settled = await self._passes.wait(nodes, since, timeout_s)
+        settled = await self.passes.wait(nodes, since, timeout_s)
         job = await self._job(job_id)
         job.flush_partial_lines(nodes)
         self._writer.changed(job)
@@ -260,7 +246,7 @@ class JobLogs:
             group.create_task(self._writer.run())
 
     def _new(self, job_id: str) -> JobLog:
-        return JobLog(job_id, self._limit, self._chunk_bytes, self.starts)
+        return JobLog(job_id, self._limit, self._chunk_bytes)
 
     async def _job(self, job_id: str) -> JobLog:
         """Return a job's log, loaded from the store if necessary."""

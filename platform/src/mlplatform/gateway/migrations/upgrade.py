@@ -1,4 +1,7 @@
-"""Upgrade of the gateway's database to the tables of this version, with Alembic."""
+"""Upgrade of the gateway's database to the tables of this version, with Alembic.
+
+A new database gets the tables of the classes; one of an earlier version is changed by the files in `versions/`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,13 @@ from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import OperationalError
 
 from mlplatform.errors import StorageError, UnreachableError
+from mlplatform.gateway.audit import schema as _audit  # noqa: F401 - has tables, as the others
+from mlplatform.gateway.control import digests as _digests  # noqa: F401
+from mlplatform.gateway.database.base import Base
+from mlplatform.gateway.jobs import messages as _messages  # noqa: F401
+from mlplatform.gateway.jobs import schema as _jobs  # noqa: F401
+from mlplatform.gateway.people import schema as _people  # noqa: F401
+from mlplatform.gateway.usage import schema as _usage  # noqa: F401
 
 _SCRIPTS = Path(__file__).parent
 
@@ -23,7 +33,7 @@ _BESIDE = {
 
 
 def upgrade(engine: Engine) -> None:
-    """Apply the missing migrations, in one transaction.
+    """Create the tables of an empty database, or apply the migrations that another lacks, in one transaction.
 
     Raises:
         StorageError: the database was written by a version from before 0.4 or by a later one; nothing was changed.
@@ -32,8 +42,12 @@ def upgrade(engine: Engine) -> None:
     try:
         with engine.begin() as connection:
             config = configured(connection)
-            _check(connection, ScriptDirectory.from_config(config))
-            command.upgrade(config, "head")
+            if inspect(connection).get_table_names():
+                _check(connection, ScriptDirectory.from_config(config))
+                command.upgrade(config, "head")
+            else:
+                Base.metadata.create_all(connection)
+                command.stamp(config, "head")
     except OperationalError as error:
         reason = str(error.orig).strip().splitlines()[0]
         raise UnreachableError(f"The gateway's database does not answer ({reason}); start it.") from error
@@ -48,11 +62,9 @@ def configured(connection: Connection) -> Config:
 
 
 def _check(connection: Connection, scripts: ScriptDirectory) -> None:
-    """Raise StorageError unless the database is empty or has a revision of `versions/`."""
+    """Raise StorageError unless the database has a revision of `versions/`."""
     found = MigrationContext.configure(connection).get_current_revision()
-    if found in {script.revision for script in scripts.walk_revisions()}:
-        return
-    if found or inspect(connection).has_table("jobs"):
+    if found not in {script.revision for script in scripts.walk_revisions()}:
         raise StorageError(
             f"The gateway's database has revision {found}, which this version does not know (upgrades begin with 0.4), "
             "so nothing was changed: run the version that wrote it, which `git reflog` names, or "

@@ -1,4 +1,4 @@
-"""Tables of people, teams, their tokens and sessions; `migrations/` creates and upgrades them."""
+"""Tables of people, teams, their tokens and sessions; `migrations/` upgrades them."""
 
 from __future__ import annotations
 

@@ -38,8 +38,6 @@ _CODE_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 _AGAIN = "ask an administrator for a code and run `mlplatform login`."
 
-WRONG = f"Forbidden: Invalid authentication token of a person; {_AGAIN}"
-
 
 @dataclass(frozen=True)
 class NewToken:
@@ -66,12 +64,7 @@ class Tokens(Store):
         Raises:
             TokenError: it is wrong, expired or revoked.
         """
-        match = PERSON_TOKEN.fullmatch(token)
-        row = session.get(TokenRow, match[1]) if match else None
-        # `AttemptTokens` checks those of attempts.
-        if not match or not row or row.kind != "person" or not hmac.compare_digest(row.digest, digest(match[2])):
-            raise TokenError(WRONG)
-        return valid_owner(session, row)
+        return valid_owner(session, find(session, token, "person"))
 
     @transaction
     def all(self, session: Session, owner: str | None = None) -> Sequence[TokenRow]:
@@ -148,6 +141,19 @@ def owner_of(session: Session, token: TokenRow) -> Principal | None:
     joined = select(MemberRow).where(MemberRow.person == person.name).order_by(MemberRow.joined, MemberRow.team)
     teams = {member.team: Role(member.role) for member in session.scalars(joined)}
     return Principal(person.name, teams, person.administrator, token.id)
+
+
+def find(session: Session, token: str, kind: str) -> TokenRow:
+    """Return the row of a token, of one kind, that may have ended.
+
+    Raises:
+        TokenError: it is wrong.
+    """
+    match = PERSON_TOKEN.fullmatch(token)
+    row = session.get(TokenRow, match[1]) if match else None
+    if not match or not row or row.kind != kind or not hmac.compare_digest(row.digest, digest(match[2])):
+        raise TokenError(f"Forbidden: Invalid authentication token of a person; {_AGAIN}")
+    return row
 
 
 def valid_owner(session: Session, token: TokenRow) -> Principal:

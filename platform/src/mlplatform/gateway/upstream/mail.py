@@ -44,36 +44,30 @@ class MailServer:
     domains: frozenset[str]
 
 
-class MailSender:
-    """Client of a mail server; None if the stack has none."""
+async def send_mail(server: MailServer | None, address: str, body: Mapping[str, Any]) -> None:
+    """Send a message as a mail: its text, with the first line as the subject.
 
-    def __init__(self, server: MailServer | None) -> None:
-        self._server = server
+    Args:
+        server: the mail server; None if the stack has none.
+        address: `mailto:` and one address.
+        body: the message; `text` is used.
 
-    async def send(self, address: str, body: Mapping[str, Any]) -> None:
-        """Send a message as a mail: its text, with the first line as the subject.
-
-        Args:
-            address: `mailto:` and one address.
-            body: the message; `text` is used.
-
-        Raises:
-            SettingsError: the stack sends no mails, or not to this address.
-            UnreachableError: the mail server does not answer, or does not accept the mail.
-        """
-        server = self._server
-        if server is None:
-            raise SettingsError(
-                "This stack sends no mails; the administrator sets MAIL_SERVER and MAIL_SENDER, or use the "
-                "https:// address of a webhook."
-            )
-        recipient = _checked(address.removeprefix(MAILTO), server)
-        try:
-            await to_thread.run_sync(_send, server, _mail(server.sender, recipient, str(body["text"])))
-        except (OSError, smtplib.SMTPException) as error:
-            raise UnreachableError(
-                f"The mail server {server.server} does not accept the mail ({type(error).__name__}: {error})."
-            ) from error
+    Raises:
+        SettingsError: the stack sends no mails, or not to this address.
+        UnreachableError: the mail server does not answer, or does not accept the mail.
+    """
+    if server is None:
+        raise SettingsError(
+            "This stack sends no mails; the administrator sets MAIL_SERVER and MAIL_SENDER, or use the "
+            "https:// address of a webhook."
+        )
+    recipient = _checked(address.removeprefix(MAILTO), server)
+    try:
+        await to_thread.run_sync(_send, server, _mail(server.sender, recipient, str(body["text"])))
+    except (OSError, smtplib.SMTPException) as error:
+        raise UnreachableError(
+            f"The mail server {server.server} does not accept the mail ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _checked(recipient: str, server: MailServer) -> str:

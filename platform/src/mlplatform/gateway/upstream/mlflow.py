@@ -24,9 +24,6 @@ _REASON_CHARACTERS = 5000
 
 _PAGE = 1000
 
-_EXPIRED = "mlplatform/expired"
-"""Route of our own in the stack's MLflow (`compat.mlflow_retention`)."""
-
 _SCHEME = "mlflow-artifacts:/"
 
 _EXPERIMENTS = 500
@@ -102,38 +99,6 @@ async def open_runs(client: AsyncMlflowRest) -> set[str]:
     except RejectedError as error:
         raise UnreachableError(f"{error}; see its log.") from error
     return runs
-
-
-class DeletedRuns:
-    """Deleted runs and logged models that the stack's MLflow removes for good.
-
-    Every method raises UnreachableError or AccessError, as `close_runs` does, and StorageError if the server is another
-    one, which has no such route.
-    """
-
-    def __init__(self, client: AsyncMlflowRest) -> None:
-        self._client = client
-
-    async def find(self, days: float) -> list[dict[str, Any]]:
-        """Return id, number of files and bytes of each that was deleted some days ago and can be removed."""
-        found: list[dict[str, Any]] = []
-        after = ""
-        while page := (await self._call("GET", {"days": days, "after": after}))["expired"]:
-            found += [one for one in page if one["removable"]]
-            after = page[-1]["id"]
-        return found
-
-    async def remove(self, identity: str, days: float) -> bool:
-        """Remove one with its files, unless it is restored or registered meanwhile; return whether it was removed."""
-        return bool((await self._call("POST", {"id": identity, "days": days}))["removed"])
-
-    async def _call(self, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return await self._client.call(method, _EXPIRED, values)
-        except RejectedError as error:
-            raise StorageError(
-                f"{error}; RUNS_KEEP_DAYS is for the stack's own MLflow only, leave it empty."
-            ) from error
 
 
 @dataclass(frozen=True)

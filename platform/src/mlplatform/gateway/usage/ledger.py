@@ -29,25 +29,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A job as the ledger names it.
-
-    Attributes:
-        job: sequence number.
-        job_id: submission id.
-        user: name that the submission gave.
-        person: account that submitted it; None without accounts.
-        team: team that the job belongs to; None without teams.
-    """
-
-    job: int
-    job_id: str
-    user: str
-    person: str | None
-    team: str | None
-
-
-@dataclass(frozen=True)
 class Sample:
     """Measurement of an attempt.
 
@@ -81,28 +62,19 @@ class Samples(Store):
                 _add(row, milliseconds(at), sample)
 
 
-def begin(
-    session: Session,
-    holder: Holder,
-    attempt: int,
-    amounts: Mapping[str, float],
-    at: datetime,
-    borrowed: bool = False,
-) -> None:
+def begin(session: Session, row: UsageRow, amounts: Mapping[str, float], at: datetime, borrowed: bool = False) -> None:
     """Open the row of an attempt.
 
     Args:
         session: transaction that stores the attempt.
-        holder: its job.
-        attempt: its number.
+        row: names the attempt and its job.
         amounts: everything that it is granted, by Ray's name of the resource; only CPU and GPU are recorded.
         at: its beginning.
         borrowed: whether these are idle resources of other teams.
     """
-    gpus, cpus = (round(amounts.get(name, 0) * PARTS) for name in ("GPU", "CPU"))
-    began = milliseconds(at)
-    row = UsageRow(**vars(holder), attempt=attempt, gpus=gpus, cpus=cpus, began=began, measured=began)
-    row.most_gpus, row.most_cpus, row.borrowed = gpus, cpus, borrowed
+    row.gpus, row.cpus = (round(amounts.get(name, 0) * PARTS) for name in ("GPU", "CPU"))
+    row.began = row.measured = milliseconds(at)
+    row.most_gpus, row.most_cpus, row.borrowed = row.gpus, row.cpus, borrowed
     session.add(row)
 
 

@@ -1,4 +1,4 @@
-"""Table of the ledger; `migrations/` creates and upgrades it."""
+"""Table of the ledger; `migrations/` upgrades it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,10 +20,11 @@ from mlplatform.gateway.http import request_body
 from mlplatform.gateway.http.access import require
 from mlplatform.gateway.http.auth import FRONT_PAGE, INVALID, LOGIN_PAGE, STATIC, TokenCheck, principal_of
 from mlplatform.gateway.http.front_page.view import FrontPage
-from mlplatform.gateway.http.job_views import shown_to
+from mlplatform.gateway.http.job_views import hide_from
 from mlplatform.gateway.http.sessions import open_session, set_session
 from mlplatform.gateway.jobs.runs import JobRuns
 from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.store import RUNNING_MESSAGE
 from mlplatform.gateway.people.rights import Verb
 from mlplatform.gateway.people.sessions import Sessions
 from mlplatform.gateway.upstream.mlflow import JobPages
@@ -34,6 +34,8 @@ from mlplatform.settings.stack import LOOPBACK
 _PACKAGE = "mlplatform.gateway.http.front_page"
 
 _TEMPLATES = Environment(loader=PackageLoader(_PACKAGE, "templates"), autoescape=True)
+
+_TEMPLATES.globals["RUNNING_MESSAGE"] = RUNNING_MESSAGE
 
 _UPDATE_SECONDS = 2.0
 
@@ -107,7 +109,7 @@ class FrontPageRoutes:
         except UnreachableError as error:
             problem = f"{await self._page.full_disk()} {error}".strip()
             return _TEMPLATES.get_template("problem.html").render(problem=problem)
-        view = replace(view, jobs=shown_to(principal_of(request.scope), view.jobs))
+        hide_from(principal_of(request.scope), view.jobs)
         return _TEMPLATES.get_template("content.html").render(view=view, address=partial(_address, request))
 
     async def _form(self, _: Request) -> Response:

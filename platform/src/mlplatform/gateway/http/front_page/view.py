@@ -157,7 +157,7 @@ class FrontPage:
 
     async def full_disk(self) -> str:
         """Return the reason why the database may not answer; empty if no disk is full."""
-        return await self._disks.full()
+        return await self._disks.problem(full=True)
 
     async def view(self) -> View:
         """Return the current view.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlplatform.errors import SettingsError
-from mlplatform.gateway.upstream.webhooks import WebhookSender, is_public
+from mlplatform.gateway.upstream.messages import MessageSender, is_public
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_address_of_internet_is_public(number: str) -> None:
     ],
 )
 async def test_address_inside_the_network_is_rejected(address: str, sentence: str) -> None:
-    sender = WebhookSender({"https"}, private=False)
+    sender = MessageSender({"https"}, private=False)
     with pytest.raises(SettingsError, match=sentence):
         await sender.send(address, {})
     await sender.close()

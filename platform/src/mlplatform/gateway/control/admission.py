@@ -1,0 +1,68 @@
+"""Checks that a job passes before it enters the queue, whether it is new or resumed."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from mlplatform.gateway.control.disks import Disks
+from mlplatform.gateway.control.reconciler import Reconciler
+from mlplatform.gateway.database.engine import Store, transaction
+from mlplatform.gateway.errors import QueueFullError
+from mlplatform.gateway.jobs.schema import JobRow
+from mlplatform.gateway.jobs.states import State
+from mlplatform.gateway.jobs.submission import request_of
+from mlplatform.gateway.people.schema import TeamRow
+
+
+class Admission(Store):
+    """Checks of disks, of the upper limits of waiting jobs, and of the nodes."""
+
+    def __init__(self, engine: Engine, reconciler: Reconciler, disks: Disks) -> None:
+        super().__init__(engine)
+        self._reconciler = reconciler
+        self._disks = disks
+
+    async def check(self, job: JobRow) -> None:
+        """Reject a job that must not enter the queue.
+
+        Args:
+            job: with its owner and team.
+
+        Raises:
+            DiskFullError: a disk has too little room.
+            QueueFullError: the owner or the team has as many waiting jobs as allowed.
+            CapacityError: no node can ever run it, and it does not wait for one that can.
+            UnreachableError: the database is unavailable.
+        """
+        await self._disks.check()
+        await self.check_limits(job)
+        if (
+            not job.wait_for_capacity
+            and self._reconciler.needs_check(job)
+            and (free := await self._reconciler.free_capacity())
+        ):
+            free.check(request_of(job))
+
+    @transaction
+    def check_limits(self, session: Session, job: JobRow) -> None:
+        """Reject a job that would exceed a limit; jobs that are submitted at the same moment may exceed it together.
+
+        Raises:
+            QueueFullError: the team or the person has as many waiting jobs as allowed.
+        """
+        team = session.get(TeamRow, job.team) if job.team else None
+        if team is None:
+            return
+        of_team = (JobRow.ended.is_(None), JobRow.state == State.WAITING, JobRow.team == team.name)
+        for whose, name, which in (
+            ("person", job.person, (*of_team, JobRow.person == job.person)),
+            ("team", f"Team {team.name}", of_team),
+        ):
+            most = team.caps.get(whose, {}).get("waiting")
+            waiting = session.scalar(select(func.count()).select_from(JobRow).where(*which)) or 0
+            if most is not None and waiting >= most:
+                raise QueueFullError(
+                    f"{name} has {waiting} waiting jobs, of at most {most} in team {team.name}; submit the job when "
+                    "others have started, or end some with `mlplatform stop`."
+                )
