@@ -63,8 +63,15 @@ def test_jobs_of_gateway_are_in_prometheus(stack: Stack, trained: Trained) -> No
         assert stack.prometheus(metric), metric
 
 
-def test_cold_start_is_in_the_log_of_the_job(stack: Stack) -> None:
-    job_id = f"cold-{secrets.token_hex(4)}"
+def test_starts_of_programs_are_counted(stack: Stack) -> None:
+    def counts() -> dict[str, float]:
+        """Programs by whether they started warm, as Prometheus has them; empty before it has both series."""
+        samples = stack.prometheus("mlplatform_starts_total")
+        found = {sample["metric"]["warm"]: float(sample["value"][1]) for sample in samples}
+        return found if len(found) == 2 else {}
+
+    before = wait_for(counts, "the metric to be scraped")
+    job_id = f"counted-{secrets.token_hex(4)}"
     variables = {"MLPLATFORM_WARM_START": "0"}
     body = {"entrypoint": "python -c 'print(1)'", "submission_id": job_id, "runtime_env": {"env_vars": variables}}
     with stack.ray as gateway:
@@ -75,6 +82,7 @@ def test_cold_start_is_in_the_log_of_the_job(stack: Stack) -> None:
         gateway.delete(f"/api/jobs/{job_id}").raise_for_status()
     assert f"{notes.COLD}warm start is off" in log.splitlines()
     assert metrics.status_code == 403, "the token of Ray's clients reads the metrics"
+    wait_for(lambda: counts()["false"] > before["false"], "Prometheus to see the cold start")
 
 
 def test_rules_pass_their_promtool_tests(checkout: Stack) -> None:

@@ -15,6 +15,7 @@ from waiting import wait_for
 
 from mlplatform.errors import SettingsError
 from mlplatform.gateway.jobs.states import Outcome
+from mlplatform.warm import notes
 
 
 def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
@@ -22,16 +23,27 @@ def scrape(client: httpx.Client, token: str | None) -> httpx.Response:
     return httpx.get(f"{client.base_url}/platform/metrics", headers=headers)
 
 
-def test_bytes_of_logs_are_published(started: StartedGateway) -> None:
+def test_starts_in_logs_of_drivers_are_published(started: StartedGateway) -> None:
     (attempt,) = asyncio.run(started.store.get("mine")).attempts
-    query = {"session": "session_1", "offset": 0, "inode": 7}
+    warm, cold = f"{notes.WARM}\n".encode(), f"{notes.COLD}because\n".encode()
+    body = b"one line\n" + warm * 2 + cold + b"said: " + warm
+    worker = f"worker-{'ab' * 28}-01000000-7.out"
+    asyncio.run(started.store.seen("mine", 1, ray(), "n"))
     with started.running() as client:
-        path = f"/platform/logs/n/job-driver-{attempt.ray_submission_id}.log"
-        assert client.put(path, params=query, content=b"one line\n").json() == {"expected": 9}
+        for file, content in ((f"job-driver-{attempt.ray_submission_id}.log", body), (worker, warm)):
+            query = {"session": "session_1", "offset": 0, "inode": 7}
+            for _ in range(2):
+                sent = client.put(f"/platform/logs/n/{file}", params=query, content=content)
+            assert sent.json()["expected"] == len(content)
         answer = scrape(client, PROMETHEUS_PASSWORD)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    assert "mlplatform_log_bytes_total 9.0" in answer.text.splitlines()
+    samples = [text for text in answer.text.splitlines() if text.startswith("mlplatform_starts_total")]
+    assert sorted(samples) == [
+        'mlplatform_starts_total{warm="false"} 1.0',
+        'mlplatform_starts_total{warm="true"} 2.0',
+    ]
+    assert "because" not in answer.text
 
 
 def test_jobs_attempts_and_demand_are_published(started: StartedGateway) -> None:
@@ -97,7 +109,7 @@ def test_metrics_require_password_of_prometheus(started: StartedGateway, token: 
     with started.running() as client:
         answer = scrape(client, token)
     assert answer.status_code == status
-    assert "mlplatform_jobs" not in answer.text
+    assert "mlplatform_starts" not in answer.text
 
 
 def test_password_of_prometheus_opens_nothing_else(started: StartedGateway) -> None:
@@ -112,7 +124,7 @@ def test_gateway_without_prometheus_publishes_no_metrics(tmp_path: Path, closed_
     with gateway.running() as client:
         assert scrape(client, None).status_code == 401
         assert scrape(client, PROMETHEUS_PASSWORD).status_code == 403
-        assert "mlplatform_jobs" not in scrape(client, TOKEN).text
+        assert "mlplatform_starts" not in scrape(client, TOKEN).text
 
 
 def test_missing_password_of_prometheus_is_named(started: StartedGateway) -> None:

@@ -23,8 +23,6 @@ from mlplatform.gateway.usage.report import Total, UsageReader
 
 PATH = "/platform/metrics"
 
-_LOG_BYTES = "Bytes of the jobs' logs that nodes have sent."
-
 
 def route(
     jobs: TotalsReader,
@@ -39,7 +37,7 @@ def route(
     Args:
         jobs: reads the numbers of jobs.
         usage: reads the ledger.
-        logs: counts the bytes that nodes have sent since the start of this process.
+        logs: counts the bytes that nodes have sent since the start of this process, and the starts of programs.
         disks: the disks without which no job is accepted.
         backups: returns `of_backups`.
         token: returns the current password of Prometheus, the only token that the route accepts.
@@ -48,7 +46,7 @@ def route(
     async def get(_: Request) -> Response:
         found = [
             *_of_jobs(await jobs.read()),
-            CounterMetricFamily("mlplatform_log_bytes", _LOG_BYTES, logs.accepted_bytes),
+            *_of_logs(logs),
             *_of_usage(await usage.totals(datetime.now(UTC))),
             *_of_disks(await disks.read(), disks.reserve),
             *backups(),
@@ -82,6 +80,15 @@ def _of_jobs(totals: Totals) -> Iterator[Metric]:
     yield _gauge("jobs_with_open_runs", text, (), [((), totals.open_runs)])
     # Not `job`, which Prometheus sets to the name of the scraped service.
     yield _gauge("running_attempts", "1 per running attempt of a job.", RUNNING, [(of, 1) for of in totals.running])
+
+
+def _of_logs(logs: JobLogs) -> Iterator[Metric]:
+    text = "Bytes of the jobs' logs that nodes have sent."
+    yield CounterMetricFamily("mlplatform_log_bytes", text, logs.accepted_bytes)
+    starts = CounterMetricFamily("mlplatform_starts", "Programs of jobs' entry points.", labels=("warm",))
+    for warm in (True, False):
+        starts.add_metric((str(warm).lower(),), logs.starts[warm])
+    yield starts
 
 
 def _of_usage(totals: Sequence[Total]) -> Iterator[Metric]:

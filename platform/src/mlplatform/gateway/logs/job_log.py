@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from mlplatform.gateway.logs.lines import LogName, LogSource, log_name, split
+from mlplatform.warm import notes
 
 GENERATIONS = 8
 """Rotated files of one name whose offsets are remembered; Ray keeps 5 at most (RAY_ROTATION_BACKUP_COUNT)."""
@@ -67,10 +69,12 @@ class JobLog:
         job_id: the job's id.
         limit: bytes of the whole log, of which the middle is omitted.
         chunk_bytes: bytes of a full chunk.
+        starts: counts the lines that say how a program started, True for warm.
     """
 
-    def __init__(self, job_id: str, limit: int, chunk_bytes: int) -> None:
+    def __init__(self, job_id: str, limit: int, chunk_bytes: int, starts: Counter[bool] | None = None) -> None:
         self.id = job_id
+        self._starts = Counter() if starts is None else starts
         self.loaded = self.closed = self.deleted = False
         self.files: dict[str, SourceFile] = {}
         self.sessions: set[str] = set()
@@ -236,6 +240,8 @@ class JobLog:
         self._version += 1
         if line is not None:
             self.append(line)
+            if file.source.name.ray_id and line.startswith((notes.WARM, notes.COLD)):
+                self._starts[line == notes.WARM] += 1
             # Here rather than after the request: the offsets in a chunk's header must match its text.
             if self.size >= self._chunk_bytes:
                 self._seal()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -73,6 +74,8 @@ class JobLogs:
         self._jobs: dict[str, JobLog] = {}
         self.accepted_bytes = 0
         """Bytes of lines that were accepted since the start of this process."""
+        self.starts: Counter[bool] = Counter()
+        """Programs of jobs' entry points by how they have started since then, True for warm."""
 
     async def accept(
         self,
@@ -246,7 +249,7 @@ class JobLogs:
             group.create_task(self._writer.run())
 
     def _new(self, job_id: str) -> JobLog:
-        return JobLog(job_id, self._limit, self._chunk_bytes)
+        return JobLog(job_id, self._limit, self._chunk_bytes, self.starts)
 
     async def _job(self, job_id: str) -> JobLog:
         """Return a job's log, loaded from the store if necessary."""
