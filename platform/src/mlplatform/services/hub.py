@@ -12,7 +12,6 @@ sysctls `ip_forward` and `proxy_arp`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -183,19 +182,15 @@ def add(hub: Hub, name: str) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Run one command; errors are one sentence on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m mlplatform.services.hub")
-    parser.add_argument("command", choices=["run", "add", "remove", "list"])
-    parser.add_argument("network")
-    parser.add_argument("name", nargs="?", default="")
-    given = parser.parse_args(arguments)
-    hub = Hub(FOLDER, given.network)
+    command, network, *names = arguments
+    hub, name = Hub(FOLDER, network), "".join(names)
     try:
-        if given.command == "run":
+        if command == "run":
             return run(hub)
-        if given.command == "add":
-            print(json.dumps(add(hub, given.name)))
-        elif given.command == "remove":
-            hub.disconnect(hub.forget(given.name))
+        if command == "add":
+            print(json.dumps(add(hub, name)))
+        elif command == "remove":
+            hub.disconnect(hub.forget(name))
         else:
             print(json.dumps(hub.hosts()))
     except PlatformError as error:
