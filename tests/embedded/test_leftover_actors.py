@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def head(local: LocalPlatform, reached: Settings) -> Iterator[Connection]:
     instance = Home(local.home).load()
     assert instance
     of_head = {"ray_address": instance.dashboard_address, "ray_auth_token_path": Home(local.home).cluster_token}
-    with closing(Connection(reached.model_copy(update=of_head))) as connection:
+    with Connection(reached.model_copy(update=of_head)) as connection:
         yield connection
 
 

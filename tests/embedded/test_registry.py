@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from waiting import wait_for
 
 from mlplatform.cli import app
-from mlplatform.client.audit import read
-from mlplatform.client.people import connected as connected_to
+from mlplatform.client.connection import Connection
 from mlplatform.errors import RegistryError, StorageError
 from mlplatform.files import checksums
 from mlplatform.registry import datasets, lineage, lookup, models, records
@@ -282,8 +281,8 @@ def test_model_of_plain_mlflow_is_verified_once_recorded(
     version = mlflow.register_model(f"runs:/{run.info.run_id}/plain", "plain")
     model = f"plain/{version.version}"
     wait_for(lambda: models.verify(model) == "All 1 files are as the gateway has recorded them.", "the digests")
-    with connected_to(reached) as link:
-        rows = read(link, 100)
+    with Connection(reached) as link:
+        rows = link.call("GET", "/platform/audit", params={"limit": 100}).json()["entries"]
     made = {"verb": "POST", "object": "/api/2.0/mlflow/model-versions/create", "kind": "mlflow", "principal": "local"}
     assert any(made.items() <= row.items() and row["after"]["name"] == "plain" for row in rows), rows
     (stored,) = (reached.home / "mlflow" / "artifacts").rglob(f"{run.info.run_id}/artifacts/plain/MLmodel")

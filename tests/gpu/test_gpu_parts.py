@@ -9,8 +9,9 @@ import pytest
 from gpu_host import host, needs
 from host import wait_for
 
+from mlplatform.client.connection import Connection
 from mlplatform.client.jobs import Jobs
-from mlplatform.client.people import add_person, add_team, connected, log_in
+from mlplatform.client.people import log_in
 from mlplatform.scheduling.resources import Resources
 from mlplatform.settings.job import Settings
 
@@ -40,9 +41,9 @@ def shared(reached: Settings) -> Iterator[Jobs]:
 def person(reached: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     """A client of a person whose team lets others have a GPU that does nothing for a minute."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    with connected(reached) as link:
-        add_team(link, "idlers", {"share_gpus": host().gpus, "idle_s": 60})
-        code = add_person(link, "ida", "idlers", lead=False, administrator=False)["code"]
+    with Connection(reached) as link:
+        link.call("POST", "/platform/teams", json={"name": "idlers", "share_gpus": host().gpus, "idle_s": 60})
+        code = link.call("POST", "/platform/people", json={"name": "ida", "team": "idlers"}).json()["code"]
     own = reached.model_copy(update={"ray_auth_token_path": tmp_path / "token"})
     log_in(own, code)
     with Jobs(own) as jobs:

@@ -328,12 +328,6 @@ def test_cache_folder_without_models_is_rejected(source: str, tmp_path: Path) ->
     assert code == 1
 
 
-def test_sizes_are_printed_with_unit() -> None:
-    from mlplatform.cli.output import human
-
-    assert [human(size) for size in (0, 999, 1500, 7_712_000_000)] == ["0 B", "999 B", "1.5 kB", "7.7 GB"]
-
-
 def test_tables_are_not_cut_for_programs(serve: Callable[..., str]) -> None:
     jobs = json.loads(listing(2))
     for job in jobs:

@@ -195,12 +195,13 @@ def test_missing_timer_of_backups_is_found(place: Place) -> None:
 
 def test_interrupted_upgrade_and_restore_block_start(place: Place) -> None:
     assert list(start.interrupted(place)) == []
-    unfinished.begin_restore(place.root, "/mnt/backups")
+    (place.root / unfinished.RESTORE.parent).mkdir()
+    (place.root / unfinished.RESTORE).write_text("/mnt/backups")
     (place.root / unfinished.UPGRADE).mkdir()
     (place.root / unfinished.UPGRADE / unfinished.FACTS).touch()
     upgrade, restore = start.interrupted(place)
     assert (upgrade.blocks, restore.blocks) == (True, True)
     assert "`make upgrade` completes it" in upgrade.fix
     assert "repeat `make restore FROM=/mnt/backups`" in restore.fix
-    unfinished.end_restore(place.root)
+    (place.root / unfinished.RESTORE).unlink()
     assert [finding.fix for finding in start.interrupted(place)] == [upgrade.fix]

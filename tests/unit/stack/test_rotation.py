@@ -135,7 +135,7 @@ def test_interrupted_generation_leaves_no_rotation(folder: Path, monkeypatch: py
     monkeypatch.setitem(FILES, "mlflow_admin", killed)
     with pytest.raises(KeyboardInterrupt):
         generate(folder / "next", ROTATED)
-    assert not unfinished.has_rotation(folder.parent)
+    assert not unfinished.has(folder.parent, "rotate")
     assert contents(folder) == before
     monkeypatch.setitem(FILES, "mlflow_admin", write)
     generate(folder / "next", ROTATED)
@@ -167,7 +167,7 @@ def test_accounts_at_another_s3_server_are_its_operators(
     else:
         with pytest.raises(HostError, match="the operator of another S3 server changes its accounts"):
             next(lines)
-        assert not unfinished.has_rotation(folder.parent)
+        assert not unfinished.has(folder.parent, "rotate")
 
 
 def test_restore_keeps_what_databases_and_object_store_accept(folder: Path, tmp_path: Path) -> None:

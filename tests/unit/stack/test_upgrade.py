@@ -75,7 +75,7 @@ def test_upgrade_needs_another_version_and_a_recorded_start(versions: Checkout) 
     shutil.rmtree(versions.root / ".git")
     with pytest.raises(HostError, match="is not a git checkout"):
         upgrade.prepare(versions.root)
-    assert not unfinished.has_upgrade(versions.root)
+    assert not unfinished.has(versions.root, "upgrade")
 
 
 def test_own_change_that_would_block_a_return_is_found(versions: Checkout) -> None:
@@ -112,7 +112,7 @@ def test_interrupted_upgrade_is_continued_as_it_was_begun(versions: Checkout) ->
 def test_half_removed_upgrade_is_none(tmp_path: Path) -> None:
     saved = prepared(tmp_path)
     (tmp_path / unfinished.UPGRADE / unfinished.FACTS).unlink()
-    assert not unfinished.has_upgrade(tmp_path)
+    assert not unfinished.has(tmp_path, "upgrade")
     with pytest.raises(HostError, match="run `make upgrade`"):
         upgrade.perform(tmp_path, print)
     assert not saved.failure

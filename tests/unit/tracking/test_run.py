@@ -1,6 +1,5 @@
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +138,4 @@ def test_gpu_info_is_output_of_vendors_tool(tmp_path: Path, monkeypatch: pytest.
 def test_gpu_info_names_node_without_usable_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_tool(tmp_path, "nvidia-smi", end=9)  # as without the driver
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
-    assert gpu_info.describe() == (
-        f"Node {socket.gethostname()} has no GPU that nvidia-smi, rocm-smi or NVML reports.\n"
-    )
+    assert gpu_info.describe() == f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table, span
+from mlplatform.cli.output import print_table, seconds_in, span
+
+if TYPE_CHECKING:
+    from mlplatform.client.connection import Connection
 
 _LIMIT = 100
 
@@ -28,16 +32,11 @@ def audit(
     changed registered models, versions, aliases, permissions or accounts, or deleted, restored or renamed anything. The
     principal of all who have the shared token is "shared token".
     """
-    from mlplatform.client.audit import describe, read, seconds_in
     from mlplatform.client.connection import Connection
-    from mlplatform.settings.job import settings
 
-    begin = None if since is None else int(time.time()) - seconds_in(since)
-    link = Connection(settings())
-    try:
-        entries = read(link, limit, None if begin is None else max(begin, 0))
-    finally:
-        link.close()
+    begin = None if since is None else max(int(time.time()) - seconds_in(since), 0)
+    with Connection() as link:
+        entries = _read(link, limit, begin)
     if as_json:
         for entry in entries:
             print(json.dumps(entry))
@@ -52,10 +51,37 @@ def audit(
                 span(datetime.fromisoformat(entry["time"])),
                 *(entry[name] for name in ("principal", "kind", "address")),
                 f"{entry['verb']} {entry['object']}",
-                describe(entry),
+                _change(entry),
             )
             for entry in entries
         ],
     )
     if len(entries) == limit:
         print(f"The latest {limit} entries; --limit shows more.", file=sys.stderr)
+
+
+def _read(link: Connection, limit: int, since: int | None) -> Sequence[Mapping[str, Any]]:
+    """Return the latest entries since a Unix time, the oldest of them first."""
+    from mlplatform.contract import AUDIT_ENTRIES
+
+    found: list[Mapping[str, Any]] = []
+    while (left := limit - len(found)) > 0:
+        window = {"limit": min(left, AUDIT_ENTRIES)}
+        if since is not None:
+            window["since"] = since
+        if found:
+            window["before"] = found[0]["sequence"]
+        entries = link.call("GET", "/platform/audit", params=window).json()["entries"]
+        found[:0] = entries
+        if len(entries) < window["limit"]:
+            break
+    return found
+
+
+def _change(entry: Mapping[str, Any]) -> str:
+    """Return what an action has changed, such as `state RUNNING -> STOPPED`; all values if it has added or deleted."""
+    before, after = entry["before"], entry["after"]
+    if before is None or after is None:
+        return ", ".join(f"{name} {value}" for name, value in (before or after or {}).items())
+    changed = (name for name in {**before, **after} if before.get(name) != after.get(name))
+    return ", ".join(f"{name} {before.get(name)} -> {after.get(name)}" for name in changed)

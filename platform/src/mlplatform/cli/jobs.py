@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mlplatform.cli.output import print_log, print_table, span
+from mlplatform.cli.output import print_log, print_table, seconds_in, span
 from mlplatform.cli.submit import report_end
 from mlplatform.errors import PlatformError
 
@@ -128,7 +128,6 @@ def resume(
     limit: Annotated[str | None, typer.Option(help="New time limit, as in 8h (default: the former one).")] = None,
 ) -> None:
     """Continue a job that was stopped or has failed: the same job and run, from its last checkpoint if it has one."""
-    from mlplatform.client.audit import seconds_in
     from mlplatform.client.jobs import Jobs
 
     limit_s = None if limit is None else seconds_in(limit, "--limit")

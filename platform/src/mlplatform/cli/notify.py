@@ -18,15 +18,14 @@ def notify(
     To a webhook, the message is JSON; its field `text`, which chat programs show, says what has happened. A first
     message is sent at once.
     """
-    from mlplatform.client.people import connected, set_webhook, webhook
+    from mlplatform.client.connection import Connection
     from mlplatform.errors import SettingsError
-    from mlplatform.settings.job import settings
 
     if address and off:
         raise SettingsError("Choose one of an address and --off.")
-    with connected(settings()) as link:
+    with Connection() as link:
         if address or off:
-            set_webhook(link, address)
-        present = webhook(link)
-    present = present and present.removeprefix("mailto:")
+            is_mail = address is not None and "@" in address and ":" not in address
+            link.call("PUT", "/platform/webhook", json={"url": f"mailto:{address}" if is_mail else address})
+        present = (link.call("GET", "/platform/webhook").json()["url"] or "").removeprefix("mailto:")
     print(f"Messages about your jobs are sent to {present}." if present else "No messages about your jobs are sent.")

@@ -68,12 +68,23 @@ def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None
     Console(file=terminal(), width=width, markup=False, emoji=False).print(table)
 
 
-def human(size: int) -> str:
-    """Return a number of bytes with a unit, as in `1.5 GB`."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.{0 if units[0] == 'B' else 1}f} {units[0]}"
+def seconds_in(duration: str, option: str = "--since") -> int:
+    """Return the seconds of a time span such as `7d`.
+
+    Args:
+        duration: a number and a unit.
+        option: the option that has this value, for the error.
+
+    Raises:
+        SettingsError: it is not a number and a unit.
+    """
+    from mlplatform import durations
+    from mlplatform.errors import SettingsError
+
+    try:
+        return durations.seconds_in(duration)
+    except ValueError as error:
+        raise SettingsError(f"Invalid {option} {duration!r}: {error}.") from error
 
 
 def span(*moments: datetime | None) -> str:

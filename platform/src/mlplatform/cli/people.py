@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -25,11 +26,11 @@ def add(
     the person are void.
     """
     from mlplatform.cli.output import span
-    from mlplatform.client.people import add_person, connected
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        answer = add_person(link, name, team, lead, admin)
+    person = {"name": name, "team": team, "lead": lead, "administrator": admin}
+    with Connection() as link:
+        answer = link.call("POST", "/platform/people", named=True, json=person).json()
     print(f"{'Added' if answer['added'] else 'Changed'} {name}. The code is valid once, until", end=" ")
     print(f"{span(datetime.fromisoformat(answer['expires']))}:\n\n    mlplatform login {answer['code']}\n")
     print(f"Next, on the stack's host: `make notebook PERSON={name}` makes a JupyterLab of their own.")
@@ -39,11 +40,10 @@ def add(
 def list_() -> None:
     """Show all people with their teams."""
     from mlplatform.cli.output import print_table, span
-    from mlplatform.client.people import connected, people
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        found = people(link)
+    with Connection() as link:
+        found = link.call("GET", "/platform/people").json()["people"]
     if not found:
         print("Nobody has been added: everybody uses the shared token.")
         return
@@ -64,16 +64,16 @@ def remove(
     name: Name, team: Annotated[str | None, typer.Option(help="Remove the person only from this team.")] = None
 ) -> None:
     """Remove a person and revoke all tokens at once; running jobs continue, and all jobs stay."""
-    from mlplatform.client.people import connected, remove_person
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        in_file = remove_person(link, name, team)
+    params = {"team": team} if team else None
+    with Connection() as link:
+        answer = link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
     if team:
         print(f"Removed {name} from team {team}.")
     else:
         print(f"Removed {name}. The jobs stay, and would belong to anybody who is added under this name again.")
-        if in_file:
+        if answer["s3_key_in_file"]:
             print("Replace the key of people at the S3 server, write the new one into secrets/s3_people, and run")
             print("`make down up`: until then, the former one is valid.")
         else:

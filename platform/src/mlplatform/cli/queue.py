@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,6 @@ from mlplatform.errors import JobError
 
 if TYPE_CHECKING:
     from mlplatform.client.jobs import Attempt, Jobs
-    from mlplatform.client.queue import Queue
 
 _OLD_SECONDS = 10.0
 
@@ -24,10 +24,10 @@ def queue(
     """List the jobs that wait for resources in the order in which they are considered, with the reasons."""
     found = _read(None)
     if as_json:
-        for entry in found.entries:
+        for entry in found["entries"]:
             print(json.dumps(entry))
         return
-    if not found.entries:
+    if not found["entries"]:
         print("No job waits for resources.")
         return
     _warn_if_old(found)
@@ -43,21 +43,20 @@ def queue(
                 span(datetime.fromisoformat(entry["since"])),
                 " ".join(reason["text"] for reason in entry["reasons"]),
             )
-            for entry in found.entries
+            for entry in found["entries"]
         ],
     )
-    if found.waiting > len(found.entries):
-        print(f"{found.waiting - len(found.entries)} more wait.")
+    if found["waiting"] > len(found["entries"]):
+        print(f"{found['waiting'] - len(found['entries'])} more wait.")
 
 
 def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
     """Explain why a job waits, with its place and the numbers of each rule, or why a running one was asked to leave."""
     from mlplatform.client.jobs import ENDED, Jobs
-    from mlplatform.settings.job import settings
 
     found = _read(job_id)
-    if not found.entries:
-        with Jobs(settings()) as jobs:
+    if not found["entries"]:
+        with Jobs() as jobs:
             job = jobs.get(job_id)
             leaving = None if job.status in ENDED else _leaving(jobs, job_id)
         if leaving is None:
@@ -68,10 +67,10 @@ def why(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
         print(f"- {leaving.leave_why}")
         return
     _warn_if_old(found)
-    (entry,) = found.entries
+    (entry,) = found["entries"]
     since = span(datetime.fromisoformat(entry["since"]))
     print(f"{job_id} ({entry['person']}, team {entry['team']}) requests {entry['requests']} and waits since {since}.")
-    print(f"Place {entry['place']} of {found.waiting}.")
+    print(f"Place {entry['place']} of {found['waiting']}.")
     for reason in entry["reasons"]:
         print(f"- {reason['text']} [{reason['rule']}]")
     if entry["latest_start"]:
@@ -87,18 +86,16 @@ def _leaving(jobs: Jobs, job_id: str) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.leaves), None)
 
 
-def _read(job_id: str | None) -> Queue:
+def _read(job_id: str | None) -> Mapping[str, Any]:
+    """Return the jobs that wait, or one of them, as the gateway describes the queue."""
     from mlplatform.client.connection import Connection
-    from mlplatform.client.queue import read
-    from mlplatform.settings.job import settings
 
-    link = Connection(settings())
-    try:
-        return read(link, job_id)
-    finally:
-        link.close()
+    with Connection() as link:
+        found: Mapping[str, Any] = link.call("GET", "/platform/queue", params={"job": job_id} if job_id else {}).json()
+        return found
 
 
-def _warn_if_old(found: Queue) -> None:
-    if found.at is not None and (datetime.now(UTC) - found.at).total_seconds() > _OLD_SECONDS:
-        print(f"As of {span(found.at)}: Ray has not answered since, so no job starts.")
+def _warn_if_old(found: Mapping[str, Any]) -> None:
+    at = datetime.fromisoformat(found["at"]) if found["at"] else None
+    if at is not None and (datetime.now(UTC) - at).total_seconds() > _OLD_SECONDS:
+        print(f"As of {span(at)}: Ray has not answered since, so no job starts.")

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="Your own secrets, which your jobs find as files: put, list, remove.")
+
+_PATH = "/platform/secrets"
 
 
 @app.command()
@@ -24,39 +27,40 @@ def put(
     Your jobs that start from now on find it in the file $MLPLATFORM_SECRETS/NAME. A file is stored as it is; the line
     break that ends the standard input is left out.
     """
-    from mlplatform.client import secrets
-    from mlplatform.client.people import connected
+    from mlplatform.client.connection import Connection
     from mlplatform.errors import SettingsError
-    from mlplatform.settings.job import settings
 
     if source not in (None, "-") or (source and file):
         raise SettingsError("Choose one of `-` and --file; a value on the command line would be visible to others.")
     if file:
-        value = secrets.content(file)
+        try:
+            value = file.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{file} cannot be read ({error.strerror}); name a file with the secret.") from error
     elif source:
         value = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
     else:
         value = typer.prompt(f"Value of {name}", hide_input=True).encode()
-    with connected(settings()) as link:
-        secrets.put(link, name, value)
+    with Connection() as link:
+        link.call("PUT", f"{_PATH}/{quote(name, safe='')}", named=True, content=value)
     print(f"Stored {name}; your jobs that start from now on find it in $MLPLATFORM_SECRETS/{name}.")
 
 
 @app.command("list")
 def list_() -> None:
     """Show names and sizes of your secrets, and when they were set; nobody can read their values."""
-    from mlplatform.cli.output import human, print_table, span
-    from mlplatform.client import secrets
-    from mlplatform.client.people import connected
-    from mlplatform.settings.job import settings
+    from rich.filesize import decimal
 
-    with connected(settings()) as link:
-        found = secrets.secrets(link)
+    from mlplatform.cli.output import print_table, span
+    from mlplatform.client.connection import Connection
+
+    with Connection() as link:
+        found = link.call("GET", _PATH).json()["secrets"]
     if not found:
         print("You have no secrets; `mlplatform secrets put NAME` stores one.")
         return
     rows = [
-        (secret["name"], human(secret["bytes"]), span(datetime.fromisoformat(secret["changed"])), _state(secret))
+        (secret["name"], decimal(secret["bytes"]), span(datetime.fromisoformat(secret["changed"])), _state(secret))
         for secret in found
     ]
     print_table(["Name", "Size", "Set", "State"], rows)
@@ -65,12 +69,10 @@ def list_() -> None:
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Name of the secret.")]) -> None:
     """Remove a secret; jobs that are running keep their files."""
-    from mlplatform.client import secrets
-    from mlplatform.client.people import connected
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        secrets.remove(link, name)
+    with Connection() as link:
+        link.call("DELETE", f"{_PATH}/{quote(name, safe='')}", named=True)
     print(f"Removed {name}.")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlplatform.cli.checkout import Root
-from mlplatform.cli.output import connection, exports, human, print_table, terminal
+from mlplatform.cli.output import connection, exports, print_table, terminal
 
 if TYPE_CHECKING:
     from mlplatform.stack.prune import Amount
@@ -142,6 +142,8 @@ def prune(
     root: Root = Path(),
 ) -> None:
     """List what nobody needs any more, by kind, with the space that it takes."""
+    from rich.filesize import decimal
+
     from mlplatform.stack import prune as stack_prune
 
     root = root.absolute()
@@ -150,8 +152,8 @@ def prune(
         removed = list(_shown(stack_prune.apply(root), sum(one.count for one in found)))
         of_kind = {one.kind: [other.bytes for other in removed if other.kind == one.kind] for one in found}
         found = [stack_prune.Amount(kind, len(sizes), sum(sizes)) for kind, sizes in of_kind.items()]
-    rows = [(one.kind, str(one.count), human(one.bytes)) for one in found]
-    rows.append(("all", str(sum(one.count for one in found)), human(sum(one.bytes for one in found))))
+    rows = [(one.kind, str(one.count), decimal(one.bytes)) for one in found]
+    rows.append(("all", str(sum(one.count for one in found)), decimal(sum(one.bytes for one in found))))
     print_table(("Kind", "Removed" if remove else "Removable", "Size"), rows)
     if not remove and any(one.count for one in found):
         print("Nothing was changed; `make prune APPLY=1` removes it.")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="Teams, which share jobs and resources: add, set, list, remove.")
+
+_PATH = "/platform/teams"
 
 Name = Annotated[str, typer.Argument(help="Name: 2 to 30 lower-case letters, digits and '-'.")]
 Gpus = Annotated[float | None, typer.Option(min=0, help="GPUs that are the team's before anybody else's (default 0).")]
@@ -39,12 +42,12 @@ def add(
     person_cap: PersonCap = None,
 ) -> None:
     """Add a team, and print what is guaranteed between people on one Ray cluster, and what is not."""
-    from mlplatform.client.people import GUARANTEES, add_team, beyond_nodes, connected
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
+    from mlplatform.client.people import GUARANTEES, beyond_nodes
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
-    with connected(settings()) as link:
-        add_team(link, name, values)
+    with Connection() as link:
+        link.call("POST", _PATH, json={"name": name, **values})
         warning = beyond_nodes(link)
     print(f"Added team {name}. Add its people with `mlplatform people add NAME --team {name}`.\n\n{GUARANTEES}", end="")
     _warn(warning)
@@ -62,12 +65,12 @@ def set_(
     person_cap: PersonCap = None,
 ) -> None:
     """Change the values that are given; --cap and --person-cap together replace all upper limits of the team."""
-    from mlplatform.client.people import beyond_nodes, connected, set_team
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
+    from mlplatform.client.people import beyond_nodes
 
     values = _values(gpus, cpus, weight, default_limit, idle_after, cap, person_cap)
-    with connected(settings()) as link:
-        set_team(link, name, values)
+    with Connection() as link:
+        link.call("PATCH", f"{_PATH}/{quote(name)}", named=True, json=values)
         warning = beyond_nodes(link)
     print(f"Changed team {name}.")
     _warn(warning)
@@ -77,12 +80,11 @@ def set_(
 def list_() -> None:
     """Show all teams with their shares and limits."""
     from mlplatform.cli.output import print_table
-    from mlplatform.client.people import connected, teams
+    from mlplatform.client.connection import Connection
     from mlplatform.durations import in_words
-    from mlplatform.settings.job import settings
 
-    with connected(settings()) as link:
-        found = teams(link)
+    with Connection() as link:
+        found = link.call("GET", _PATH).json()["teams"]
     if not found:
         print("There are no teams; `mlplatform teams add NAME` adds one.")
         return
@@ -107,11 +109,10 @@ def remove(
     ] = False,
 ) -> None:
     """Remove a team with its share and limits; its people and its jobs stay."""
-    from mlplatform.client.people import connected, remove_team
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        remove_team(link, name, force)
+    with Connection() as link:
+        link.call("DELETE", f"{_PATH}/{quote(name)}", named=True, params={"force": "1"} if force else None)
     print(f"Removed team {name}. Its jobs stay, and would belong to a team that is added under this name again.")
 
 
@@ -130,7 +131,7 @@ def _values(
     person_cap: list[str] | None,
 ) -> dict[str, Any]:
     """Return the fields of the gateway that are given."""
-    from mlplatform.client.audit import seconds_in
+    from mlplatform.cli.output import seconds_in
     from mlplatform.client.people import caps_in
 
     given: dict[str, Any] = {
@@ -147,7 +148,7 @@ def _values(
 
 
 def _idle_s(text: str) -> int:
-    from mlplatform.client.audit import seconds_in
+    from mlplatform.cli.output import seconds_in
 
     return 0 if text == "never" else seconds_in(text, "--idle-after")
 

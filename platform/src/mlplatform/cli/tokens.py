@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -15,11 +16,10 @@ app = typer.Typer(no_args_is_help=True, help="Tokens of people: list, revoke.")
 def list_() -> None:
     """Show your own tokens; with the shared token, or as an administrator, those of everybody."""
     from mlplatform.cli.output import print_table, span
-    from mlplatform.client.people import connected, tokens
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        found = tokens(link)
+    with Connection() as link:
+        found = link.call("GET", "/platform/tokens").json()["tokens"]
     if not found:
         print("There are no tokens of people.")
         return
@@ -38,12 +38,10 @@ def list_() -> None:
 @app.command()
 def revoke(token_id: Annotated[str, typer.Argument(help="Id of the token, as `tokens list` prints it.")]) -> None:
     """Revoke a token: it is refused from now on, also in open sessions and followed logs."""
-    from mlplatform.client.people import connected
-    from mlplatform.client.people import revoke as revoke_token
-    from mlplatform.settings.job import settings
+    from mlplatform.client.connection import Connection
 
-    with connected(settings()) as link:
-        revoke_token(link, token_id)
+    with Connection() as link:
+        link.call("DELETE", f"/platform/tokens/{quote(token_id)}", named=True)
     print(f"Revoked token {token_id}.")
 
 

@@ -25,11 +25,14 @@ def top(
     """Show live how much of each node and GPU is in use, and by which jobs; Ctrl-C ends it."""
     from mlplatform.cli.output import terminal
     from mlplatform.client.connection import Connection
-    from mlplatform.client.utilisation import read
-    from mlplatform.settings.job import settings
+    from mlplatform.client.utilisation import describe
 
-    link = Connection(settings())
-    shown = read(link)
+    link = Connection()
+
+    def read() -> str:
+        return describe(link.call("GET", "/platform/utilisation").json())
+
+    shown = read()
     if once or not sys.stdout.isatty():
         print(shown)
         return
@@ -39,7 +42,7 @@ def top(
             _draw(shown)
             time.sleep(_REFRESH_SECONDS)
             try:
-                shown = read(link)
+                shown = read()
             except UnreachableError as error:
                 shown = textwrap.fill(str(error), shutil.get_terminal_size().columns)
     except KeyboardInterrupt:

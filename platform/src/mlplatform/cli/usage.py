@@ -6,13 +6,18 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlplatform.cli.output import print_table
+from mlplatform.cli.output import print_table, seconds_in
+from mlplatform.errors import SettingsError
+
+if TYPE_CHECKING:
+    from mlplatform.client.connection import Connection
 
 _HOUR = 3600
 
@@ -39,21 +44,15 @@ def usage(
     has lost, for which nobody pays. Used: time for which GPUs were measured to compute.
     """
     from mlplatform.client.connection import Connection
-    from mlplatform.client.usage import moment, read
-    from mlplatform.errors import SettingsError
-    from mlplatform.settings.job import settings
 
     if as_csv and as_json:
         raise SettingsError("Choose one of --csv and --json.")
     now = time.time()
-    begin, end = moment(since, now), None if until is None else moment(until, now)
+    begin, end = _moment(since, now), None if until is None else _moment(until, now)
     if end is not None and begin >= end:
         raise SettingsError(f"--since {since} is not before --until {until}; choose an earlier begin.")
-    link = Connection(settings())
-    try:
-        found = list(read(link, by, begin, end))
-    finally:
-        link.close()
+    with Connection() as link:
+        found = list(_read(link, by, begin, end))
     if as_json:
         for entry in found:
             print(json.dumps(entry))
@@ -96,3 +95,32 @@ def _print_table(found: Sequence[Mapping[str, Any]], by: _By) -> None:
             for entry in largest
         ],
     )
+
+
+def _read(link: Connection, by: str, since: int, until: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield what each group has reserved between two Unix times, in the order of names, or of the jobs' arrival."""
+    window: dict[str, Any] = {"by": by, "since": since} | ({} if until is None else {"until": until})
+    while True:
+        answer = link.call("GET", "/platform/usage", params=window).json()
+        yield from answer["entries"]
+        if answer["next"] is None:
+            return
+        window |= {"until": answer["until"], "after": answer["next"]}
+
+
+def _moment(text: str, now: float) -> int:
+    """Return the Unix time of a date or time in the zone of this machine, or of the begin of a span that ends now.
+
+    Raises:
+        SettingsError: it is none of these.
+    """
+    try:
+        return max(0, int(datetime.fromisoformat(text).timestamp()))
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        return max(0, int(now) - seconds_in(text))
+    except SettingsError:
+        raise SettingsError(
+            f"Invalid time {text!r}: use a time span such as 30d (s, m, h, d or w), or a date such as 2026-11-01."
+        ) from None

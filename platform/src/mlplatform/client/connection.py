@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import httpx
 
@@ -13,7 +13,7 @@ from mlplatform.contract import GATEWAY_HEADER
 from mlplatform.credentials import TokenFile
 from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, StorageError, UnreachableError
 from mlplatform.settings import proxies
-from mlplatform.settings.job import HTTP, Settings
+from mlplatform.settings.job import HTTP, Settings, settings
 
 POLL_SECONDS = 1.0
 
@@ -32,40 +32,42 @@ class UnavailableError(UnreachableError):
 
 
 class Connection:
-    """HTTP client of the gateway at `settings.ray_address`.
+    """HTTP client of the gateway at `settings.ray_address`; a context manager that closes its connections.
 
     Every method raises:
         UnreachableError: nothing answers at the address.
         AccessError: the token is missing or rejected.
     """
 
-    def __init__(self, settings: Settings, authenticates: bool = True) -> None:
+    def __init__(self, config: Settings | None = None, authenticates: bool = True) -> None:
         """Set up the client; it connects with the first request.
 
         Args:
-            settings: address of the gateway, and the file with the token.
+            config: address of the gateway, and the file with the token; None for the settings of this process.
             authenticates: send the token.
 
         Raises:
             SettingsError: the file of the token cannot be read, or the address is not one of HTTP.
         """
-        if not settings.ray_address.startswith(HTTP):
+        config = config or settings()
+        if not config.ray_address.startswith(HTTP):
             raise SettingsError(
-                f"RAY_ADDRESS={settings.ray_address!r} does not begin with http:// or https://; set it to the "
+                f"RAY_ADDRESS={config.ray_address!r} does not begin with http:// or https://; set it to the "
                 "gateway's address, such as http://127.0.0.1:8265."
             )
-        self._settings = settings
-        signature = _signature(settings) if authenticates else None
+        self._settings = config
         self.http = httpx.Client(
-            base_url=settings.ray_address,
-            auth=signature,
+            base_url=config.ray_address,
+            auth=_signature(config) if authenticates else None,
             timeout=_TIMEOUT,
-            verify=verification(settings.ray_address),
-            trust_env=proxies.uses_environment(settings.ray_address),
+            verify=verification(config.ray_address),
+            trust_env=proxies.uses_environment(config.ray_address),
         )
 
-    def close(self) -> None:
-        """Close the connections."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.http.close()
 
     def call(

@@ -61,7 +61,7 @@ class Jobs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._link.close()
+        self._link.http.close()
 
     def submit(
         self,

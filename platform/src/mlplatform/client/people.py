@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from mlplatform.client import s3_profile
 from mlplatform.client.connection import Connection
@@ -66,57 +65,6 @@ class LoggedIn:
     s3_endpoint: str | None = None
 
 
-@contextmanager
-def connected(settings: Settings) -> Iterator[Connection]:
-    """Connect to the gateway, and close the connection at the end."""
-    link = Connection(settings)
-    try:
-        yield link
-    finally:
-        link.close()
-
-
-def add_person(link: Connection, name: str, team: str | None, lead: bool, administrator: bool) -> Mapping[str, Any]:
-    """Add a person, or add a team or rights to one; return the answer with the log-in `code`."""
-    body = {"name": name, "team": team, "lead": lead, "administrator": administrator}
-    answer: Mapping[str, Any] = link.call("POST", "/platform/people", named=True, json=body).json()
-    return answer
-
-
-def remove_person(link: Connection, name: str, team: str | None) -> bool:
-    """Remove a person, or only from a team; return whether the operator must replace the S3 key of people."""
-    params = {"team": team} if team else None
-    answer = link.call("DELETE", f"/platform/people/{quote(name)}", named=True, params=params).json()
-    return bool(answer["s3_key_in_file"])
-
-
-def people(link: Connection) -> Sequence[Mapping[str, Any]]:
-    """Return all people by name."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/people").json()["people"]
-    return found
-
-
-def add_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Add a team; `values` are fields of the gateway's description."""
-    link.call("POST", "/platform/teams", json={"name": name, **values})
-
-
-def set_team(link: Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Change values of a team."""
-    link.call("PATCH", f"/platform/teams/{quote(name)}", named=True, json=values)
-
-
-def remove_team(link: Connection, name: str, force: bool) -> None:
-    """Remove a team; `force` also one that has open jobs, or people who are in no other team."""
-    link.call("DELETE", f"/platform/teams/{quote(name)}", named=True, params={"force": "1"} if force else None)
-
-
-def teams(link: Connection) -> Sequence[Mapping[str, Any]]:
-    """Return all teams by name."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/teams").json()["teams"]
-    return found
-
-
 def beyond_nodes(link: Connection) -> str | None:
     """Return a sentence if the shares of the teams add up to more than the nodes have; None if they do not.
 
@@ -127,7 +75,7 @@ def beyond_nodes(link: Connection) -> str | None:
     except UnreachableError:
         return None
     have = {"GPUs": len(use["gpus"]), "CPUs": sum(node["cpus"] for node in use["nodes"])}
-    found = teams(link)
+    found = link.call("GET", "/platform/teams").json()["teams"]
     shares = {"GPUs": sum(team["share_gpus"] for team in found), "CPUs": sum(team["share_cpus"] for team in found)}
     beyond = [f"{shares[kind]:g} {kind} of {have[kind]:g}" for kind in have if shares[kind] > have[kind]]
     if not beyond:
@@ -135,29 +83,6 @@ def beyond_nodes(link: Connection) -> str | None:
     return (
         f"The shares of the teams add up to {' and '.join(beyond)} that the nodes have, so they shrink in proportion."
     )
-
-
-def tokens(link: Connection) -> Sequence[Mapping[str, Any]]:
-    """Return the person's own tokens; all tokens for administrators."""
-    found: Sequence[Mapping[str, Any]] = link.call("GET", "/platform/tokens").json()["tokens"]
-    return found
-
-
-def revoke(link: Connection, token_id: str) -> None:
-    """Revoke a token."""
-    link.call("DELETE", f"/platform/tokens/{quote(token_id)}", named=True)
-
-
-def webhook(link: Connection) -> str | None:
-    """Return the address to which messages about the person's jobs are sent; None if there is none."""
-    url: str | None = link.call("GET", "/platform/webhook").json()["url"]
-    return url
-
-
-def set_webhook(link: Connection, address: str | None) -> None:
-    """Set the mail address or webhook to which messages about the person's jobs are sent; None sends no more."""
-    is_mail = address is not None and "@" in address and ":" not in address
-    link.call("PUT", "/platform/webhook", json={"url": f"mailto:{address}" if is_mail else address})
 
 
 def caps_in(option: str, pairs: Sequence[str]) -> dict[str, float]:
@@ -220,18 +145,15 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         check_replaceable(settings)
     old = None if force else _id_in(file)
     body = {"code": code, **({"instead_of": old} if old else {})}
-    link = Connection(settings, authenticates=False)
     try:
         # Written first: a code is used up by the answer.
-        with atomic.private_file(file) as draft:
+        with Connection(settings, authenticates=False) as link, atomic.private_file(file) as draft:
             answer = link.call("POST", "/platform/tokens", json=body).json()
             draft.write_text(f"{answer['token']}\n")
     except OSError as error:
         raise SettingsError(
             f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
         ) from error
-    finally:
-        link.close()
     password = answer.get("mlflow_password")
     done = LoggedIn(
         answer["person"],
@@ -254,12 +176,8 @@ def log_out(settings: Settings) -> Path:
     token_id = _id_in(file)
     if token_id is None:
         raise SettingsError(f"{file} has no token of a person, so there is nothing to log out from.")
-    link = Connection(settings)
-    try:
-        with suppress(AccessError):  # it has ended
-            revoke(link, token_id)
-    finally:
-        link.close()
+    with Connection(settings) as link, suppress(AccessError):  # it has ended
+        link.call("DELETE", f"/platform/tokens/{token_id}", named=True)
     file.unlink()
     if _is_ours(mlflow_credentials_file()):
         mlflow_credentials_file().unlink()
@@ -277,7 +195,7 @@ def s3_credentials(settings: Settings) -> dict[str, Any]:
         AccessError: the token is missing or rejected, or the object store rejects the gateway.
         UnreachableError: the gateway or the object store does not answer.
     """
-    with connected(settings) as link:
+    with Connection(settings) as link:
         key = link.call("POST", "/platform/storage-credentials").json()
     expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
     account = {"AccessKeyId": key["access_key"], "SecretAccessKey": key["secret_key"]}
@@ -309,7 +227,7 @@ def _with_s3_profile(settings: Settings, done: LoggedIn) -> LoggedIn:
     """Write the profile for the object store, if there is one; return the log-in with it, or with the problem."""
     known = settings.s3_credentials
     try:
-        with connected(settings) as link:
+        with Connection(settings) as link:
             place = link.call("GET", "/platform/storage-credentials").json()["s3"]
         if place is None:
             s3_profile.remove(done.file)  # of another stack

@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mlplatform.client.connection import Connection
-
 _UNKNOWN = "-"
-
-
-def read(link: Connection) -> str:
-    """Return the current use as tables of plain text.
-
-    Raises:
-        UnreachableError: nothing answers at the address, or Ray's head does not.
-        AccessError: the token is missing or rejected.
-        JobError: the gateway is older than this view, or the address is not a gateway's.
-    """
-    return describe(link.call("GET", "/platform/utilisation").json())
 
 
 def describe(use: Mapping[str, Any]) -> str:

@@ -26,11 +26,8 @@ def of(version: ModelVersion) -> dict[str, str] | str:
         return "MLFLOW_TRACKING_URI is not the platform's own MLflow."
     key = {"source": str(version.source), "created": int(version.creation_timestamp)}
     try:
-        link = Connection(config)
-        try:
+        with Connection(config) as link:
             found = link.patiently(lambda: link.call("GET", MODEL_DIGESTS, params=key), known=False).json()["files"]
-        finally:
-            link.close()
     except PlatformError as error:
         if "ray_address" in config.model_fields_set:
             raise

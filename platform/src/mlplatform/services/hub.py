@@ -12,7 +12,6 @@ sysctls `ip_forward` and `proxy_arp`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -32,9 +31,6 @@ _BLOCK = 8
 _SESSION_SECONDS = 180
 """WireGuard's limit after which a session that was not renewed is rejected."""
 
-_RECORD_SECONDS = 5.0
-"""Period of recording the hosts' endpoints, which WireGuard announces to nobody."""
-
 
 class Hub:
     """Hosts that have joined, in `folder`, and their peers of the interface.
@@ -47,7 +43,6 @@ class Hub:
     def __init__(self, folder: Path, network: str) -> None:
         self._key = folder / "private_key"
         self._file = folder / "hosts.json"
-        self._endpoints = folder / "endpoints.json"
         self._network = network
 
     @property
@@ -115,22 +110,8 @@ class Hub:
 
     def connect(self, host: dict[str, str]) -> None:
         """Accept a host's packets, with its addresses only."""
-        last = _read_json(self._endpoints).get(host["key"])
-        wireguard.run(
-            *("wg", "set", wireguard.INTERFACE, "peer", host["key"], "allowed-ips", host["addresses"]),
-            *(("endpoint", last) if last else ()),
-        )
+        wireguard.run("wg", "set", wireguard.INTERFACE, "peer", host["key"], "allowed-ips", host["addresses"])
         wireguard.run("ip", "route", "replace", host["addresses"], "dev", wireguard.INTERFACE)
-
-    def record_endpoints(self) -> None:
-        """Record where packets of the hosts come from, so that a hub that restarts can reach them.
-
-        Otherwise it would wait for a host to notice that the session is gone: 15 s, a limit of WireGuard's.
-        """
-        listed = wireguard.run("wg", "show", wireguard.INTERFACE, "endpoints")
-        found = {key: endpoint for key, endpoint in map(str.split, listed.splitlines()) if endpoint != "(none)"}
-        if found != _read_json(self._endpoints):
-            _write_json(self._endpoints, found)
 
     def is_connected(self, host: dict[str, str]) -> bool:
         """Return whether a host has renewed its session, which it does every two minutes."""
@@ -165,14 +146,9 @@ def run(hub: Hub) -> int:
             "--log-facility=-",
         ]
     )
-    processes = [names] if interface is None else [interface, names]
-    while True:
-        for process in processes:
-            try:
-                return process.wait(timeout=_RECORD_SECONDS / len(processes))
-            except subprocess.TimeoutExpired:
-                continue
-        hub.record_endpoints()
+    while names.poll() is None and (interface is None or interface.poll() is None):
+        time.sleep(1)
+    return 1
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -206,19 +182,15 @@ def add(hub: Hub, name: str) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Run one command; errors are one sentence on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m mlplatform.services.hub")
-    parser.add_argument("command", choices=["run", "add", "remove", "list"])
-    parser.add_argument("network")
-    parser.add_argument("name", nargs="?", default="")
-    given = parser.parse_args(arguments)
-    hub = Hub(FOLDER, given.network)
+    command, network, *names = arguments
+    hub, name = Hub(FOLDER, network), "".join(names)
     try:
-        if given.command == "run":
+        if command == "run":
             return run(hub)
-        if given.command == "add":
-            print(json.dumps(add(hub, given.name)))
-        elif given.command == "remove":
-            hub.disconnect(hub.forget(given.name))
+        if command == "add":
+            print(json.dumps(add(hub, name)))
+        elif command == "remove":
+            hub.disconnect(hub.forget(name))
         else:
             print(json.dumps(hub.hosts()))
     except PlatformError as error:

@@ -13,8 +13,8 @@ from mlplatform.contract import BACKUP_SERVERS
 from mlplatform.errors import HostError, SettingsError, StorageError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
+from mlplatform.stack import checkout, services, unfinished
 from mlplatform.stack import compose as stack_compose
-from mlplatform.stack import services, unfinished
 from mlplatform.stack.docker import compose, output
 from mlplatform.stack.secrets_folder import FILES, S3_ROLES
 
@@ -75,18 +75,19 @@ def restore(root: Path, source: str, snapshot: str = "latest", *, force: bool = 
     arguments[2:] = verified.stdout.split()[-1:]
     _start_storage(root)
     status = _in_container(root, [], "has-data").returncode
-    if status == _HAS_DATA and not (force or unfinished.has_restore(root)):
+    if status == _HAS_DATA and not (force or unfinished.has(root, "restore")):
         raise HostError("The stack has runs, jobs or objects: FORCE=1 deletes them and restores the backup.")
     if status not in (0, _HAS_DATA):
         raise HostError("The stack's storage does not answer: the reason is above.")
-    unfinished.begin_restore(root, " SNAPSHOT=".join([source, *arguments[2:]]))
+    checkout.state_folder(root)
+    atomic.write(root / unfinished.RESTORE, " SNAPSHOT=".join([source, *arguments[2:]]))
     _stop_all_but_storage(root)
     with tempfile.TemporaryDirectory(prefix="mlplatform-restore-") as handover:
         mounts += ["--volume", f"{handover}:/handover"]
         if _in_container(root, mounts, "apply", *arguments).returncode:
             raise StorageError("The restore is unfinished: the reason is above. Correct it and repeat the command.")
         yield from _adopt(root, Path(handover))
-    unfinished.end_restore(root)
+    (root / unfinished.RESTORE).unlink()
     stack_compose.up(root)
 
 

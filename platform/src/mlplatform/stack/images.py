@@ -40,12 +40,7 @@ def missing_builds(settings: StackSettings, profiles: list[str]) -> list[str]:
 
 def is_present(image: str) -> bool:
     """Return whether this host has an image."""
-    return bool(image_id(image))
-
-
-def image_id(image: str) -> str:
-    """Return the id of an image, which is a digest of its contents, or an empty string if this host lacks it."""
-    return answer("docker", "image", "inspect", "--format", "{{.Id}}", image)
+    return bool(answer("docker", "image", "inspect", "--format", "{{.Id}}", image))
 
 
 def tagged(image: str) -> str:

@@ -35,11 +35,8 @@ def plan(root: Path) -> list[Amount]:
     Raises:
         UnreachableError, StorageError: a service does not answer.
     """
-    connection = Connection(env.client_settings(root))
-    try:
-        return [_amount(kind) for kind in connection.call("GET", _PATH, timeout=_PATIENCE).json()["kinds"]]
-    finally:
-        connection.close()
+    with Connection(env.client_settings(root)) as gateway:
+        return [_amount(kind) for kind in gateway.call("GET", _PATH, timeout=_PATIENCE).json()["kinds"]]
 
 
 def apply(root: Path) -> Iterator[Amount]:
@@ -48,9 +45,11 @@ def apply(root: Path) -> Iterator[Amount]:
     Raises:
         HostError, StorageError: a service does not answer; what was yielded before is removed.
     """
-    connection = Connection(env.client_settings(root))
     try:
-        with connection.http.stream("POST", _PATH, timeout=_PATIENCE) as answer:
+        with (
+            Connection(env.client_settings(root)) as gateway,
+            gateway.http.stream("POST", _PATH, timeout=_PATIENCE) as answer,
+        ):
             if not answer.is_success:
                 raise StorageError(f"The gateway removed nothing ({answer.status_code}): {answer.read().decode()}")
             for line in answer.iter_lines():
@@ -60,8 +59,6 @@ def apply(root: Path) -> Iterator[Amount]:
                 yield _amount({**entry, "count": 1})
     except httpx.TransportError as error:
         raise HostError(f"The gateway did not remove everything ({error}): repeat the command.") from error
-    finally:
-        connection.close()
 
 
 def _amount(entry: dict[str, Any]) -> Amount:

@@ -64,11 +64,11 @@ def rotate(root: Path, only: str = "") -> Iterator[str]:
     unfinished.check(root, "rotate")
     settings = StackSettings.load(root / ".env")
     with atomic.alone(root / unfinished.ROTATION):
-        if unfinished.has_rotation(root):
+        if unfinished.has(root, "rotate"):
             yield "completing the rotation that was interrupted"
         else:
             yield from _begin(root, settings, only)
-        if unfinished.has_rotation(root):
+        if unfinished.has(root, "rotate"):
             try:
                 yield from _apply(root, settings)
             except HostError as error:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlplatform.errors import HostError
-from mlplatform.files import atomic
-from mlplatform.stack import checkout
 
 UPGRADE = Path(".stack") / "upgrade"
 """Folder of an upgrade."""
@@ -18,8 +16,18 @@ FACTS = "facts.json"
 ROTATION = Path("secrets") / "next"
 """Folder with the new secrets of a rotation."""
 
-_RESTORE = Path(".stack") / "restore"
-"""File with the source of a restore, from its first change to its last one."""
+RESTORE = Path(".stack") / "restore"
+"""File with the source of a restore."""
+
+_MARKS = {"upgrade": UPGRADE / FACTS, "rotate": ROTATION, "restore": RESTORE}
+"""Verb -> what exists from its first change to its last one."""
+
+_SENTENCES = {
+    "upgrade": "An upgrade was interrupted: `make upgrade` completes it.",
+    "rotate": "A rotation of secrets was interrupted: `make rotate` completes it.",
+    "restore": "A restore was interrupted: repeat `make restore FROM={source}`, or delete {file} to start with the part "
+    "of the data that is there.",
+}
 
 
 def check(root: Path, continues: str = "") -> None:
@@ -39,46 +47,12 @@ def check(root: Path, continues: str = "") -> None:
 
 def interrupted(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the verb of each change that was interrupted, and a sentence with the command that completes it."""
-    if has_upgrade(root):
-        yield "upgrade", "An upgrade was interrupted: `make upgrade` completes it."
-    if has_rotation(root):
-        yield "rotate", "A rotation of secrets was interrupted: `make rotate` completes it."
-    if has_restore(root):
-        source = (root / _RESTORE).read_text()
-        yield (
-            "restore",
-            f"A restore was interrupted: repeat `make restore FROM={source}`, or delete {_RESTORE} to start with the "
-            "part of the data that is there.",
-        )
+    for verb, sentence in _SENTENCES.items():
+        if has(root, verb):
+            source = (root / RESTORE).read_text() if verb == "restore" else ""
+            yield verb, sentence.format(source=source, file=RESTORE)
 
 
-def has_upgrade(root: Path) -> bool:
-    """Return whether an upgrade was interrupted."""
-    return (root / UPGRADE / FACTS).exists()
-
-
-def has_rotation(root: Path) -> bool:
-    """Return whether a rotation was interrupted."""
-    return (root / ROTATION).exists()
-
-
-def has_restore(root: Path) -> bool:
-    """Return whether a restore was interrupted, so that nobody has written anything since."""
-    return (root / _RESTORE).exists()
-
-
-def begin_restore(root: Path, source: str) -> None:
-    """Record that a restore begins to change the stack.
-
-    Args:
-        root: folder of the checkout.
-        source: value of FROM=, with the words of further variables behind it.
-    """
-    checkout.state_folder(root)
-    with atomic.new_file(root / _RESTORE) as draft:
-        draft.write_text(source)
-
-
-def end_restore(root: Path) -> None:
-    """Record that a restore is complete."""
-    (root / _RESTORE).unlink(missing_ok=True)
+def has(root: Path, verb: str) -> bool:
+    """Return whether a change by this verb was interrupted."""
+    return (root / _MARKS[verb]).exists()

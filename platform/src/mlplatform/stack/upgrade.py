@@ -22,7 +22,7 @@ from mlplatform.stack import compose as stack_compose
 from mlplatform.stack.docker import compose, output
 from mlplatform.stack.former import Former, containers, service
 from mlplatform.stack.services import STORES
-from mlplatform.stack.unfinished import UPGRADE, has_upgrade
+from mlplatform.stack.unfinished import UPGRADE
 
 
 def prepare(root: Path) -> bool:
@@ -31,7 +31,7 @@ def prepare(root: Path) -> bool:
     Raises:
         PlatformError: the stack cannot be upgraded as it is; nothing was changed.
     """
-    if has_upgrade(root):
+    if unfinished.has(root, "upgrade"):
         return True
     unfinished.check(root)
     facts = _facts(root)
@@ -58,7 +58,7 @@ def perform(root: Path, report: Callable[[str], None]) -> str:
         HostError: a step failed, and the former version runs again; or the return failed, and the command continues it.
     """
     with atomic.alone(root / UPGRADE), changed_environment({"PYTHONPATH": None}):
-        if not has_upgrade(root):
+        if not unfinished.has(root, "upgrade"):
             raise HostError("No upgrade was prepared: run `make upgrade`.")
         former = Former(root, root / UPGRADE)
         facts = former.facts

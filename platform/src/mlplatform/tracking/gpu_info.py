@@ -13,13 +13,11 @@ _SECONDS = 30
 
 
 def describe() -> str:
-    """Return the report of `nvidia-smi` or `rocm-smi`, else NVML's names; one sentence if there is no GPU."""
+    """Return the report of `nvidia-smi` or `rocm-smi`; one sentence if there is no GPU."""
     for tool in _TOOLS:
         if report := _output(tool):
             return report
-    if names := _nvml():
-        return "\n".join(names) + "\n"
-    return f"Node {socket.gethostname()} has no GPU that nvidia-smi, rocm-smi or NVML reports.\n"
+    return f"Node {socket.gethostname()} has no GPU that nvidia-smi or rocm-smi reports.\n"
 
 
 def _output(tool: str) -> str | None:
@@ -31,24 +29,3 @@ def _output(tool: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 and done.stdout.strip() else None
-
-
-def _nvml() -> list[str]:
-    """Return one line per GPU: number, name, memory. Containers may have the driver's library without its programs."""
-    try:
-        import pynvml  # type: ignore[import-untyped]
-
-        pynvml.nvmlInit()
-    except Exception:
-        return []
-    try:
-        lines = [f"driver {pynvml.nvmlSystemGetDriverVersion()}"]
-        for number in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(number)
-            mebibytes = pynvml.nvmlDeviceGetMemoryInfo(device).total >> 20
-            lines.append(f"GPU {number}: {pynvml.nvmlDeviceGetName(device)}, {mebibytes} MiB")
-        return lines if len(lines) > 1 else []
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
