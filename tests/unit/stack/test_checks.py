@@ -16,7 +16,7 @@ from mlplatform.cli import stack as cli_stack
 from mlplatform.errors import HostError
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack import checks, secrets_folder, sizing, unfinished
-from mlplatform.stack.checks import alerts, health, kernel, start
+from mlplatform.stack.checks import alerts, health, start
 from mlplatform.stack.checks.finding import Finding, Place
 from mlplatform.stack.host import Host
 
@@ -25,30 +25,11 @@ CHECKOUT = Path(__file__).parents[3]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A checkout with settings and secrets, on a host whose kernel has no settings."""
+    """A checkout with settings and secrets."""
     text = (CHECKOUT / ".env.example").read_text()
     (tmp_path / ".env").write_text(text.replace("MLPLATFORM_VERSION=", "MLPLATFORM_VERSION=0"))
     secrets_folder.write_missing(tmp_path / "secrets")
-    return Place(tmp_path, proc=tmp_path / "proc")
-
-
-def kernel_with(place: Place, **values: str) -> Place:
-    for name, value in values.items():
-        path = place.proc / "sys" / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{value}\n")
-    return place
-
-
-def test_low_kernel_limit_is_named_with_its_fix(place: Place) -> None:
-    (found,) = kernel.limits(kernel_with(place, kernel__pid_max="1024"))
-    assert found.problem == "kernel.pid_max is 1024, less than 32768."
-    assert "kernel.pid_max=32768" in found.fix
-
-
-def test_refused_overcommit_is_found(place: Place) -> None:
-    assert list(kernel.limits(kernel_with(place, vm__overcommit_memory="1"))) == []
-    assert len(list(kernel.limits(kernel_with(place, vm__overcommit_memory="2")))) == 1
+    return Place(tmp_path)
 
 
 def test_safe_fixes_close_folder_and_write_missing_secrets(place: Place) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlplatform.errors import PlatformError
-from mlplatform.stack.checks import alerts, gpus, health, kernel, start
+from mlplatform.stack.checks import alerts, gpus, health, start
 from mlplatform.stack.checks.finding import Finding, Place
 
 Check = Callable[[Place], Iterator[Finding]]
@@ -25,7 +25,6 @@ CHECKS: tuple[Check, ...] = (
     start.secret_files,
     start.no_timer,
     start.metadata_address,
-    kernel.limits,
     gpus.drivers,
     health.unhealthy,
     health.unconnected_notebooks,

@@ -49,13 +49,11 @@ class Place:
     Attributes:
         root: folder of the checkout.
         only: half of the stack; empty for all of it.
-        proc: the kernel's files; tests simulate other hosts with a folder.
-        dev: the devices, as well.
+        dev: the devices; tests simulate other hosts with a folder.
     """
 
     root: Path
     only: str = ""
-    proc: Path = Path("/proc")
     dev: Path = Path("/dev")
 
     @property
