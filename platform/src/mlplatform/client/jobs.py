@@ -18,11 +18,11 @@ import httpx
 from mlplatform import durations
 from mlplatform.client import connection, request
 from mlplatform.client import package as client_package
-from mlplatform.client.attempts import Attempt as Attempt
 from mlplatform.client.connection import Connection
 from mlplatform.client.follow import ENDED as ENDED
 from mlplatform.client.follow import follow, follow_text
 from mlplatform.client.follow import report_in as report_in
+from mlplatform.client.job import Attempt as Attempt
 from mlplatform.client.job import Job as Job
 from mlplatform.client.request import new_id as new_id
 from mlplatform.errors import JobError
@@ -124,9 +124,8 @@ class Jobs:
         command = entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)
         package = self._upload(folder, command)
         options = request.options(
-            workers, max_restarts_on_failure or 0, max_restarts_on_loss, limit_s, job_class, wait_for_capacity
+            name, workers, max_restarts_on_failure, max_restarts_on_loss, limit_s, job_class, at_most, wait_for_capacity
         )
-        options |= request.limited(name, at_most)
         body = request.body(
             self._settings, job_id, command, folder, package, resources, request.Extras(env or {}, note, pip), options
         )

@@ -74,11 +74,13 @@ def body(
 
 
 def options(
+    name: str,
     workers: WorkerGroup | None,
-    max_restarts_on_failure: int,
+    max_restarts_on_failure: int | None,
     max_restarts_on_loss: int | None,
     limit_s: float | None,
     job_class: str | None,
+    at_most: int | None,
     wait: bool,
 ) -> dict[str, str]:
     """Return a job's options as the gateway reads them from its metadata (`gateway.jobs.submission`)."""
@@ -89,14 +91,11 @@ def options(
         "max_restarts_on_loss": max_restarts_on_loss,
         "time_limit": None if limit_s is None else durations.written(limit_s),
         "class": job_class,
+        "group": None if at_most is None else _plain(name),
+        "at_most": at_most,
         "wait_for_capacity": "true" if wait else None,
     }
     return {key: str(value) for key, value in given.items() if value is not None}
-
-
-def limited(name: str, at_most: int | None) -> dict[str, str]:
-    """Return the options that limit how many jobs of a name run at the same time."""
-    return {} if at_most is None else {"group": _plain(name), "at_most": str(at_most)}
 
 
 def new_id(name: str) -> str:

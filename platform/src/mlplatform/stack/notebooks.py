@@ -134,12 +134,12 @@ def pages_of_people(root: Path) -> list[Page]:
     return [
         Page(
             f"JupyterLab of {person}",
-            service_name(person),
-            PERSONAL_NOTEBOOKS,
-            "",
-            port,
-            f"token in secrets/{token_name(person)}",
-            service_name(person),
+            setting="",
+            login=f"token in secrets/{token_name(person)}",
+            name=service_name(person),
+            service=service_name(person),
+            profile=PERSONAL_NOTEBOOKS,
+            port=port,
         )
         for person, port in sorted(notebook_file.read_ports(root).items())
     ]

@@ -175,30 +175,23 @@ def started(settings: StackSettings, profiles: list[str]) -> list[Service]:
     return [service for service in available(settings) if service.profile is None or service.profile in profiles]
 
 
-@dataclass(frozen=True)
-class Page:
-    """A published port: its service and profile, the setting that changes it, how to log in, and its name."""
+@dataclass(frozen=True, kw_only=True)
+class Page(Port):
+    """A published port of a service that may be started: its number, and the service's profile."""
 
-    title: str
     service: str
     profile: str | None
-    setting: str
     port: int
-    login: str
-    name: str = ""
 
 
 def pages(settings: StackSettings) -> list[Page]:
     """Return every published port, in the order in which people need them."""
     return [
         Page(
-            port.title,
-            service.name,
-            service.profile,
-            port.setting,
-            getattr(settings, port.setting.lower()),
-            port.login,
-            port.name,
+            **vars(port),
+            service=service.name,
+            profile=service.profile,
+            port=getattr(settings, port.setting.lower()),
         )
         for service in available(settings)
         for port in service.ports
