@@ -27,6 +27,10 @@ def train(config: dict) -> None:
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
             start = json.loads((Path(folder) / "state.json").read_text())["next"]
+    if config["old_api"]:
+        from ray.air import session
+
+        session.report({"loss": 0})
     saved_when_asked = False
     for number in range(start, config["steps"]):
         if number == config["hold"] and not start and not Path(config["hurry"]).exists():
@@ -66,6 +70,7 @@ def main() -> None:
     parser.add_argument(
         "--hold", type=int, help="step at which a training waits to be killed, unless it resumed or hurries"
     )
+    parser.add_argument("--old-api", action="store_true", help="also report with the API from before Train V2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fits", nargs="+", default=["fit"])
     parser.add_argument("--numbered", action="store_true", help="report the step instead of letting the platform count")

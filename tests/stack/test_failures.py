@@ -93,12 +93,13 @@ def test_overlapping_one_minute_outages_lose_nothing(stack: Stack, jobs: Jobs) -
 
 
 @pytest.mark.nightly
-def test_log_names_late_rank(jobs: Jobs, stack: Stack) -> None:
+def test_log_names_late_rank_and_ineffective_report_call(jobs: Jobs, stack: Stack) -> None:
     # `run_config` lets Ray Train name late ranks after 20 s.
-    job_id = submit(jobs, 4, 0.2, "--late=25")
+    job_id = submit(jobs, 4, 0.2, "--late=25", "--old-api")
     wait_for(lambda: reports(jobs, job_id), "the first report", 180)
     named = "for the following ranks to join the `ray.train.report` call: [1]"
     wait_for(lambda: named in jobs.logs(job_id), "the warning that names the late rank", 60)
+    assert "ray.air.session.report() does nothing" in jobs.logs(job_id)
     nothing_is_lost(stack, jobs, job_id, 4)
 
 

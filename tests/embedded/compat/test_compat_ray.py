@@ -296,10 +296,13 @@ def test_train_checkpoint_state_has_expected_keys() -> None:
     assert {layout.FOLDER, layout.METRICS} <= set(checkpoint_manager._TrainingResultState.model_fields)
 
 
-def test_ineffective_report_function_exists() -> None:
+def test_ineffective_report_functions_exist() -> None:
     from ray import tune
+    from ray.air import session
+    from ray.train._internal import session as train_session
     from ray.tune.trainable import trainable_fn_utils
 
+    assert session.report is train_session.report
     assert tune.report is trainable_fn_utils.report
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 from ray.train import Checkpoint, PreemptionInfo, WorkerGroupError
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.callback import (
     ControllerCallback,
     ReportCallback,
@@ -84,6 +85,29 @@ def outlast_deadline(leaves: Callable[[], bool]) -> None:
         return exceeded(*arguments, **options) and not leaves()
 
 
+class _WokenCleanerCallback(PlacementGroupCleanerCallback):  # type: ignore[misc]
+    """Ray's callback, which does not wait for the next look of its cleaner, up to 1 s later, before it ends."""
+
+    _group: Any = None
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        super().after_worker_group_start(worker_group)
+        self._group = worker_group.get_worker_group_state().placement_group_handle.placement_group
+
+    def _stop_cleaner(self) -> None:
+        if self._cleaner and self._group:
+            # Its thread looks when it gets a placement group, and finds that it should stop.
+            self._cleaner.register_placement_group.remote(self._group)
+        super()._stop_cleaner()
+
+
+def end_trainings_at_once() -> None:
+    """Let the `fit` of Ray's trainers in this process return without waiting for their cleaner of placement groups."""
+    from ray.train.v2.api import data_parallel_trainer
+
+    data_parallel_trainer.PlacementGroupCleanerCallback = _WokenCleanerCallback
+
+
 def count_deaths_at_start() -> None:
     """Let this process, a controller, count the death of a worker during the start of its group as a worker's failure.
 
@@ -117,6 +141,19 @@ def stored_checkpoint(name: str) -> Checkpoint:
     """Return the checkpoint of this name in the training run's storage, as `checkpoint_upload_fn` must return it."""
     place = get_train_context().storage_context
     return Checkpoint(place.build_checkpoint_path_from_name(name), place.storage_filesystem)
+
+
+def before_silent_reports(call: Callable[[], None]) -> None:
+    """Call `call` before each `ray.air.session.report`, which does nothing under Train V2 and logs nothing."""
+    from ray.air import session
+    from ray.train._internal import session as train_session
+
+    for module in (session, train_session):
+
+        @around(module, "report")
+        def report(silent: Any, *arguments: Any, **options: Any) -> Any:
+            call()
+            return silent(*arguments, **options)
 
 
 def replace_tune_report(report: Callable[..., None]) -> None:

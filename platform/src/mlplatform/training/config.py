@@ -7,6 +7,7 @@ from typing import Literal
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, UserCallback
 
+from mlplatform.compat import ray_train
 from mlplatform.settings.environment import set_default_environment
 from mlplatform.settings.job import settings
 from mlplatform.storage import addresses, checkpoints, fence, filesystem, objects
@@ -77,6 +78,7 @@ def run_config(
     fence.check()
     objects.check_writable(addresses.checkpoint_uri())
     set_default_environment(_RAY_TRAIN)
+    ray_train.end_trainings_at_once()
     run_id = run.process_run(name)
     leaving.stay_until_saved()  # after the run, which may replace the handler of SIGTERM
     if metric:

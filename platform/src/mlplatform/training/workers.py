@@ -15,6 +15,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from mlplatform.compat.ray_train import (
     WorkerCallback,
+    before_silent_reports,
     preemption_setter,
     replace_tune_report,
     stored_checkpoint,
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerSetup(WorkerCallback):  # type: ignore[misc]
-    """Callback that prepares workers: metrics as Python values, parallel uploads, an error for calls without effect."""
+    """Callback that prepares workers: metrics as Python values, parallel uploads, warnings for calls without effect."""
 
     def __init__(self, checkpoints: str, account: Mapping[str, str] = MappingProxyType({})) -> None:
         """Set up the callback in the driver; Ray sends it to the workers as a pickle.
@@ -49,6 +50,7 @@ class WorkerSetup(WorkerCallback):  # type: ignore[misc]
             threading.Thread(target=storage_upload.prepare, name="storage", daemon=True).start()
         leaving.announce(preemption_setter())
         wrap_report(functools.partial(_reporting, upload=upload))
+        _warn_of_silent_calls()
         _refuse_reports_to_tune()
 
 
@@ -106,6 +108,12 @@ def _is_to_be_uploaded(checkpoint: Checkpoint | None, checkpoint_upload_mode: An
 
 
 @functools.cache
+def _warn_of_silent_calls() -> None:
+    """Warn about calls without effect; once per process, because the function is replaced."""
+    before_silent_reports(_log_silent_call)
+
+
+@functools.cache
 def _refuse_reports_to_tune() -> None:
     def report(*_: Any, **__: Any) -> None:
         raise JobError(
@@ -114,3 +122,8 @@ def _refuse_reports_to_tune() -> None:
         )
 
     replace_tune_report(report)
+
+
+@functools.cache
+def _log_silent_call() -> None:
+    _log.warning("ray.air.session.report() does nothing in this version of Ray Train; call ray.train.report() instead.")
