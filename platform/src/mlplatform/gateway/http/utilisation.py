@@ -15,8 +15,7 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.job_views import shown_to
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJob, ShownJobs
-from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.scheduling.utilisation import GpuUse, JobUse, Utilisation
+from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, Utilisation, UtilisationSource
 
 _RAY_SECONDS = 3.0
 """Timeout of Ray's answers."""
