@@ -12,12 +12,12 @@ from usage import Meters
 from workload import Job, Workload, running
 
 from mlplatform.scheduling.queue import (
-    Ask,
     Claim,
-    Hold,
     Notice,
     Placement,
+    Preempt,
     Release,
+    Reserve,
     Rules,
     RunningJob,
     Start,
@@ -190,9 +190,9 @@ class Simulation:
             match action:
                 case Start():
                     self._start(action.job)
-                case Ask():
+                case Preempt():
                     self._ask(action)
-                case Hold():
+                case Reserve():
                     self._claims[action.claim.job] = action.claim
                     self._at(action.claim.deadline + self._rules.hold_back_s, self._look, action.claim.job)
                 case Release():
@@ -217,7 +217,7 @@ class Simulation:
         if job.ends_by is not None:
             self._at(job.ends_by, self._look, job_id)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: Preempt) -> None:
         job = self._running[ask.job]
         assert job.notice is None, f"{self._policy.name} asked {ask.job} twice to leave."
         notice = Notice(ask.deadline, ask.claimant)

@@ -15,7 +15,7 @@ from typing import Protocol
 from workload import DAY
 
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Action, Ask, JobClass, RunningJob, Start, View, WaitingJob
+from mlplatform.scheduling.queue import Action, JobClass, Preempt, RunningJob, Start, View, WaitingJob
 
 
 class Policy(Protocol):
@@ -150,7 +150,7 @@ class KueueLike:
     def decide(self, view: View) -> Sequence[Action]:
         self._sticky &= {job.id for job in view.waiting}
         actions = _Cycle(view, self._sticky).actions()
-        self._sticky |= {action.claimant for action in actions if isinstance(action, Ask)}
+        self._sticky |= {action.claimant for action in actions if isinstance(action, Preempt)}
         return actions
 
 
@@ -203,7 +203,7 @@ class _Cycle:
             for victim in victims:
                 self._leaving += _held(victim)
                 self._asked.add(victim.id)
-                yield Ask(victim.id, deadline, job.id, f"{job.team} reclaims its quota")
+                yield Preempt(victim.id, deadline, job.id, f"{job.team} reclaims its quota")
 
     def _victims(self, missing: float) -> list[RunningJob]:
         """Return a minimal set of borrowed workloads with as many GPUs as are missing; empty if there is none."""

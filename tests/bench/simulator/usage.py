@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from workload import Job
 
-from mlplatform.scheduling.decay import Decayed, rate
+from mlplatform.gateway.usage.decay import Decayed
 from mlplatform.scheduling.queue import Team, Usage
+from mlplatform.scheduling.resources import rate
 
 
 class _Meter:

@@ -9,7 +9,7 @@ from engine import RESTART_S, Outcome, place, simulate
 from policies import FifoEasy, FirstFit, KueueLike, Policy, SlurmLike
 from workload import SAMPLES, Job, Workload, alone, generated, make_nodes, make_teams, philly, whole_shares
 
-from mlplatform.scheduling.queue import Action, Ask, Start, View
+from mlplatform.scheduling.queue import Action, Preempt, Start, View
 
 
 def job(name: str, arrived: float, duration: float, gpus: int, team: str = "a", limit: float | None = None) -> Job:
@@ -36,7 +36,7 @@ class Scripted:
 
     def decide(self, view: View) -> Sequence[Action]:
         due = [running for running in view.running if view.now >= self.asks.get(running.id, 1e9)]
-        asks = [Ask(job.id, view.now + 100, self.claimant, "") for job in due if job.id not in self.asked]
+        asks = [Preempt(job.id, view.now + 100, self.claimant, "") for job in due if job.id not in self.asked]
         self.asked |= {ask.job for ask in asks}
         return [*asks, *FirstFit().decide(view)]
 

@@ -6,21 +6,20 @@ from typing import TypeVar
 
 from queues import effects
 
-from mlplatform.scheduling.books import Books
+from mlplatform.scheduling.accounts import Accounts
+from mlplatform.scheduling.backfill import reserve
 from mlplatform.scheduling.queue import (
     Action,
-    Ask,
     Caps,
-    Hold,
+    Explain,
+    Preempt,
+    Reserve,
     RunningJob,
-    Say,
     Usage,
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.reserve import reserve
 from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.room import asked as amount_of
 from mlplatform.scheduling.shares import Shares
 from mlplatform.scheduling.state import State
 
@@ -42,22 +41,21 @@ def caught_up(view: View) -> View:
 
 
 def own_room(view: View) -> Room:
-    """Return what is free on living nodes by the planner's own accounts, less what is kept for claims."""
-    return Books(State(view)).own
+    """Return what is free on living nodes by the planner's own accounts, less what is kept for claims within shares."""
+    return Accounts(State(view)).own(within=True)
 
 
 def kept_holds(actions: list[Action]) -> dict[str, float]:
     """Return by job the latest start that its hold promises; jobs that get a claim are left out."""
-    claimed = {action.claim.job for action in actions if isinstance(action, Hold)}
-    kept = [action for action in actions if isinstance(action, Say) and action.job not in claimed]
+    claimed = {action.claim.job for action in actions if isinstance(action, Reserve)}
+    kept = [action for action in actions if isinstance(action, Explain) and action.job not in claimed]
     return {action.job: action.latest_start for action in kept if action.latest_start is not None}
 
 
 def hold(view: View, job: WaitingJob) -> float:
     """Return the latest start of a job if nothing else starts; infinity if unknown."""
-    books = Books(State(view))
-    overdue = job.since + view.rules.overdue_s <= view.now
-    kept = reserve(job, overdue, books.base, books.leaving(job))
+    state = State(view)
+    kept = reserve(job, state, Accounts(state))
     return max(view.now, kept.time) if kept else math.inf
 
 
@@ -71,11 +69,10 @@ def is_within(view: View, job: WaitingJob) -> bool:
     shares = Shares(view.teams, view.nodes)
     claimed = {claim.job for claim in view.claims}
     held: list[WaitingJob | RunningJob] = [*view.running, *(other for other in view.waiting if other.id in claimed)]
-    own = [other for other in held if other.team == job.team]
-    for other in own:
-        amount = shares.amount(other) if isinstance(other, RunningJob) else amount_of(other.request)
-        shares.add(job.team, amount)
-    return shares.includes(job.team, amount_of(job.request))
+    for other in held:
+        if other.team == job.team:
+            shares.add(other)
+    return shares.includes(job)
 
 
 def could_take_back(view: View, shares: Shares, job: WaitingJob) -> bool:
@@ -126,4 +123,4 @@ def renamed(view: View) -> View:
 
 
 def without_text(actions: list[Action]) -> list[Action]:
-    return [replace(action, why="") if isinstance(action, Ask) else action for action in effects(actions)]
+    return [replace(action, why="") if isinstance(action, Preempt) else action for action in effects(actions)]

@@ -33,14 +33,13 @@ from invariants import (
 from queues import effects, is_beyond_share, left
 
 from mlplatform.scheduling.capacity import check
-from mlplatform.scheduling.forecast import execute
 from mlplatform.scheduling.plan import first_pass, plan, queue
 from mlplatform.scheduling.queue import (
     Action,
-    Ask,
     Caps,
     JobClass,
     Placement,
+    Preempt,
     Rules,
     RunningJob,
     Start,
@@ -49,11 +48,9 @@ from mlplatform.scheduling.queue import (
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.reclaim import is_overtime
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
-from mlplatform.scheduling.room import asked as amount_of
-from mlplatform.scheduling.room import total
-from mlplatform.scheduling.shares import Shares
+from mlplatform.scheduling.shares import Shares, total
+from mlplatform.scheduling.state import execute
 
 EPSILON = 1e-6
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
@@ -228,7 +225,7 @@ class Queue(RuleBasedStateMachine):
         """In one pass; room is kept for the first job within its share that does not fit, in each pass again."""
         actions = first_pass(self.view)
         promised = kept_holds(actions)
-        if all(isinstance(action, Ask) or self._is_backfill(action, promised) for action in effects(actions)):
+        if all(isinstance(action, Preempt) or self._is_backfill(action, promised) for action in effects(actions)):
             after = execute(self.view, effects(actions))
             claimed = {claim.job for claim in after.claims}
             for job in after.waiting:
@@ -245,8 +242,7 @@ class Queue(RuleBasedStateMachine):
         assert rest == [], "plans that are killed come to an end"
         assert {job.id for job in parts.running} == {job.id for job in whole.running}
         assert {claim.job for claim in parts.claims} == {claim.job for claim in whole.claims}
-        # A job at its limit may also be asked for one that then does not fit, because room is not kept for borrowers.
-        assert _noticed(parts) - _overtime(parts) == _noticed(whole) - _overtime(whole)
+        assert _noticed(parts) == _noticed(whole)
 
     @rule()
     def swapping_two_names_changes_nothing(self) -> None:
@@ -268,8 +264,8 @@ class Queue(RuleBasedStateMachine):
             if isinstance(action, Start):
                 self._check_start(action)
                 self._check_caps(action)
-            elif isinstance(action, Ask):
-                self._check_ask(action)
+            elif isinstance(action, Preempt):
+                self._check_preempt(action)
                 if next(job.idle for job in before.running if job.id == action.job):
                     self.idlers.add(action.job)
             self.view = execute(before, [action])
@@ -292,22 +288,22 @@ class Queue(RuleBasedStateMachine):
 
     def _check_start(self, start: Start) -> None:
         job = next(job for job in self.view.waiting if job.id == start.job)
-        placed, wanted = total(start.placement), amount_of(job.request)
+        placed, wanted = total(start.placement), job.request.sums
         assert placed == pytest.approx(wanted), "a job gets what it asks for, whole"
         free = [replace(node, free=node.free if node.alive else {}) for node in self.view.nodes]
         assert check(free, job.request.entrypoint, job.request.workers) is None
 
-    def _check_ask(self, ask: Ask) -> None:
+    def _check_preempt(self, action: Preempt) -> None:
         view = self.view
-        victim = next(job for job in view.running if job.id == ask.job)
-        assert victim.notice is None, "nobody is asked twice"
+        victim = next(job for job in view.running if job.id == action.job)
+        assert victim.notice is None, "nobody is preempted twice"
         assert not victim.stays
-        assert ask.deadline >= view.now + RULES.grace_s
-        assert not any(job.id == ask.claimant and job.yields_until > view.now for job in view.waiting)
+        assert action.deadline >= view.now + RULES.grace_s
+        assert not any(job.id == action.claimant and job.yields_until > view.now for job in view.waiting)
         overtime = victim.ends_by is not None and victim.ends_by <= view.now
         if not overtime and not victim.idle:
             assert is_beyond_share(view, victim), "within its share nothing is taken back"
-            claimant = next(job for job in view.waiting if job.id == ask.claimant)
+            claimant = next(job for job in view.waiting if job.id == action.claimant)
             others = replace(view, claims=[claim for claim in view.claims if claim.job != claimant.id])
             if not is_within(others, claimant):
                 assert claimant.since + RULES.overdue_s <= view.now
@@ -322,10 +318,10 @@ class Queue(RuleBasedStateMachine):
         claimed = {claim.job for claim in view.claims}
         if job.id in claimed:
             return
-        team, wanted = view.teams[job.team], amount_of(job.request)
+        team, wanted = view.teams[job.team], job.request.sums
         held: list[tuple[WaitingJob | RunningJob, tuple[float, float]]]
         held = [(other, total(other.placement)) for other in view.running]
-        held += [(other, amount_of(other.request)) for other in view.waiting if other.id in claimed]
+        held += [(other, other.request.sums) for other in view.waiting if other.id in claimed]
         for caps, whose in ((team.caps, {job.team}), (team.person_caps, {job.person})):
             amounts = [amount for other, amount in held if {other.team, other.person} & whose]
             for index, most in ((0, caps.gpus), (1, caps.cpus)):
@@ -363,7 +359,7 @@ class Queue(RuleBasedStateMachine):
             ):
                 assert caps.running is None or len(held) <= caps.running
                 for index, most in ((0, caps.gpus), (1, caps.cpus)):
-                    assert most is None or sum(amount_of(job.request)[index] for job in held) <= most + EPSILON
+                    assert most is None or sum(job.request.sums[index] for job in held) <= most + EPSILON
             for person in {job.person for job in jobs}:
                 assert sum(1 for job in jobs if job.group and job.person == person) <= 2
 
@@ -425,7 +421,3 @@ def _amounts(gpus: int) -> dict[str, float]:
 
 def _noticed(view: View) -> set[str]:
     return {job.id for job in view.running if job.notice}
-
-
-def _overtime(view: View) -> set[str]:
-    return {job.id for job in view.running if is_overtime(job, view.now)}

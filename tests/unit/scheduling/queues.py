@@ -7,12 +7,12 @@ from typing import Any
 
 from mlplatform.scheduling.queue import (
     Action,
-    Ask,
     Claim,
-    Hold,
+    Explain,
     JobClass,
+    Preempt,
+    Reserve,
     RunningJob,
-    Say,
     Start,
     Team,
     View,
@@ -77,16 +77,16 @@ def started(actions: Sequence[Action]) -> list[str]:
     return [action.job for action in actions if isinstance(action, Start)]
 
 
-def asked(actions: Sequence[Action]) -> list[str]:
-    return [action.job for action in actions if isinstance(action, Ask)]
+def preempted(actions: Sequence[Action]) -> list[str]:
+    return [action.job for action in actions if isinstance(action, Preempt)]
 
 
 def claims(actions: Sequence[Action]) -> list[Claim]:
-    return [action.claim for action in actions if isinstance(action, Hold)]
+    return [action.claim for action in actions if isinstance(action, Reserve)]
 
 
-def explained(actions: Sequence[Action], name: str) -> Say:
-    return next(action for action in actions if isinstance(action, Say) and action.job == name)
+def explained(actions: Sequence[Action], name: str) -> Explain:
+    return next(action for action in actions if isinstance(action, Explain) and action.job == name)
 
 
 def rules(actions: Sequence[Action], name: str) -> set[str]:
@@ -94,7 +94,7 @@ def rules(actions: Sequence[Action], name: str) -> set[str]:
 
 
 def effects(actions: Sequence[Action]) -> list[Action]:
-    return [action for action in actions if not isinstance(action, Say)]
+    return [action for action in actions if not isinstance(action, Explain)]
 
 
 def left(view: View, name: str) -> View:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import CapacityError
+from mlplatform.gateway.upstream.listings import holdings_in, host_names, nodes_in, users_of
 from mlplatform.scheduling.capacity import Shortage, check
-from mlplatform.scheduling.listings import holdings_in, host_names, nodes_in, users_of
 from mlplatform.scheduling.resources import Node, Resources, WorkerGroup
 
 LISTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "ray_listings.json").read_text())

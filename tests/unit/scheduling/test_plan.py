@@ -7,13 +7,13 @@ from queues import (
     GRACE,
     HOUR,
     NOW,
-    asked,
     claims,
     effects,
     explained,
     job,
     left,
     node,
+    preempted,
     rules,
     runs,
     started,
@@ -22,10 +22,11 @@ from queues import (
 )
 
 from mlplatform.errors import SettingsError
-from mlplatform.scheduling.forecast import execute, forecast
+from mlplatform.scheduling.forecast import forecast
 from mlplatform.scheduling.plan import plan, queue
 from mlplatform.scheduling.queue import Caps, Claim, JobClass, Notice, Release, Start, Team, Usage
 from mlplatform.scheduling.resources import Request, Resources
+from mlplatform.scheduling.state import execute
 
 A, B = Team("a", 4, 32), Team("b", 4, 32)
 OVERDUE = NOW - 72 * HOUR
@@ -112,41 +113,41 @@ def test_idle_share_is_lent() -> None:
 def test_job_within_share_takes_back_what_others_borrowed() -> None:
     running = [runs(f"b{n}", "b", started=NOW - (10 - n) * HOUR) for n in range(8)]
     actions = plan(view([node("n0")], [job("mine", "a", 2)], running, [A, B]))
-    assert asked(actions) == ["b7", "b6"]
+    assert preempted(actions) == ["b7", "b6"]
     assert claims(actions)[0].victims == {"b6", "b7"}
     assert "Team a takes back 2 GPUs" in next(one.why for one in actions if getattr(one, "job", "") == "b7")
 
 
-def test_job_within_share_is_never_asked_to_leave() -> None:
+def test_job_within_share_is_never_preempted() -> None:
     running = [runs(f"b{n}", "b") for n in range(4)] + [runs("big", "a", {"n0": 4})]
     actions = plan(view([node("n0")], [job("more", "a", 1)], running, [A, B]))
-    assert asked(actions) == []
+    assert preempted(actions) == []
     assert "share" in rules(actions, "more")
 
 
-def test_job_within_share_is_not_asked_for_room_in_pieces() -> None:
+def test_job_within_share_is_not_preempted_for_room_in_pieces() -> None:
     running = [runs(f"b{n}", "b", {f"n{n % 2}": 1}) for n in range(4)]
     actions = plan(view([node("n0", 4), node("n1", 4)], [job("mine", "a", 4)], running, [A, B]))
     assert effects(actions) == []
     assert "pieces" in rules(actions, "mine")
 
 
-def test_whole_job_is_asked_even_if_it_straddles_the_share() -> None:
+def test_whole_job_is_preempted_even_if_it_straddles_the_share() -> None:
     actions = plan(view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B]))
-    assert asked(actions) == ["big"]
+    assert preempted(actions) == ["big"]
 
 
-def test_nobody_is_asked_if_room_would_still_not_suffice() -> None:
+def test_nobody_is_preempted_if_room_would_still_not_suffice() -> None:
     running = [runs("own", "b", {"n0": 2}), runs("lent", "b", {"n0": 1}), runs("stays", "b", {"n0": 1}, stays=True)]
     small = Team("b", 2, 32)
     actions = plan(view([node("n0", 4)], [job("mine", "a", 2)], running, [Team("a", 2, 32), small]))
-    assert asked(actions) == []
+    assert preempted(actions) == []
     assert "pieces" in rules(actions, "mine")
 
 
-def test_borrower_that_has_just_started_is_asked_to_leave() -> None:
+def test_borrower_that_has_just_started_is_preempted() -> None:
     running = [runs("lent", "b", {"n0": 8}, started=NOW)]
-    assert asked(plan(view([node("n0")], [job("mine", "a")], running, [A, Team("b", 0, 0)]))) == ["lent"]
+    assert preempted(plan(view([node("n0")], [job("mine", "a")], running, [A, Team("b", 0, 0)]))) == ["lent"]
 
 
 def test_freed_room_belongs_to_its_claimant() -> None:
@@ -176,7 +177,7 @@ def test_stuck_victim_is_replaced_by_others() -> None:
     claim = Claim("mine", frozenset({"stuck"}), NOW - 61, {"n0": {"GPU": 4}})
     poor = Team("b", 0, 0)
     actions = plan(view([node("n0")], [job("mine", "a", 4)], running, [A, poor], claims=[claim]))
-    assert asked(actions) == ["other"]
+    assert preempted(actions) == ["other"]
     assert claims(actions)[0].victims == {"other"}
 
 
@@ -192,28 +193,28 @@ def test_claim_on_a_lost_node_moves() -> None:
     running = [runs("lent", "b", {"n1": 8})]
     nodes = [node("n0", alive=False), node("n1")]
     actions = plan(view(nodes, [job("mine", "a", 4)], running, [A, Team("b", 0, 0)], claims=[claim]))
-    assert asked(actions) == ["lent"]
+    assert preempted(actions) == ["lent"]
     assert set(claims(actions)[0].placement) == {"n1"}
 
 
 def test_second_claim_uses_what_the_first_leaves_over() -> None:
     running = [runs("big", "b", {"n0": 8})]
     actions = plan(view([node("n0")], [job("one", "a"), job("two", "a")], running, [A, Team("b", 0, 0)]))
-    assert asked(actions) == ["big"]
+    assert preempted(actions) == ["big"]
     assert [claim.job for claim in claims(actions)] == ["one", "two"]
 
 
-def test_plan_killed_between_request_and_claim_continues() -> None:
+def test_plan_killed_between_preemption_and_claim_continues() -> None:
     before = view([node("n0")], [job("mine", "a")], [runs("big", "b", {"n0": 8})], [A, B])
-    ask, hold = effects(plan(before))
-    assert effects(plan(execute(before, [ask]))) == [hold]
+    preempt, reserve = effects(plan(before))
+    assert effects(plan(execute(before, [preempt]))) == [reserve]
 
 
 def test_shares_shrink_in_proportion_to_lost_nodes() -> None:
     nodes = [node("n0", 4), node("n1", 4, alive=False)]
     running = [runs("a0", "a", {"n0": 2}), runs("b0", "b", {"n0": 2})]
     actions = plan(view(nodes, [job("mine", "a")], running, [A, B]))
-    assert asked(actions) == []
+    assert preempted(actions) == []
     assert "2 GPUs" in explained(actions, "mine").reasons[1].text
 
 
@@ -237,7 +238,7 @@ def test_borrowers_leave_for_overdue_job_that_came_before_them(since: float, lea
     big = job("big", "b", 8, since=since)
     running = [runs("one", "a", {"n0": 4}, started=NOW - 2), runs("two", "b", {"n0": 4}, started=NOW - 1)]
     actions = plan(view([node("n0")], [big], running, POOR))
-    assert asked(actions) == leaving
+    assert preempted(actions) == leaving
     assert [claim.job for claim in claims(actions)] == ["big"] * bool(leaving)
     whys = [one.why for one in actions if getattr(one, "job", "") == "one"]
     assert all("big (b-person, team b), which came before it, has waited for 72.0 h" in why for why in whys)
@@ -335,7 +336,7 @@ def test_group_runs_as_many_jobs_as_it_may() -> None:
 def test_job_at_its_limit_stays_while_nobody_waits() -> None:
     running = [runs("over", where={"n0": 1}, ends_by=NOW - HOUR)]
     assert effects(plan(view([node("n0", 1)], [], running))) == []
-    assert asked(plan(view([node("n0", 1)], [job("j")], running))) == ["over"]
+    assert preempted(plan(view([node("n0", 1)], [job("j")], running))) == ["over"]
 
 
 def test_notice_of_a_limit_names_no_claimant() -> None:
@@ -346,7 +347,7 @@ def test_notice_of_a_limit_names_no_claimant() -> None:
 
 def test_idle_job_is_reclaimed_even_within_its_share() -> None:
     running = [runs("lazy", "a", {"n0": 4}, idle=True), runs("own", "b", {"n0": 4})]
-    assert asked(plan(view([node("n0")], [job("j", "b", 2)], running, [A, B]))) == ["lazy"]
+    assert preempted(plan(view([node("n0")], [job("j", "b", 2)], running, [A, B]))) == ["lazy"]
 
 
 def test_borrower_leaves_though_its_team_has_an_idle_job_elsewhere() -> None:
@@ -357,7 +358,7 @@ def test_borrower_leaves_though_its_team_has_an_idle_job_elsewhere() -> None:
         runs("other", "c", {"n2": 1}),
     ]
     nodes, teams = [node("n0", 1), node("n1", 2), node("n2", 1)], [Team("a", 2, 32), Team("b", 2, 32), Team("c", 0, 0)]
-    assert asked(plan(view(nodes, [job("mine", "a", 2)], running, teams))) == ["more"]
+    assert preempted(plan(view(nodes, [job("mine", "a", 2)], running, teams))) == ["more"]
 
 
 def test_room_of_idle_job_is_claimed_for_a_borrower() -> None:
@@ -377,7 +378,7 @@ def test_job_with_idle_gpus_takes_nothing_back_for_a_while() -> None:
     before = view([node("n0")], [job("lazy", "a", 4, yields_until=NOW + 1)], [runs("r", "b", {"n0": 8})], [A, B])
     assert effects(plan(before)) == []
     assert rules(plan(before), "lazy") == {"yields"}
-    assert asked(plan(replace(before, now=NOW + 1))) == ["r"]
+    assert preempted(plan(replace(before, now=NOW + 1))) == ["r"]
 
 
 def test_job_with_idle_gpus_starts_where_they_are_free() -> None:
@@ -394,7 +395,17 @@ def test_job_with_idle_gpus_delays_no_other_of_its_team() -> None:
 def test_each_waiting_job_takes_back_its_own_jobs_at_limit() -> None:
     running = [runs(f"over{n}", ends_by=NOW - 1) for n in range(3)]
     actions = plan(view([node("n0", 3)], [job("j0"), job("j1")], running))
-    assert len(asked(actions)) == 2
+    assert len(preempted(actions)) == 2
+
+
+def test_room_of_job_at_its_limit_is_claimed() -> None:
+    """Else a job that came later could start in a part of it."""
+    before = view([node("n0", 2)], [job("j", request=2)], [runs("over", where={"n0": 2}, ends_by=NOW - 1)])
+    actions = plan(before)
+    assert rules(actions, "j") == {"limit"}
+    after = left(execute(before, actions), "over")
+    urgent = job("urgent", job_class=JobClass.URGENT)
+    assert started(plan(replace(after, waiting=(*after.waiting, urgent)))) == ["j"]
 
 
 # --- explanations ---
@@ -451,7 +462,7 @@ def test_claim_of_overdue_job_goes_to_job_within_share(gone: int) -> None:
     actions = plan(replace(after, waiting=(*after.waiting, owed)))
     assert Release("overdue") in actions
     assert [claim.job for claim in claims(actions)] == ["owed"]
-    assert asked(actions) == []
+    assert preempted(actions) == []
 
 
 def test_room_kept_for_overdue_job_goes_to_job_within_share() -> None:

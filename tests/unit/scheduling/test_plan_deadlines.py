@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 from queues import effects, left
 
-from mlplatform.scheduling.forecast import execute
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Ask, JobClass, Rules, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, Preempt, Rules, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.scheduling.state import execute
 
 TICK_S = 10.0
 TICKS = 300
@@ -55,7 +55,7 @@ class Clock:
         self._update_owed()
         actions = effects(plan(self.view))
         for action in actions:
-            if isinstance(action, Ask):
+            if isinstance(action, Preempt):
                 last = action.deadline + RULES.hold_back_s
                 self.leaves[action.job] = self.chance.choice([self.view.now + TICK_S, action.deadline, last])
         self.view = execute(self.view, actions)

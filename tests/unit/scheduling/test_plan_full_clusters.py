@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import effects, is_beyond_share, left
 
-from mlplatform.scheduling.forecast import execute
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Ask, JobClass, Rules, RunningJob, Team, View, WaitingJob
+from mlplatform.scheduling.queue import JobClass, Preempt, Rules, RunningJob, Team, View, WaitingJob
 from mlplatform.scheduling.resources import Node, Request, Resources, WorkerGroup
+from mlplatform.scheduling.state import execute
 
 RULES = Rules(grace_s=100, overdue_s=5000, hold_back_s=50)
 ONE_GPU = Request(Resources(gpus=1))
@@ -51,8 +51,8 @@ def full_clusters(draw: st.DrawFn) -> View:
 @CLUSTERS
 @given(view=full_clusters())
 def test_nothing_within_its_share_is_taken_back(view: View) -> None:
-    asked_to_leave = [action.job for action in plan(view) if isinstance(action, Ask)]
-    assert all(is_beyond_share(view, job) for job in view.running if job.id in asked_to_leave)
+    preempted = [action.job for action in plan(view) if isinstance(action, Preempt)]
+    assert all(is_beyond_share(view, job) for job in view.running if job.id in preempted)
 
 
 @CLUSTERS

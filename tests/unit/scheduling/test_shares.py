@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from queues import NOW, asked, claims, effects, explained, job, left, node, runs, started, view, workers
+from queues import NOW, claims, effects, explained, job, left, node, preempted, runs, started, view, workers
 
-from mlplatform.scheduling.forecast import execute
 from mlplatform.scheduling.plan import plan
 from mlplatform.scheduling.queue import Team
 from mlplatform.scheduling.resources import Request, Resources
 from mlplatform.scheduling.shares import Shares
+from mlplatform.scheduling.state import execute
 
 HOUR = 3600.0
 VISION, AUDIO = Team("vision", 2, 0), Team("audio", 2, 0)
@@ -32,7 +32,7 @@ def test_job_with_unrequested_gpus_leaves_before_its_teammate() -> None:
     old = runs("old", "vision", {"n0": 3}, request=ONE_GPU, started=NOW - 2 * HOUR)
     young = runs("young", "vision", {"n0": 1}, started=NOW - HOUR)
     actions = plan(view([node("n0", 4)], [job("owed", "audio")], [old, young], [VISION, AUDIO]))
-    assert asked(actions) == ["old"]
+    assert preempted(actions) == ["old"]
 
 
 def test_room_that_ray_lags_to_free_is_not_claimed() -> None:

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mlplatform.scheduling.plan import plan
-from mlplatform.scheduling.queue import Action, Start, View, WaitingJob
-from mlplatform.scheduling.resources import Node
+from mlplatform.scheduling.queue import Start, View, WaitingJob
 from mlplatform.scheduling.room import Room
-from mlplatform.scheduling.state import State
+from mlplatform.scheduling.state import execute, with_free
 
 MOST_PLANS = 200
 """Plans per forecast; a start that would need more is unknown."""
-
-
-def execute(view: View, actions: Sequence[Action]) -> View:
-    """Return the view after actions were executed at its time, with the placements that the planner chose."""
-    state = State(view)
-    for action in actions:
-        state.apply(action)
-    return replace(
-        view,
-        nodes=_nodes(view, state.ray),
-        waiting=tuple(state.waiting.values()),
-        running=tuple(state.running.values()),
-        claims=tuple(state.claims.values()),
-    )
 
 
 def forecast(view: View) -> dict[str, float | None]:
@@ -56,15 +41,14 @@ def _events(view: View) -> Iterator[float]:
     for job in view.running:
         if job.notice is not None:
             yield job.notice.deadline + view.rules.hold_back_s
-            continue
-        if job.ends_by is not None:
+        elif job.ends_by is not None:
             yield job.ends_by
     for waiting in view.waiting:
         yield waiting.since + view.rules.overdue_s
 
 
 def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
-    """Return the view at a later time, at which those have left that were asked to."""
+    """Return the view at a later time, at which those have left that were preempted."""
     left = [job for job in view.running if job.notice and job.notice.deadline + view.rules.hold_back_s <= now]
     free = Room(view.nodes, {node.name: node.free for node in view.nodes})
     back = []
@@ -74,15 +58,10 @@ def _advance(view: View, now: float, limits: dict[str, float | None]) -> View:
             limit = limits.get(job.id, None if job.ends_by is None else job.ends_by - job.started)
             again = (job.id, job.sequence, job.team, job.person, job.job_class, job.request, now, limit)
             back.append(WaitingJob(*again, group=job.group))
-    names = {job.id for job in left}
     return replace(
         view,
         now=now,
-        nodes=_nodes(view, free),
+        nodes=with_free(view.nodes, free),
         waiting=(*view.waiting, *back),
-        running=tuple(job for job in view.running if job.id not in names),
+        running=tuple(job for job in view.running if job not in left),
     )
-
-
-def _nodes(view: View, free: Room) -> tuple[Node, ...]:
-    return tuple(replace(node, free=free.free[node.name]) for node in view.nodes)

@@ -1,49 +1,42 @@
-"""Planner of the queue: which jobs start, which are asked to leave, and why the others wait.
+"""Planner of the queue: which jobs start, which are preempted, and why the others wait.
 
 The contract: what runs within its team's share, no other team takes back. What is free anybody may borrow; a borrower
-that is asked to leave gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams'
-shares, and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class decides, then
-who has used less lately, then the arrival. No job waits indefinitely for others than those within their shares.
+that is preempted gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams' shares,
+and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class
+decides, then who has used less lately, then the arrival. No job waits indefinitely for others than those within their
+shares.
 
 The planner is a pure function of the view: executing only the first actions of a plan and planning again leads to the
-same end, but for the jobs at their limit that are asked to leave, and a plan for the state that a plan leads to is
-empty.
+same end, and a plan for the state that a plan leads to is empty.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 
 from mlplatform.scheduling import reasons
-from mlplatform.scheduling.books import Books
-from mlplatform.scheduling.fitting import Fitting, outranked
+from mlplatform.scheduling.accounts import Accounts
+from mlplatform.scheduling.backfill import Reservation, reserve
+from mlplatform.scheduling.order import AFTER_SHARES, Line, Rank, Ranking
+from mlplatform.scheduling.preemption import borrowers, fewest, for_anybody, is_overtime
 from mlplatform.scheduling.queue import (
     Action,
-    Ask,
     Claim,
-    Hold,
+    Explain,
     Placement,
+    Preempt,
     Reason,
     Release,
-    Rule,
+    Reserve,
     RunningJob,
-    Say,
     Start,
     View,
     WaitingJob,
 )
-from mlplatform.scheduling.ranking import Order, Rank, Ranking
-from mlplatform.scheduling.reclaim import Reclaim, fewest, is_overtime
-from mlplatform.scheduling.reserve import Reservation, reserve
-from mlplatform.scheduling.room import asked
+from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.state import State
-
-_AFTER_SHARES: Rank = (0.5,)
-"""Rank between jobs within their shares and all others."""
-
-_LAST: Rank = (math.inf,)
 
 _MOST_PASSES = 50
 """Two or three are enough, and one more for each claim that is released. Should two passes undo each other, which the
@@ -57,8 +50,8 @@ def plan(view: View) -> list[Action]:
         view: everything that is known.
 
     Returns:
-        Starts, requests to leave and claims, and then an explanation for the first of each line of equal jobs; those
-        behind it wait for the same reasons, and `queue()` has them all.
+        Starts, preemptions and claims, and then an explanation for the first of each line of equal jobs; those behind
+        it wait for the same reasons, and `queue()` has them all.
     """
     actions, last = _settle(view)
     return [*actions, *last.explanations()]
@@ -71,7 +64,7 @@ def first_pass(view: View) -> list[Action]:
     return [*step.actions, *step.explanations()]
 
 
-def queue(view: View) -> list[Say]:
+def queue(view: View) -> list[Explain]:
     """Return an explanation for each job that keeps waiting, in the order in which they are considered.
 
     If the plan does not settle, it is that of its first pass, which alone is executed.
@@ -81,7 +74,7 @@ def queue(view: View) -> list[Say]:
     except RuntimeError:
         last = _Pass(State(view))
         last.run()
-    return sorted(last.explanations(all_jobs=True), key=lambda say: last.position(say.job))
+    return sorted(last.explanations(all_jobs=True), key=lambda explanation: last.position(explanation.job))
 
 
 def _settle(view: View) -> tuple[list[Action], _Pass]:
@@ -102,126 +95,104 @@ def _settle(view: View) -> tuple[list[Action], _Pass]:
 
 
 class _Pass:
-    """One pass over the groups, in the order of their first jobs' ranks, which changes the state."""
+    """One pass over the lines, in the order of their first jobs' ranks, which changes the state."""
 
     def __init__(self, state: State) -> None:
         self.actions: list[Action] = []
         self._state = state
-        self._books = Books(state)
-        self._reclaim = Reclaim(state.running.values(), self._books.shares, state.now)
-        self._fitting = Fitting(state, self._books)
+        self._accounts = Accounts(state)
+        self._lines = [Line(jobs) for jobs in state.lines.values()]
+        self._claimed = {claim.job for claim in self._accounts.claims}
+        self._ranking = Ranking(state, self._accounts.shares, self._is_served)
         self._reservation: Reservation | None = None
-        self._is_over = False
+        self._blocked: set[tuple[Hashable, bool]] = set()
         self._failed: set[Hashable] = set()
-        self._promised: dict[str, tuple[Reason, ...]] = {}
-        self._blocked: dict[int, bool] = {}
-        for group in state.groups:
-            for line in group.lines:
-                line.position, line.obstacle = 0, None
-                line.advance(self._is_served)
-        self._ranking = Ranking(state, self._books, self._is_served)
+        self._empty = Room(state.view.nodes, {node.name: node.total for node in state.view.nodes if node.alive})
+        self._obstacles_of: dict[Hashable, tuple[Reason, ...]] = {}
 
     # --- the pass ---
 
     def run(self) -> None:
         """Start what can start, and make room for what is owed room."""
-        for job in [name for name in self._state.claims if name not in self._books.claims]:
-            self._do(Release(job))  # before what is decided without it
-        self._start_claimants()
+        for name in [name for name in self._state.claims if name not in self._claimed]:
+            self._do(Release(name))  # before what is decided without it
+        for claim in list(self._accounts.claims):
+            job = self._state.waiting[claim.job]
+            if placement := self._accounts.of_claim(claim).place(job.request):
+                self._start(job, placement, self._accounts.is_within(job))
         if self.actions:
-            return  # they are running jobs now, which may be asked to leave
-        orders = [Order(group, self._ranking, self._is_served) for group in self._state.groups]
-        ranked = [(order.rank(), number, order) for number, order in enumerate(orders) if order.head()]
+            return  # they are running jobs now, which may be preempted
+        heads = [(number, line, line.head(self._is_served)) for number, line in enumerate(self._lines)]
+        ranked = [(self._ranking.rank(head), number, line) for number, line, head in heads if head]
         heapq.heapify(ranked)
-        while ranked and not self._is_over:
-            _, number, order = heapq.heappop(ranked)
-            rank = self._turn(number, order, ranked[0][0] if ranked else _LAST)
-            if rank is not None:
-                heapq.heappush(ranked, (rank, number, order))
+        while ranked:
+            rank, number, line = heapq.heappop(ranked)
+            if (following := self._turn(line, rank)) is not None:
+                heapq.heappush(ranked, (following, number, line))
 
-    def _turn(self, number: int, order: Order, following: Rank) -> Rank | None:
-        """Consider the first job of a group; return the rank at which the group has its next turn, None for no more.
+    def _turn(self, line: Line, rank: Rank) -> Rank | None:
+        """Consider the first job of a line; return the rank at which it has its next turn, None for no more.
 
-        Args:
-            number: number of the group.
-            order: its lines.
-            following: the next group's rank. Each start moves its team and person back, and nothing moves anybody
-                forward, so a group whose own rank is behind it by now has to wait.
+        Each start moves its team and person back, and nothing moves anybody forward, so a line whose own rank is behind
+        `rank` by now has to wait.
         """
-        head = order.head()
-        if head is None:
+        if (head := line.head(self._is_served)) is None:
             return None
-        rank = order.rank()
-        within = rank[0] == 0
-        if self._blocked.get(number) is within:
-            return None
-        if rank > following or self._consider(order, head, within):
-            return rank
-        self._blocked[number] = within
-        # By then the team may have used up its share, and the group has to be considered as a borrower.
-        return _AFTER_SHARES if within else None
+        current = self._ranking.rank(head)
+        within = current[0] == 0
+        if (line.group, within) in self._blocked:
+            # By then the team may have used up its share, and the line has to be considered as a borrower.
+            return AFTER_SHARES if within and rank < AFTER_SHARES else None
+        if current <= rank:
+            self._consider(line, head, within)
+        return None if line.obstacle else current
 
     def _is_served(self, job: WaitingJob) -> bool:
-        """Return whether a job has been started, or waits for others to leave."""
-        return job.id not in self._state.waiting or job.id in self._books.claims or job.id in self._promised
+        """Return whether a job has been started, or has a claim."""
+        return job.id in self._claimed or job.id not in self._state.waiting
 
     def _do(self, action: Action) -> None:
         self._state.apply(action)
         self.actions.append(action)
 
-    def _start_claimants(self) -> None:
-        for name in list(self._books.claims):
-            job = self._state.waiting[name]
-            placement = self._books.room_of_claim(name).place(job.request)
-            if placement is not None:
-                self._start(job, placement, within=self._books.is_within(job))
-
     def _start(self, job: WaitingJob, placement: Placement, within: bool) -> None:
-        self._books.start(job, placement)
+        self._accounts.start(job, placement)
         kept = self._reservation
-        if kept and not kept.outlasts(self._state.end_of(job)):
+        if kept and not kept.outlasts(job, self._state):
             kept.beside.take(placement)
         self._do(Start(job.id, within, placement))
 
     # --- one job ---
 
-    def _consider(self, order: Order, job: WaitingJob, within: bool) -> bool:
-        """Start the first job of a group, or make room for it; return whether others of the group may start.
+    def _consider(self, line: Line, job: WaitingJob, within: bool) -> None:
+        """Start the first job of a line, or make room for it.
 
         A line is left out that a cap or a reservation keeps waiting, or for which nobody leaves yet. Room only shrinks
-        during a pass, so once a job does not fit, the others of its group do not either.
+        during a pass, so once a job does not fit, the others of its team and shape do not either.
         """
-        if obstacle := self._books.capped.obstacle(job, asked(job.request)):
-            order.drop(obstacle)
-            return True
         kept = self._kept_from(job, within)
-        if (placement := self._fitting.place(job, kept)) is not None:
+        if obstacle := self._accounts.shares.cap(job):
+            line.obstacle = obstacle
+        elif (placement := self._place(job, within, kept)) is not None:
             self._start(job, placement, within)
-            return True
-        if kept and self._fitting.place(job) is not None:
-            order.drop(reasons.reserved(kept))
-            return True
-        if job.yields_until > self._state.now:
-            order.drop(reasons.yields(job))
-            return True
-        return self._make_room(job, within)
+        elif kept and self._place(job, within) is not None:
+            line.obstacle = reasons.reserved(kept.job)
+        elif job.yields_until > self._state.now:
+            line.obstacle = reasons.yields(job)
+        elif not self._make_room(job, within):
+            self._blocked.add((line.group, within))
+        self._ranking.update()
 
-    def _make_room(self, job: WaitingJob, within: bool) -> bool:
-        """Let others leave for a job that does not fit, or keep room for it; return whether others leave."""
-        if not self._fitting.is_possible(job):
-            return False
-        if not self._fitting.fits_but_for_ray(job):
-            owed = within or self._ranking.is_overdue(job)
-            if owed and not self._books.shares.alone:
-                if self._claim(job, within):
-                    return True
-            elif self._borrow(job, within):
-                return True
-        if within:
-            self._reserve(job)  # before the promise, which takes the same room
-            if placement := self._books.own.place(job.request):  # but Ray lags to free it
-                self._books.promise(job, placement)  # or a job beyond its share could claim it
-        return False
+    def _place(self, job: WaitingJob, within: bool, kept: Reservation | None = None) -> Placement | None:
+        """Return where a job fits now, beside the room that is kept for another; None if it does not."""
+        key = ("place", job.request.shape, within)
+        if key in self._failed or ((*key, "kept") in self._failed and kept):
+            return None
+        room = self._accounts.free(within)
+        placement = (room.within(kept.beside) if kept else room).place(job.request)
+        if placement is None:
+            self._failed.add((*key, "kept") if kept else key)
+        return placement
 
     def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
         """Return the reservation that a job may not use, if any.
@@ -230,92 +201,92 @@ class _Pass:
         only its own team's overdue job is served before a job, and any job where there is one team only.
         """
         kept = self._reservation
-        if kept is None or kept.outlasts(self._state.end_of(job)):
+        if kept is None or kept.outlasts(job, self._state):
             return None
-        precedes = not within or self._books.shares.alone or (kept.overdue and kept.job.team == job.team)
+        precedes = not within or self._accounts.shares.alone or (kept.overdue and kept.job.team == job.team)
         return kept if precedes else None
 
     # --- room that others hold ---
 
-    def _claim(self, job: WaitingJob, within: bool) -> bool:
-        """Claim room for a job within its share or an overdue one; return whether enough jobs may be asked to leave."""
-        if within:
-            victims, placement = self._victims(job, job.team, self._reclaim.for_share(job.team))
-            if placement is None:
-                victims, placement = self._victims(job, f"{job.team} alone", self._reclaim.from_borrowers(job.team))
-            if placement is None:
-                for name in outranked(job, list(self._reclaim.for_share(job.team)), self._state, self._books):
-                    self._do(Release(name))
-                    self._is_over = True  # or others would take what is free
-        else:
-            victims, placement = self._victims(job, "overdue", self._reclaim.for_overdue(job))
-        if placement is None:
+    def _make_room(self, job: WaitingJob, within: bool) -> bool:
+        """Preempt others for a job that does not fit, or keep room for it; return whether others leave."""
+        if not self._is_possible(job):
             return False
-        self._hold(job, victims, placement, within)
-        return True
+        lags = self._accounts.own(within).place(job.request)
+        if lags is None and self._claim(job, within):
+            return True
+        if within:
+            self._reserve(job)  # before the promise, which takes the same room
+            if lags is not None:  # or a job beyond its share could claim it
+                self._accounts.promise(job, lags)
+        return False
 
-    def _hold(self, job: WaitingJob, victims: list[RunningJob], placement: Placement, within: bool) -> None:
-        """Let jobs leave, and then claim what they leave for a waiting job: a claim on jobs that stay is void."""
-        deadline = self._state.now + self._state.rules.grace_s
+    def _is_possible(self, job: WaitingJob) -> bool:
+        return self._empty.place(job.request) is not None
+
+    def _claim(self, job: WaitingJob, within: bool) -> bool:
+        """Claim room that others hold; return whether enough of them may be preempted.
+
+        For any job those leave that have reached their limit or are idle. For a job within its share, borrowers of
+        other teams leave too, and for an overdue job borrowers of all teams that came later: two jobs can thus not
+        drive each other out in turns.
+        """
+        state = self._state
+        overdue = state.is_overdue(job)
+        key = ("claim", job.request.shape, job.team if within else overdue)
+        if key in self._failed:
+            return False
+        later, leaving = self._accounts.later(within), state.leaving()
+        for order in self._orders(job, within, overdue):
+            victims, placement = fewest(order, leaving, job.request, later)
+            if placement is not None and victims:
+                self._preempt(job, victims, placement, within)
+                return True
+        self._failed.add(key)
+        return False
+
+    def _orders(self, job: WaitingJob, within: bool, overdue: bool) -> Iterator[list[RunningJob]]:
+        """Yield the running jobs that may be preempted for a job, in two orders that are tried one after the other.
+
+        The second is without the jobs that leave for anybody: if these do not help, they stay, and a team that is
+        beyond its share only with them has to return what it borrows, too.
+        """
+        staying, shares = self._state.staying(), self._accounts.shares
+        anybody = for_anybody(staying, self._state.now)
+        if shares.alone or not (within or overdue):
+            yield anybody
+            return
+
+        def may_leave(victim: RunningJob) -> bool:
+            return victim.team != job.team if within else victim.sequence > job.sequence
+
+        names = {victim.id for victim in anybody}
+        yield [*anybody, *borrowers(staying, shares, names, may_leave)]
+        yield [*borrowers(staying, shares, (), lambda victim: victim.id not in names and may_leave(victim))]
+
+    def _preempt(self, job: WaitingJob, victims: list[RunningJob], placement: Placement, within: bool) -> None:
+        """Preempt jobs, and then claim what they leave for a waiting job: a claim on jobs that stay is void."""
+        now, deadline = self._state.now, self._state.now + self._state.rules.grace_s
         latest = max(victim.notice.deadline if victim.notice else deadline for victim in victims)
         claim = Claim(job.id, frozenset(victim.id for victim in victims), latest, placement)
-        self._books.claim(claim, job)
-        self._ask(victims, job, within)
-        self._do(Hold(claim))
-
-    def _victims(
-        self, job: WaitingJob, name: str, order: Iterable[RunningJob]
-    ) -> tuple[list[RunningJob], Placement | None]:
-        """Return the jobs that leave, or have to, so that a job fits, and where it then does; no place if none do.
-
-        Args:
-            name: equal for jobs of which a later one finds no more than an earlier one.
-            order: jobs that may be asked to leave.
-        """
-        key = ("victims", name, job.request.shape)
-        if key in self._failed:
-            return [], None
-        victims, placement = fewest(order, self._state.leaving(), job, self._books.later)
-        if not victims:
-            self._failed.add(key)
-        return victims, placement if victims else None
-
-    def _ask(self, victims: list[RunningJob], job: WaitingJob, within: bool) -> None:
-        asked_now = [victim for victim in victims if victim.notice is None]
-        for victim in asked_now:
-            claimant = "" if is_overtime(victim, self._state.now) else job.id
-            why = reasons.why_reclaimed(victim, job, self._books.shares if within else None, self._state.now)
-            self._do(Ask(victim.id, self._state.now + self._state.rules.grace_s, claimant, why))
-        self._reclaim.asked(asked_now)
-        self._books.asked(asked_now)
-
-    def _borrow(self, job: WaitingJob, within: bool) -> bool:
-        """Ask jobs to leave that anybody may take from; return whether that is enough."""
-        if within:
-            self._reserve(job)
-        victims, placement = self._victims(job, "borrow", self._reclaim.for_anybody())
-        if placement is None:
-            return False
-        if any(victim.idle for victim in victims):
-            # Without a claim, an idle job within its share would be back before the one that it leaves for.
-            self._hold(job, victims, placement, within)
-            return True
-        self._ask(victims, job, within)
-        self._promised[job.id] = (*self._fitting.obstacles_of_borrower(job), reasons.waits_for(victims, Rule.LIMIT))
-        self._books.promise(job, placement)
-        return True
+        for victim in [victim for victim in victims if victim.notice is None]:
+            why = reasons.why_preempted(victim, job, self._accounts.shares if within else None, now)
+            self._do(Preempt(victim.id, deadline, "" if is_overtime(victim, now) else job.id, why))
+        self._do(Reserve(claim))
+        self._accounts.claim(claim)
+        self._claimed.add(job.id)
 
     def _reserve(self, job: WaitingJob) -> None:
         """Keep room for the first job within its share that does not fit.
 
-        None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle. On the
-        simulator's sample 1, the mean completion is 6.3 h with such room for overdue jobs and 4.5 h without.
+        None is kept for borrowers: people ask for far longer limits than they need, so it would mostly idle. With such
+        room after a day, the mean completion of the simulator's generated workloads 101 to 108 is 2.92 h instead of
+        2.85 h, and large jobs wait as long; on its sample 1, with room for overdue jobs, it was 6.3 h instead of 4.5 h.
         """
-        overdue = self._ranking.is_overdue(job)
-        key = ("reserve", overdue, job.request.shape)
+        key = ("reserve", self._state.is_overdue(job), job.request.shape)
         if self._reservation or key in self._failed:
             return
-        self._reservation = reserve(job, overdue, self._books.base.copy(), self._books.leaving(job))
+        self._reservation = reserve(job, self._state, self._accounts)
         if self._reservation is None:
             self._failed.add(key)
 
@@ -324,30 +295,37 @@ class _Pass:
     def position(self, name: str) -> Rank:
         """Return what orders the jobs that keep waiting: those with a claim are first, then the rank decides."""
         job = self._state.waiting[name]
-        return (-1.0, job.sequence) if name in self._books.claims else self._ranking.rank(job)
+        return (-1.0, job.sequence) if name in self._claimed else self._ranking.rank(job)
 
-    def explanations(self, all_jobs: bool = False) -> Iterator[Say]:
+    def explanations(self, all_jobs: bool = False) -> Iterator[Explain]:
         """Yield an explanation for the first job of each line and those with a claim, or for all jobs."""
         state, kept = self._state, self._reservation
-        latest = {kept.job.id: max(state.now, kept.time)} if kept and kept.time < math.inf else {}
-        for name, claim in self._books.claims.items():
-            latest[name] = claim.deadline + state.rules.hold_back_s
-        for job, why in self._explained(all_jobs):
-            yield Say(job.id, why, latest.get(job.id))
+        for claim in self._accounts.claims:
+            leaving = [state.running[victim] for victim in claim.victims if victim in state.running]
+            yield Explain(claim.job, (reasons.waits_for(leaving),), claim.deadline + state.rules.hold_back_s)
+        for line in self._lines:
+            within = (line.group, False) not in self._blocked
+            head = line.head(self._is_served)
+            for job in [job for job in line.jobs if not self._is_served(job)] if all_jobs else filter(None, [head]):
+                obstacle = line.obstacle or self._accounts.shares.cap(job)
+                why = (obstacle,) if obstacle else self._obstacles(line, within)
+                latest = max(state.now, kept.time) if kept and kept.job is job and kept.time < math.inf else None
+                yield Explain(job.id, why, latest)
 
-    def _explained(self, all_jobs: bool) -> Iterator[tuple[WaitingJob, tuple[Reason, ...]]]:
-        waiting, running = self._state.waiting, self._state.running
-        for name, claim in self._books.claims.items():
-            yield waiting[name], (reasons.waits_for(reasons.ordered(claim, running), Rule.CLAIM),)
-        for name, found in self._promised.items():
-            yield waiting[name], found
-        for number, group in enumerate(self._state.groups):
-            general: tuple[Reason, ...] = ()
-            for line in group.lines:
-                for job in line.jobs[line.position : None if all_jobs else line.position + 1]:
-                    if self._is_served(job):
-                        continue
-                    obstacle = line.obstacle or self._books.capped.obstacle(job, asked(job.request))
-                    if not obstacle and not general:
-                        general = self._fitting.obstacles(job, self._blocked.get(number, False))
-                    yield job, (obstacle,) if obstacle else general
+    def _obstacles(self, line: Line, within: bool) -> tuple[Reason, ...]:
+        """Return why the jobs of a line wait, which do not fit."""
+        key = (line.group, within)
+        if key not in self._obstacles_of:
+            self._obstacles_of[key] = self._find_obstacles(line.jobs[0], within)
+        return self._obstacles_of[key]
+
+    def _find_obstacles(self, job: WaitingJob, within: bool) -> tuple[Reason, ...]:
+        shares, own = self._accounts.shares, self._accounts.own(within)
+        lack = reasons.lacks_room(job, self._state.view.nodes, self._accounts.free(within))
+        if not self._is_possible(job):
+            return (lack,)
+        if own.place(job.request) is not None:
+            return (reasons.lags(lack),)
+        if shares.alone:
+            return (lack,)
+        return lack, reasons.in_pieces(job, shares) if within else reasons.beyond_share(job, shares)

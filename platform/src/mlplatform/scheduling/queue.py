@@ -32,6 +32,14 @@ class JobClass(StrEnum):
     NORMAL = "normal"
     IDLE = "idle"
 
+    @property
+    def order(self) -> int:
+        """Position in the order: the most urgent is 0."""
+        return _CLASSES[self]
+
+
+_CLASSES = {job_class: position for position, job_class in enumerate(JobClass)}
+
 
 @dataclass(frozen=True)
 class Caps:
@@ -85,8 +93,8 @@ class Rules:
     """Durations that hold for all teams, in seconds.
 
     Attributes:
-        grace_s: time that a job which is asked to leave gets to save its state.
-        overdue_s: wait after which a job is first among those beyond the shares, and later borrowers leave for it.
+        grace_s: time that a preempted job gets to save its state.
+        overdue_s: wait after which a job is first among those beyond the shares, and later borrowers are preempted.
         hold_back_s: time after the deadline at which a job that still runs is considered stuck.
     """
 
@@ -123,7 +131,7 @@ class WaitingJob:
 
     @cached_property
     def line(self) -> Hashable:
-        """Same object for jobs that differ in nothing that the planner looks at but their arrival.
+        """Grouping key: equal for jobs that the planner treats alike but for their arrival.
 
         It is computed once per job's object, so planning is faster if the same objects are in the next view.
         """
@@ -148,7 +156,7 @@ def _bucket(limit_s: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Notice:
-    """A request to leave that a running job has received.
+    """A preemption of which a running job has been notified.
 
     Attributes:
         deadline: time at which it is stopped.
@@ -167,9 +175,9 @@ class RunningJob:
         placement: its footprint: the maximum of what it declares and what it holds in Ray, for the whole attempt.
         started: start of the attempt.
         ends_by: time at which it reaches its limit; None if unlimited.
-        notice: the request to leave, from when it is made until the job has left.
-        idle: whether its GPUs have been idle for so long that it may be asked to leave.
-        stays: whether it is never asked to leave, because it would not get the time to save its state.
+        notice: of its preemption, until the job has left.
+        idle: whether its GPUs have been idle for so long that it may be preempted.
+        stays: whether it is never preempted, because it would not get the time to save its state.
     """
 
     id: str
@@ -223,8 +231,8 @@ class View:
 
     Attributes:
         nodes: nodes alive or lost lately. `free` is what Ray reports as free, seconds late. The planner never places
-            more than that, but it asks no job to leave for what only Ray still counts as used. What is in use outside
-            of jobs, and lasts, therefore has to be in `running`.
+            more than that, but it preempts no job for what only Ray still counts as used. What is in use outside of
+            jobs, and lasts, therefore has to be in `running`.
         teams: by name; those of all jobs.
         waiting: jobs that may start now, in any order. A job that may not start yet is left out.
         running: all jobs with an open attempt.
@@ -257,10 +265,10 @@ class Rule(StrEnum):
     """It is within its team's share, but what others could return would be in pieces that are too small for it."""
 
     CLAIM = "claim"
-    """It waits for jobs that were asked to leave."""
+    """It waits for preempted jobs to leave."""
 
     LIMIT = "limit"
-    """It waits for jobs that have reached their limit."""
+    """It waits for jobs to leave that have reached their limit."""
 
     RESERVED = "reserved"
     """Room is kept for a job that precedes it."""
@@ -296,8 +304,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Ask a running job to leave.
+class Preempt:
+    """Preempt a running job.
 
     Attributes:
         deadline: time at which it is stopped.
@@ -312,8 +320,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Hold:
-    """Store a claim, which replaces an earlier one of the same job."""
+class Reserve:
+    """Reserve the room of a claim, which replaces an earlier one of the same job."""
 
     claim: Claim
 
@@ -326,7 +334,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Say:
+class Explain:
     """Explanation for a job that keeps waiting.
 
     Attributes:
@@ -339,5 +347,5 @@ class Say:
     latest_start: float | None = None
 
 
-Action = Start | Ask | Hold | Release | Say
+Action = Start | Preempt | Reserve | Release | Explain
 """Actions are executed in the order of the plan, each in a transaction of its own."""

@@ -1,4 +1,4 @@
-"""Sentences of the planner: why a job waits, and why another is asked to leave."""
+"""Sentences of the planner: why a job waits, and why another is preempted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from mlplatform.errors import CapacityError
 from mlplatform.scheduling import capacity
-from mlplatform.scheduling.queue import Claim, Reason, Rule, RunningJob, WaitingJob
-from mlplatform.scheduling.reclaim import is_overtime
-from mlplatform.scheduling.reserve import Reservation
+from mlplatform.scheduling.preemption import is_overtime
+from mlplatform.scheduling.queue import Reason, Rule, RunningJob, WaitingJob
 from mlplatform.scheduling.resources import Node, describe
-from mlplatform.scheduling.room import Room, asked
+from mlplatform.scheduling.room import Room
 from mlplatform.scheduling.shares import Amount, Shares
 
 IDLE = "The job's GPUs are idle"
@@ -34,13 +33,13 @@ def beyond_share(job: WaitingJob, shares: Shares) -> Reason:
     """Return by how much a job would exceed its team's share."""
     return Reason(
         Rule.SHARE,
-        f"With this job, team {job.team} would hold {_sum(shares.held(job.team), asked(job.request))} of its share of "
+        f"With this job, team {job.team} would hold {_sum(shares.held(job.team), job.request.sums)} of its share of "
         f"{_amount(shares.of(job.team))}, so the job waits for what other teams leave over.",
     )
 
 
 def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
-    """Return why nobody was asked to leave for a job within its share."""
+    """Return why nobody was preempted for a job within its share."""
     return Reason(
         Rule.PIECES,
         f"The job is within its team's share of {_amount(shares.of(job.team))}. What other teams hold beyond their "
@@ -48,9 +47,9 @@ def in_pieces(job: WaitingJob, shares: Shares) -> Reason:
     )
 
 
-def reserved(reservation: Reservation) -> Reason:
+def reserved(job: WaitingJob) -> Reason:
     """Return for which job room is kept."""
-    whose = f"{reservation.job.id} ({reservation.job.person}, team {reservation.job.team})"
+    whose = f"{job.id} ({job.person}, team {job.team})"
     return Reason(Rule.RESERVED, f"Room is kept for {whose}, which precedes the job.")
 
 
@@ -64,13 +63,13 @@ def yields(job: WaitingJob) -> Reason:
     )
 
 
-def waits_for(victims: Sequence[RunningJob], rule: Rule) -> Reason:
+def waits_for(victims: Sequence[RunningJob]) -> Reason:
     """Return which jobs leave; none if they have left, but Ray still counts their resources as used."""
+    at_limit = all(victim.notice is not None and not victim.notice.claimant for victim in victims)
+    rule = Rule.LIMIT if victims and at_limit else Rule.CLAIM
     if not victims:
-        return Reason(
-            rule, "The jobs that were asked to leave for the job have left; Ray does not list them as gone yet."
-        )
-    names = ", ".join(f"{job.id} ({job.person})" for job in victims)
+        return Reason(rule, "The jobs that were preempted for the job have left; Ray does not list them as gone yet.")
+    names = ", ".join(f"{job.id} ({job.person})" for job in sorted(victims, key=lambda job: job.sequence))
     return Reason(rule, f"The job waits for {names} to leave.")
 
 
@@ -81,8 +80,8 @@ def lags(lack: Reason) -> Reason:
     return Reason(Rule.RAY, lack.text)
 
 
-def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:
-    """Return the sentence for the owner of a job that is asked to leave.
+def why_preempted(victim: RunningJob, claimant: WaitingJob, shares: Shares | None, now: float) -> str:
+    """Return the sentence for the owner of a job that is preempted.
 
     Args:
         victim: the job.
@@ -99,14 +98,9 @@ def why_reclaimed(victim: RunningJob, claimant: WaitingJob, shares: Shares | Non
         hours = (now - claimant.since) / 3600
         return f"The job runs beyond its team's share, and {whose}, which came before it, has waited for {hours:.1f} h."
     return (
-        f"Team {claimant.team} takes back {_amount(asked(claimant.request))} of its share of "
+        f"Team {claimant.team} takes back {_amount(claimant.request.sums)} of its share of "
         f"{_amount(shares.of(claimant.team))} for {claimant.id} ({claimant.person})."
     )
-
-
-def ordered(claim: Claim, running: dict[str, RunningJob]) -> list[RunningJob]:
-    """Return the jobs that still run and leave for a claim, the oldest first."""
-    return sorted((running[victim] for victim in claim.victims if victim in running), key=lambda job: job.sequence)
 
 
 def _sum(held: Amount, more: Amount) -> str:

@@ -10,6 +10,9 @@ from functools import cached_property
 LEAST_AMOUNT = 0.0001
 """Smallest amount that Ray accepts (`ray._common.ray_option_utils`); for less, the number that fits would overflow."""
 
+CPU_WEIGHT = 0.01
+"""GPUs that one CPU counts for; the hosts that we know have about 12 to 16 CPUs per GPU, so GPUs decide."""
+
 _IN_BYTES = ("memory", "object_store_memory")
 
 
@@ -91,6 +94,11 @@ class Node:
     def has(self, labels: Mapping[str, str]) -> bool:
         """Return whether the node matches a Ray label selector, with values `v`, `!v`, `in(v, w)` or `!in(v, w)`."""
         return all(selects(wanted, self.labels.get(key)) for key, wanted in labels.items())
+
+
+def rate(gpus: float, cpus: float) -> float:
+    """Return the rate at which a job is charged, in GPU-seconds per second."""
+    return gpus + CPU_WEIGHT * cpus
 
 
 def describe(amounts: Mapping[str, float]) -> str:

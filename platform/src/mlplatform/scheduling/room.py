@@ -54,14 +54,13 @@ class Room:
                     free[key] = free.get(key, 0) + sign * value
                 self._counts[name] = {}
 
-    def within(self, other: Room) -> Room:
-        """Return the room that is free in both."""
-        amounts = {
-            name: {key: min(value, other.free[name].get(key, 0)) for key, value in free.items()}
-            for name, free in self.free.items()
-        }
-        room = Room(self._nodes, amounts)
-        room._hosts = self._hosts
+    def within(self, other: Room, names: Iterable[str] | None = None) -> Room:
+        """Return the room that is free in both; only some nodes are compared if they are named."""
+        room = self.copy()
+        for name in self.free if names is None else names:
+            there = other.free[name]
+            room.free[name] = {key: min(value, there.get(key, 0)) for key, value in self.free[name].items()}
+            room._counts[name] = {}
         return room
 
     def place(self, request: Request) -> Placement | None:
@@ -71,8 +70,8 @@ class Room:
         holds it, which leaves whole nodes for large jobs.
         """
         entry, one, count = request.parts
-        counts = {name: self.counts(name, request) for name in self.free}
-        hosts = [name for name in self.hosts(request) if counts[name][1] is not None]
+        counts = {name: self._fitting(name, request) for name in self.free}
+        hosts = [name for name in self._may_host(request) if counts[name][1] is not None]
         if not hosts:
             return None
         fitting = {name: workers for name, (workers, _) in counts.items()} if count else {}
@@ -83,7 +82,7 @@ class Room:
             placement[host], fitting[host] = dict(entry), beside[host]
         return self._add_workers(placement, fitting, one, count)
 
-    def counts(self, name: str, request: Request) -> tuple[int, int | None]:
+    def _fitting(self, name: str, request: Request) -> tuple[int, int | None]:
         """Return how many workers of a request fit on a node, and how many beside its entry point.
 
         The second number is None if the entry point does not fit, whose labels do not count here.
@@ -100,7 +99,7 @@ class Room:
             found = known[request.shape] = workers, beside
         return found
 
-    def hosts(self, request: Request) -> list[str]:
+    def _may_host(self, request: Request) -> list[str]:
         """Return the names of the living nodes whose labels let them run the entry point of a request."""
         labels = tuple(request.labels.items())
         if labels not in self._hosts:
@@ -130,67 +129,6 @@ class Room:
         return placement
 
 
-class Fit:
-    """Room that jobs leave and enter, and how often a request fits; only nodes that change are counted again."""
-
-    def __init__(self, room: Room, request: Request) -> None:
-        """Count what fits.
-
-        Args:
-            room: what is free; changed by `give` and `take`.
-            request: what has to fit.
-        """
-        self.room = room
-        self._request = request
-        self._count = request.parts[2]
-        self._hosts = frozenset(room.hosts(request))
-        self._workers = 0
-        self._fitting: dict[str, int] = {}
-        self._costs: dict[str, int] = {}
-        self._recount(room.free)
-
-    @property
-    def holds(self) -> bool:
-        """Answer to whether the request fits."""
-        left = self._workers - self._count
-        return left >= 0 and bool(self._costs) and left >= min(self._costs.values())
-
-    def give(self, placement: Placement) -> None:
-        """Add a placement to the room."""
-        self.room.give(placement)
-        self._recount(placement)
-
-    def take(self, *placements: Placement) -> None:
-        """Subtract placements from the room."""
-        for placement in placements:
-            self.room.take(placement)
-        self._recount({name for placement in placements for name in placement})
-
-    def _recount(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self.room.free:
-                continue
-            workers, beside = self.room.counts(name, self._request)
-            self._workers += workers - self._fitting.get(name, 0)
-            self._fitting[name] = workers
-            if name in self._hosts:
-                if beside is None:
-                    self._costs.pop(name, None)
-                else:
-                    self._costs[name] = workers - beside
-
-
 def _pieces(free: Mapping[str, float], one: Mapping[str, float]) -> int:
     """Return how many workers that ask for something fit on a node."""
     return max(0, int(times(free, one)))
-
-
-def total(placement: Placement, nodes: Iterable[str] | None = None) -> tuple[float, float]:
-    """Return the GPUs and CPUs of a placement, on some nodes or on all."""
-    parts = [placement[name] for name in nodes if name in placement] if nodes is not None else placement.values()
-    return sum(part.get("GPU", 0) for part in parts), sum(part.get("CPU", 0) for part in parts)
-
-
-def asked(request: Request) -> tuple[float, float]:
-    """Return the GPUs and CPUs of a request, workers included."""
-    return request.sums

@@ -13,6 +13,7 @@ sysctls `ip_forward` and `proxy_arp`.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -94,9 +95,9 @@ class Hub:
 
     # --- The interface ---
 
-    def set_up(self) -> subprocess.Popen[bytes] | None:
-        """Create the interface with all hosts; return its process if it has one."""
-        process = wireguard.create()
+    def set_up(self) -> None:
+        """Create the interface with all hosts."""
+        wireguard.create()
         self.public_key()
         wireguard.run(
             "wg", "set", wireguard.INTERFACE, "private-key", str(self._key), "listen-port", str(wireguard.PORT)
@@ -106,7 +107,6 @@ class Hub:
         wireguard.answer_for_others()
         for host in self.hosts().values():
             self.connect(host)
-        return process
 
     def connect(self, host: dict[str, str]) -> None:
         """Accept a host's packets, with its addresses only."""
@@ -127,7 +127,7 @@ class Hub:
 
 def run(hub: Hub) -> int:
     """Serve until the interface's process or the name server ends."""
-    interface = hub.set_up()
+    hub.set_up()
     names = subprocess.Popen(
         [
             "dnsmasq",
@@ -146,8 +146,8 @@ def run(hub: Hub) -> int:
             "--log-facility=-",
         ]
     )
-    while names.poll() is None and (interface is None or interface.poll() is None):
-        time.sleep(1)
+    ended, _ = os.wait()
+    print(f"The {'name server' if ended == names.pid else 'interface'} has ended.", file=sys.stderr)
     return 1
 
 

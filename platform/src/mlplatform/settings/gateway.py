@@ -117,7 +117,7 @@ class GatewaySettings(EnvironmentSettings):
     """Time in which Ray must start an attempt, in seconds; then it has failed. Ray itself gives up after 900 s."""
 
     grace_seconds: float = Field(120, gt=0, validation_alias="MLPLATFORM_GATEWAY_GRACE_SECONDS")
-    """Time that a job gets to save its state when it is asked to leave, in seconds."""
+    """Time that a preempted job gets to save its state, in seconds."""
 
     overdue_seconds: float = Field(259_200, gt=0, validation_alias="MLPLATFORM_GATEWAY_OVERDUE_SECONDS")
     """Wait after which a job precedes others beyond the shares, and later ones leave for it, in seconds."""

@@ -25,8 +25,8 @@ _MARKS = {"upgrade": UPGRADE / FACTS, "rotate": ROTATION, "restore": RESTORE}
 _SENTENCES = {
     "upgrade": "An upgrade was interrupted: `make upgrade` completes it.",
     "rotate": "A rotation of secrets was interrupted: `make rotate` completes it.",
-    "restore": "A restore was interrupted: repeat `make restore FROM={source}`, or delete {file} to start with the part "
-    "of the data that is there.",
+    "restore": "A restore was interrupted: repeat `make restore FROM={source}`, or delete {file} to start with the "
+    "part of the data that is there.",
 }
 
 

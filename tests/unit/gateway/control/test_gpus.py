@@ -16,9 +16,9 @@ from mlplatform.gateway.jobs.schema import AttemptRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
+from mlplatform.gateway.upstream.utilisation import GpuUse, Utilisation
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import Rules
-from mlplatform.scheduling.utilisation import GpuUse, Utilisation
 
 GIB = 1 << 30
 FREE = replace(NODE, total={"CPU": 4.0, "GPU": 1.0}, free={"CPU": 4.0, "GPU": 1.0})

@@ -12,7 +12,7 @@ from waiting import until
 from mlplatform.gateway.jobs.notices import Notices, claim_of
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.queue import Ask, Rules
+from mlplatform.scheduling.queue import Preempt, Rules
 from mlplatform.settings.job import settings
 
 GRACE_S = 30.0
@@ -42,7 +42,7 @@ async def alone(gateway: Gateway) -> None:
 
 async def ask(gateway: Gateway, seconds: float = GRACE_S, claimant: str = "owed", why: str = WHY) -> None:
     """Ask the job to leave within some seconds."""
-    await Notices(gateway.store.engine).ask(Ask("borrower", now().timestamp() + seconds, claimant, why))
+    await Notices(gateway.store.engine).preempt(Preempt("borrower", now().timestamp() + seconds, claimant, why))
 
 
 def given(job_id: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Outcome, State
 from mlplatform.gateway.jobs.store import now
 from mlplatform.scheduling.forecast import forecast
-from mlplatform.scheduling.queue import Ask, Rules
+from mlplatform.scheduling.queue import Preempt, Rules
 
 GRACE_S = 30.0
 LIMIT_S = 3600.0
@@ -92,7 +92,9 @@ async def test_borrower_with_a_limit_continues_after_it_has_left(idle: Gateway) 
     """The limit ends a job only if it was the reason of the notice, however late the attempt then ends."""
     await add(idle, "limited", time_limit="1h")
     await idle.store.begin_attempt("limited")
-    await Notices(idle.store.engine).ask(Ask("limited", now().timestamp(), "owed", "Team vision takes it back."))
+    await Notices(idle.store.engine).preempt(
+        Preempt("limited", now().timestamp(), "owed", "Team vision takes it back.")
+    )
     with Session(idle.store.engine) as session, session.begin():
         session.execute(update(AttemptRow).values(created=now() - timedelta(seconds=LIMIT_S + 1)))
     async with idle.at_work():

@@ -18,10 +18,10 @@ from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
+from mlplatform.gateway.upstream.utilisation import Utilisation
 from mlplatform.gateway.usage.ledger import PARTS
 from mlplatform.gateway.usage.schema import UsageRow
 from mlplatform.scheduling.queue import Placement, Rules
-from mlplatform.scheduling.utilisation import Utilisation
 
 FREE = replace(NODE, total={"CPU": 4.0, "GPU": 1.0}, free={"CPU": 4.0, "GPU": 1.0})
 IN_USE = replace(FREE, free={"CPU": 0.0, "GPU": 0.0})

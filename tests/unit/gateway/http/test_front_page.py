@@ -28,8 +28,8 @@ from mlplatform.gateway.jobs.overview import SHOWN
 from mlplatform.gateway.jobs.schema import JobRow
 from mlplatform.gateway.jobs.states import Outcome
 from mlplatform.gateway.jobs.store import now
-from mlplatform.scheduling.listings import Holding
-from mlplatform.scheduling.queue import Ask
+from mlplatform.gateway.upstream.listings import Holding
+from mlplatform.scheduling.queue import Preempt
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
 """Answers of a head whose only node has two GPUs, both in use, and 4 CPUs, of which two are."""
@@ -324,7 +324,7 @@ def test_command_of_other_team_is_hidden_in_queue(queueing: StartedGateway) -> N
 def test_running_job_that_was_asked_to_leave_is_shown(started: StartedGateway, browser: httpx.Client) -> None:
     log_in(browser)
     assert "asked to leave" not in browser.get(FRONT_PAGE).text
-    asyncio.run(Notices(started.store.engine).ask(Ask("mine", 1793534400.0, "owed", WHY)))
+    asyncio.run(Notices(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
     text = " ".join(browser.get(FRONT_PAGE).text.split())
     until = '<time datetime="2026-11-01T12:00:00+00:00">2026-11-01 12:00 UTC</time>'
     assert f"asked to leave: it has until {until} to save its state. {html.escape(WHY)}" in text
@@ -334,6 +334,6 @@ def test_running_job_that_was_asked_to_leave_is_shown(started: StartedGateway, b
 
 def test_notice_of_job_to_be_stopped_is_not_shown(started: StartedGateway, browser: httpx.Client) -> None:
     log_in(browser)
-    asyncio.run(Notices(started.store.engine).ask(Ask("mine", 1793534400.0, "owed", WHY)))
+    asyncio.run(Notices(started.store.engine).preempt(Preempt("mine", 1793534400.0, "owed", WHY)))
     asyncio.run(started.store.request_stop("mine"))
     assert "asked to leave" not in browser.get(FRONT_PAGE).text

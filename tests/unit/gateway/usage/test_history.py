@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from stored import LOST, begin, do, end, submitted
 
 from mlplatform.gateway.jobs.store import JobStore, now
+from mlplatform.gateway.usage.decay import HALF_LIFE_SECONDS
 from mlplatform.gateway.usage.history import UsageHistory
 from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.decay import HALF_LIFE_SECONDS
 from mlplatform.scheduling.queue import Usage
 
 HOUR = timedelta(hours=1)

@@ -57,4 +57,5 @@ _APPEND_ONLY = {
 
 for _dialect, _statements in _APPEND_ONLY.items():
     for _statement in _statements:
-        event.listen(AuditRow.__table__, "after_create", DDL(_statement).execute_if(dialect=_dialect))
+        _ddl = DDL(_statement)  # type: ignore[no-untyped-call]
+        event.listen(AuditRow.__table__, "after_create", _ddl.execute_if(dialect=_dialect))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
+from mlplatform.gateway.control import gpu_jobs
 from mlplatform.gateway.jobs.notices import Notices
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import State
 from mlplatform.gateway.jobs.store import RUNNING_MESSAGE, JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
-from mlplatform.scheduling import gpu_jobs
-from mlplatform.scheduling.utilisation import GpuUse
+from mlplatform.gateway.upstream.utilisation import GpuUse
 
 _STOP_SECONDS = 3.0
 """Ray's own time between SIGTERM and SIGKILL, for attempts without a grace period."""

@@ -18,14 +18,14 @@ from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.store import now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.scheduling.queue import Action, Ask, Hold, Release
+from mlplatform.scheduling.queue import Action, Preempt, Release, Reserve
 from mlplatform.storage import notice
 
 _AGAIN_SECONDS = 5.0
 
 
 class Departures:
-    """Execution of the planner's requests to leave.
+    """Execution of the planner's preemptions.
 
     Args:
         engine: the gateway's database.
@@ -43,7 +43,7 @@ class Departures:
     async def execute(self, actions: Sequence[Action]) -> None:
         """Store the notices and claims of a plan; the next steps of the control loop deliver the notices.
 
-        While the storage or the like is unavailable, nobody is asked, because nobody could save.
+        While the storage or the like is unavailable, nobody is preempted, because nobody could save.
 
         Raises:
             UnreachableError: the database is unavailable.
@@ -52,12 +52,12 @@ class Departures:
             return
         for action in actions:
             match action:
-                case Ask():
+                case Preempt():
                     with self._errors.contained(action.job):
-                        await self._notices.ask(action)
-                case Hold():
+                        await self._notices.preempt(action)
+                case Reserve():
                     with self._errors.contained(action.claim.job):
-                        await self._notices.hold(action.claim)
+                        await self._notices.reserve(action.claim)
                 case Release():
                     await self._notices.release(action.job)
 

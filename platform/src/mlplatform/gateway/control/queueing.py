@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from mlplatform.gateway.audit.log import SHARED_TOKEN
 from mlplatform.gateway.control import placements
 from mlplatform.gateway.control.containment import JobErrors
+from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS
 from mlplatform.gateway.control.gpus import is_reported_idle
 from mlplatform.gateway.control.placements import Footprint
 from mlplatform.gateway.control.returning import Returning, preempted
@@ -23,7 +24,6 @@ from mlplatform.gateway.jobs.submission import request_of
 from mlplatform.gateway.people.schema import TeamRow
 from mlplatform.gateway.people.store import People
 from mlplatform.gateway.usage.history import UsageHistory
-from mlplatform.scheduling.free_capacity import YOUNG_SECONDS
 from mlplatform.scheduling.queue import (
     Caps,
     JobClass,

@@ -20,6 +20,7 @@ from mlplatform.gateway.control.attempt_tokens import AttemptTokens
 from mlplatform.gateway.control.bursts import Bursts
 from mlplatform.gateway.control.containment import JobErrors
 from mlplatform.gateway.control.ending import Finisher
+from mlplatform.gateway.control.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.gateway.control.gpus import GpuWatch
 from mlplatform.gateway.control.hanging import HangingStarts
 from mlplatform.gateway.control.housekeeping import Housekeeping
@@ -38,7 +39,6 @@ from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.gateway.upstream.utilisation import UtilisationSource
 from mlplatform.mlflow_rest import AsyncMlflowRest
-from mlplatform.scheduling.free_capacity import YOUNG_SECONDS, FreeCapacity
 from mlplatform.scheduling.queue import Rules
 from mlplatform.throttle import ThrottledWarning
 

@@ -24,7 +24,7 @@ from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot, RayHead
 from mlplatform.scheduling.plan import first_pass, plan
-from mlplatform.scheduling.queue import Action, Rules, Say, Start, View
+from mlplatform.scheduling.queue import Action, Explain, Rules, Start, View
 from mlplatform.settings.proxies import BYPASS, bypass
 from mlplatform.storage import fence
 from mlplatform.throttle import ThrottledWarning
@@ -162,7 +162,7 @@ class Starter:
     async def _explain(self, view: View, actions: Sequence[Action], rows: Mapping[str, JobRow]) -> None:
         """Change the messages of the jobs that keep waiting; equal jobs wait for the same reasons."""
         jobs = {job.id: job for job in view.waiting}
-        says = {action.job: action for action in actions if isinstance(action, Say)}
+        says = {action.job: action for action in actions if isinstance(action, Explain)}
         lines = {jobs[say.job].line: say for say in says.values()}
         started = {action.job for action in actions if isinstance(action, Start)}
         texts = {say.job: " ".join(reason.text for reason in say.reasons) for say in says.values()}

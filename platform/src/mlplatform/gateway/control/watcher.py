@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from mlplatform.gateway.control import gpu_jobs
 from mlplatform.gateway.control.containment import JobErrors, unless_log_unavailable
 from mlplatform.gateway.control.gpus import GpuWatch
 from mlplatform.gateway.control.placements import amount_in
@@ -15,14 +16,12 @@ from mlplatform.gateway.jobs.store import JobStore, now
 from mlplatform.gateway.jobs.submission import requested
 from mlplatform.gateway.logs.store import JobLogs
 from mlplatform.gateway.upstream.ray import ClusterSnapshot
-from mlplatform.gateway.upstream.utilisation import UtilisationSource
+from mlplatform.gateway.upstream.utilisation import Utilisation, UtilisationSource
 from mlplatform.gateway.usage.ledger import Sample, Samples
-from mlplatform.scheduling import gpu_jobs
+from mlplatform.scheduling.preemption import is_overtime
 from mlplatform.scheduling.queue import Placement, RunningJob, Team
-from mlplatform.scheduling.reclaim import is_overtime
 from mlplatform.scheduling.resources import Node, format_amount
 from mlplatform.scheduling.shares import EPSILON, Shares
-from mlplatform.scheduling.utilisation import Utilisation
 
 PAUSE_SECONDS = 15.0
 """Ray lists which process holds what every 15 s."""

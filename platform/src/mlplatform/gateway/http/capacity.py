@@ -17,9 +17,9 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.errors import RequestError
 from mlplatform.gateway.http import request_body
 from mlplatform.gateway.jobs.submission import invalid_field
+from mlplatform.gateway.upstream.listings import users_of
 from mlplatform.gateway.upstream.ray import RayHead
 from mlplatform.scheduling.capacity import Shortage
-from mlplatform.scheduling.listings import users_of
 from mlplatform.scheduling.resources import Request, Resources, WorkerGroup
 
 _BODY_BYTES = 64 << 10

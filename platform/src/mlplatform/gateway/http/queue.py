@@ -18,9 +18,8 @@ from starlette.routing import Route
 from mlplatform.contract import QUEUE_ENTRIES
 from mlplatform.scheduling.forecast import forecast
 from mlplatform.scheduling.plan import queue
-from mlplatform.scheduling.queue import Say, View, WaitingJob
+from mlplatform.scheduling.queue import Explain, View, WaitingJob
 from mlplatform.scheduling.resources import describe
-from mlplatform.scheduling.room import asked
 
 _REST = 10.0
 """Multiple of the CPU time that explanations took, after which newer ones are computed. With 10,000 waiting jobs they
@@ -41,7 +40,7 @@ class Explained:
     """
 
     view: View | None = None
-    says: Sequence[Say] = ()
+    says: Sequence[Explain] = ()
     jobs: Mapping[str, WaitingJob] = field(default_factory=dict)
 
 
@@ -72,7 +71,7 @@ class Explanations:
             return self._last
 
 
-def _explain(view: View) -> tuple[list[Say], float]:
+def _explain(view: View) -> tuple[list[Explain], float]:
     """Return the explanations, and the CPU time that they took, in seconds."""
     began = time.thread_time()
     says = queue(view)
@@ -107,12 +106,12 @@ def _latest_starts(view: View) -> Mapping[str, float | None]:
 
 def requests(job: WaitingJob) -> str:
     """Return the GPUs and CPUs that a job requests, those of its workers included, for people."""
-    gpus, cpus = asked(job.request)
+    gpus, cpus = job.request.sums
     amounts = {name: value for name, value in {"GPU": gpus, "CPU": cpus}.items() if value}
     return describe(amounts) or "nothing"
 
 
-def _entry(job: WaitingJob, place: int, say: Say) -> dict[str, Any]:
+def _entry(job: WaitingJob, place: int, say: Explain) -> dict[str, Any]:
     return {
         "job": job.id,
         "person": job.person,

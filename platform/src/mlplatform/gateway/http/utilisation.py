@@ -16,8 +16,7 @@ from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.job_views import hide_from
 from mlplatform.gateway.jobs.overview import JobOverview, ShownJobs
 from mlplatform.gateway.jobs.schema import JobRow
-from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.scheduling.utilisation import GpuUse, JobUse, Utilisation
+from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, Utilisation, UtilisationSource
 
 _RAY_SECONDS = 3.0
 """Timeout of Ray's answers."""

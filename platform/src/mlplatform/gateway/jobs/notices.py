@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import AttemptRow, JobRow
 from mlplatform.gateway.jobs.states import Leaving, State
-from mlplatform.scheduling.queue import Ask, Claim, Notice
+from mlplatform.scheduling.queue import Claim, Notice, Preempt
 from mlplatform.scheduling.reasons import IDLE
 
 _BATCH = 1000
@@ -22,13 +22,13 @@ class Notices(Store):
     """Store of the decisions; raises UnreachableError while the database is unavailable."""
 
     @transaction
-    def ask(self, session: Session, ask: Ask) -> None:
-        """Record that a job's open attempt is asked to leave, unless it was before, or the job is to be stopped."""
-        if found := _to_ask(session, ask.job):
+    def preempt(self, session: Session, action: Preempt) -> None:
+        """Record that a job's open attempt is preempted, unless it was before, or the job is to be stopped."""
+        if found := _to_ask(session, action.job):
             job, attempt = found
-            attempt.leave_by = datetime.fromtimestamp(ask.deadline, UTC)
-            attempt.leave_why, attempt.claimant = ask.why, ask.claimant
-            job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {ask.why}"
+            attempt.leave_by = datetime.fromtimestamp(action.deadline, UTC)
+            attempt.leave_why, attempt.claimant = action.why, action.claimant
+            job.message = f"The job has until {attempt.leave_by:%H:%M:%S} UTC to save its state. {action.why}"
 
     @transaction
     def end(self, session: Session, job_id: str, grace_s: float, why: str) -> None:
@@ -53,7 +53,7 @@ class Notices(Store):
         session.execute(update(AttemptRow).where(*is_open).values(idle_since=since))
 
     @transaction
-    def hold(self, session: Session, claim: Claim) -> None:
+    def reserve(self, session: Session, claim: Claim) -> None:
         """Store the claim of a waiting job in place of an earlier one."""
         job = _open(session, claim.job)
         if job is not None and State(job.state).waits:

@@ -18,7 +18,7 @@ import httpx
 from mlplatform.certificates import verification
 from mlplatform.errors import UnreachableError
 from mlplatform.gateway.errors import REJECTS, RefusedError
-from mlplatform.scheduling import listings
+from mlplatform.gateway.upstream import listings
 from mlplatform.scheduling.resources import Node
 
 _TIMEOUT = httpx.Timeout(20.0, connect=3.0)

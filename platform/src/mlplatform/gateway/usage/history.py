@@ -9,10 +9,11 @@ from sqlalchemy import Engine, or_, select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
+from mlplatform.gateway.usage.decay import HALF_LIFE_SECONDS, Decayed
 from mlplatform.gateway.usage.ledger import LOST, PARTS, milliseconds
 from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.decay import HALF_LIFE_SECONDS, Decayed, rate
 from mlplatform.scheduling.queue import Usage
+from mlplatform.scheduling.resources import rate
 
 _HALF_LIVES = 10
 """Use of which less than a thousandth counts is left out."""

@@ -16,8 +16,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from mlplatform.gateway.database.engine import Store, transaction
+from mlplatform.gateway.usage.decay import Decayed
 from mlplatform.gateway.usage.schema import UsageRow
-from mlplatform.scheduling.decay import Decayed, rate
+from mlplatform.scheduling.resources import rate
 
 PARTS = 10_000
 """Parts of a resource that Ray counts (`kResourceUnitScaling` of `ray/common/constants.h`)."""

@@ -17,10 +17,9 @@ from mlplatform.gateway.control.reconciler import Reconciler
 from mlplatform.gateway.http.queue import Explained, Explanations, requests
 from mlplatform.gateway.jobs.overview import SHOWN, JobOverview, ShownJobs
 from mlplatform.gateway.jobs.store import now
+from mlplatform.gateway.upstream.listings import Holding, holdings_in
 from mlplatform.gateway.upstream.ray import RayHead
-from mlplatform.gateway.upstream.utilisation import UtilisationSource
-from mlplatform.scheduling.listings import Holding, holdings_in
-from mlplatform.scheduling.utilisation import GpuUse
+from mlplatform.gateway.upstream.utilisation import GpuUse, UtilisationSource
 from mlplatform.settings.gateway import Tool
 
 _RAY_SECONDS = 3.0

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from mlplatform.scheduling.listings import nodes_in
+from mlplatform.gateway.upstream.listings import nodes_in
+from mlplatform.gateway.upstream.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
 from mlplatform.scheduling.resources import Node
-from mlplatform.scheduling.utilisation import GpuUse, JobUse, NodeUse, Utilisation, utilisation_in
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def recorded() -> dict[str, Any]:
-    return json.loads((Path(__file__).parents[1] / "ray_utilisation.json").read_text())
+    return json.loads((Path(__file__).parents[2] / "ray_utilisation.json").read_text())
 
 
 def read(recorded: dict[str, Any]) -> Utilisation:

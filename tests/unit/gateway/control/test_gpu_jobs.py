@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlplatform.scheduling.gpu_jobs import are_idle, computing, excess, held_by
-from mlplatform.scheduling.utilisation import GpuUse
+from mlplatform.gateway.control.gpu_jobs import are_idle, computing, excess, held_by
+from mlplatform.gateway.upstream.utilisation import GpuUse
 
 GIB = 1 << 30
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlplatform.scheduling.utilisation import GpuUse
+from mlplatform.gateway.upstream.utilisation import GpuUse
 
 _IDLE_PERCENT = 5
 """A GPU that computes for a smaller part of a second does nothing. Over half an hour that is measured 120 times, and a

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mlplatform.errors import CapacityError
+from mlplatform.gateway.control.free_capacity import FreeCapacity
 from mlplatform.gateway.jobs.submission import Submission, request_of
-from mlplatform.scheduling.free_capacity import FreeCapacity
 from mlplatform.scheduling.resources import Node, Request, Resources
 from mlplatform.scheduling.room import Room
 

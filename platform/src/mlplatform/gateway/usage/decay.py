@@ -14,14 +14,6 @@ from mlplatform.errors import SettingsError
 
 HALF_LIFE_SECONDS = 2 * 24 * 3600.0
 
-CPU_WEIGHT = 0.01
-"""GPUs that one CPU counts for; the hosts that we know have about 12 to 16 CPUs per GPU, so GPUs decide."""
-
-
-def rate(gpus: float, cpus: float) -> float:
-    """Return the rate at which a job is charged, in GPU-seconds per second."""
-    return gpus + CPU_WEIGHT * cpus
-
 
 @dataclass(frozen=True)
 class Decayed:
@@ -49,7 +41,7 @@ class Decayed:
 
         Args:
             at: seconds since 1970; an earlier time, of a clock that was set back, counts as no time passed.
-            held: rate at which it was charged all the time in between, as `rate()` returns it.
+            held: rate at which it was charged all the time in between, of `scheduling.resources.rate()`.
         """
         passed = max(0.0, at - self.at) / self.half_life_s
         # `expm1` keeps the digits that 1 - 2 ** -x would lose for the half second between two plans.
