@@ -45,10 +45,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = [
-    Budget("lines of Python below platform/src", 43_500, 40_000),
-    Budget("lines of mlplatform.compat", 1_850, 1_700),
-    Budget("lines of tests and their data", 56_450, 53_000),
-    Budget("settings in .env.example", 71, 72),
+    Budget("lines of Python below platform/src", 41_000, 40_000),
+    Budget("lines of mlplatform.compat", 1_810, 1_700),
+    Budget("lines of tests and their data", 54_950, 53_000),
+    Budget("settings in .env.example", 70, 72),
     Budget("files in secrets/", 35, 34),
     Budget("verbs of make", 38, 39),
     Budget("commands of mlplatform", 64, 66),

@@ -101,12 +101,12 @@ class JobRow(Base):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it was submitted as, for the audit log."""
+        """Number, user and command, for the audit log."""
         return {"sequence": self.sequence, "user": self.user, "entrypoint": self.entrypoint[:_AUDITED_CHARACTERS]}
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far it is, for the audit log."""
+        """State and whether it is to stop, for the audit log."""
         return {"state": self.state, "stop_requested": self.stop_requested}
 
     @property
