@@ -49,7 +49,7 @@ BUDGETS = [
     Budget("lines of mlplatform.compat", 1_810, 1_700),
     Budget("lines of tests and their data", 54_950, 53_000),
     Budget("settings in .env.example", 70, 72),
-    Budget("files in secrets/", 35, 34),
+    Budget("files in secrets/", 34, 34),
     Budget("verbs of make", 38, 39),
     Budget("commands of mlplatform", 64, 66),
 ]

@@ -147,7 +147,7 @@ def logins(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     accounts = ("admin", "gateway", "job", "person")
     found = {name: read_mlflow_account(running.root / "secrets" / f"mlflow_{name}") for name in accounts}
     found |= {role: read_mlflow_account(person.home / ".mlflow/credentials") for role, person in people.items()}
-    found |= {"prometheus": ("prometheus", running.secret("mlflow_prometheus_password")), "nobody": ("nobody", "none")}
+    found |= {"prometheus": ("prometheus", running.secret("metrics_password")), "nobody": ("nobody", "none")}
     yield found
     for role in ("alice", "revoked"):
         administer(running, "people", "remove", people[role].name)

@@ -79,7 +79,7 @@ class Secrets:
     def mlflow_accounts(self) -> set[str]:
         """Accounts of MLflow whose passwords are accepted."""
         pairs = {name: read_mlflow_account(self.folder / f"mlflow_{name}") for name in MLFLOW if name != "prometheus"}
-        pairs["prometheus"] = ("prometheus", self.text("mlflow_prometheus_password"))
+        pairs["prometheus"] = ("prometheus", self.text("metrics_password"))
         count("log-ins with rotated secrets", len(pairs))
         paths = dict.fromkeys(pairs, "api/2.0/mlflow/experiments/get-by-name") | {"prometheus": "metrics"}
         base = f"http://127.0.0.1:{self.stack.settings.mlflow_port}"

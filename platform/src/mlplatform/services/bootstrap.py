@@ -128,7 +128,7 @@ def tracking() -> None:
 def mlflow_accounts() -> list[tuple[str, str]]:
     """Return user and password of each of the platform's accounts in MLflow."""
     accounts = [read_mlflow_account(secret(f"mlflow_{name}")) for name in ("admin", "gateway", "job", "person")]
-    return [*accounts, ("prometheus", secret("mlflow_prometheus_password").read_text())]
+    return [*accounts, ("prometheus", secret("metrics_password").read_text())]
 
 
 if __name__ == "__main__":

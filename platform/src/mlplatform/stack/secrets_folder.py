@@ -58,7 +58,6 @@ FILES: dict[str, _Write] = {
     **{f"s3_{role}": partial(s3_account, role) for role in S3_ROLES},
     "store_prometheus_token": lambda path: metrics_token(path.with_name("store_root_password"), path),
     **{f"mlflow_{role}": partial(mlflow_account, role) for role in ("admin", "gateway", "job", "person")},
-    "mlflow_prometheus_password": _plain,
     "mlflow_key": fernet_key,
     "ray_token": _plain,
     "cluster_token": _plain,
