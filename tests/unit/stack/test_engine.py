@@ -1,9 +1,7 @@
-"""Engines on which the stack cannot start: kind, version, labels, rights, and names that containers of others have."""
+"""Engines on which the stack cannot start: kind, version, and names that containers of others have."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
 import subprocess
@@ -14,8 +12,7 @@ import pytest
 import yaml
 
 from mlplatform.errors import HostError
-from mlplatform.settings.stack import StackSettings
-from mlplatform.stack import compose, doctor, engine, networks
+from mlplatform.stack import compose, doctor, engine
 from mlplatform.stack import services as stack_services
 
 CHECKOUT = Path(__file__).parents[3]
@@ -26,7 +23,7 @@ case "$*" in
   version) printf '%s\\n' "$KIND" ;;
   "version "*) echo "${ENGINE:-28.0.0}" ;;
   "compose version "*) echo "${COMPOSE:-2.40.0}" ;;
-  "info "*) echo '{"DockerRootDir": "/", "Runtimes": {}, "SecurityOptions": ['"$OPTIONS"']}' ;;
+  "info "*) echo '{"DockerRootDir": "/", "Runtimes": {}}' ;;
   "image inspect "*) echo sha256:1 ;;
   "ps "*) printf "$CONTAINERS" ;;
   *" ps --services") echo minio gateway prometheus grafana mlflow notebook ;;
@@ -99,26 +96,6 @@ def test_old_engine_stops_build(root: Path, version: str, status: int, monkeypat
     assert done.stderr == ("Docker Engine 24.0.9 is too old: 25.0 or later is needed.\n" if status else "")
 
 
-def test_engine_with_selinux_needs_label_on_mounted_folders(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels: dict[str, str] = {}
-
-    def getxattr(path: str | Path, name: str) -> bytes:
-        if name == "security.selinux" and str(path) in labels:
-            return f"unconfined_u:object_r:{labels[str(path)]}:s0\0".encode()
-        raise OSError(errno.ENODATA, "No data available")
-
-    monkeypatch.setattr(os, "getxattr", getxattr)
-    monkeypatch.setenv("BACKUP_TO", "/mnt/backups")
-    mounted = [str(root / "docker"), str(root / "secrets"), "/mnt/backups"]
-    assert problems(root) == ""
-    monkeypatch.setenv("OPTIONS", '"name=seccomp,profile=builtin", "name=selinux"')
-    assert f"sudo chcon -R -t container_file_t {' '.join(mounted)}`" in problems(root)
-    labels |= {mounted[0]: "container_file_t", mounted[1]: "user_home_t"}
-    assert f"chcon -R -t container_file_t {' '.join(mounted[1:])}`" in problems(root)
-    labels |= dict.fromkeys(mounted, "container_file_t")
-    assert problems(root) == ""
-
-
 def test_containers_of_others_with_our_names_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = ("postgres\\tsupabase", "gateway\\t", "ray-worker-1\\tother", "kibana\\telk", "mlflow\\tmlplatform")
     monkeypatch.setenv("CONTAINERS", "\\n".join(theirs))
@@ -138,33 +115,6 @@ def test_every_name_of_container_is_checked(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CONTAINERS", "\\n".join(f"{name}\\tother" for name in names))
     (found,) = re.findall(r"of the stack's \((.*?)\)", problems(root))
     assert set(found.split(", ")) == names
-
-
-@pytest.mark.parametrize("rootless", [False, True])
-def test_engine_without_root_needs_ports_and_devices_open_to_it(
-    root: Path, rootless: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["name=rootless"] if rootless else []
-    monkeypatch.setenv("OPTIONS", ",".join(f'"{option}"' for option in options))
-    for name, value in {"COMPOSE_PROFILES": "proxy", "BIND_ADDRESS": "127.0.0.2", "HTTPS_PORT": "443"}.items():
-        monkeypatch.setenv(name, value)
-    bind_error = networks.bind_error
-
-    def denied(address: str, port: int) -> str:
-        """Bind as a user other than root."""
-        return os.strerror(errno.EACCES) if port == 443 else bind_error(address, 0)
-
-    monkeypatch.setattr(networks, "bind_error", denied)
-    expected = "may not publish port 443 of 127.0.0.2: set HTTPS_PORT in .env to a port above 1023"
-    assert (expected in problems(root)) == rootless
-    device = root / "dev/kfd"
-    device.parent.mkdir()
-    device.touch()
-    settings = StackSettings.load(root / ".env", accelerator="rocm")
-    for mode, count in ((0o660, int(rootless)), (0o666, 0)):
-        device.chmod(mode)
-        found = [*engine.restrictions(root, settings, options, device.parent)]
-        assert [f"chmod o+rw {device}" in problem for problem in found] == [True] * count
 
 
 @pytest.mark.parametrize(

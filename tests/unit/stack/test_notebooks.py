@@ -181,7 +181,7 @@ def test_notebook_gets_origin_of_entrance_as_from_start(stack: Stack) -> None:
 
 def port_problems(root: Path, profiles: list[str]) -> list[str]:
     """Problems with ports of people's notebooks, of which only Bob's runs."""
-    found = doctor._port_problems(root, StackSettings.load(root / ".env"), profiles, {"notebook-bob"}, ())
+    found = doctor._port_problems(root, StackSettings.load(root / ".env"), profiles, {"notebook-bob"})
     return [problem for problem in found if "JupyterLab of" in problem]
 
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,12 @@ def check_host(root: Path, only: str | None = None) -> list[str]:
     problems = [*engine.problems()]
     if not problems:
         info = json.loads(answer("docker", "info", "--format", "{{json .}}"))
-        options = info.get("SecurityOptions") or []
         problems += [
-            *engine.restrictions(root, settings, options, Path("/dev")),
             *_accelerator_problems(root, settings, info),
             *_name_problems(settings, profiles),
             *_disk_problems(Path(info["DockerRootDir"]), settings.disk_needed),
             *_image_problems(settings, profiles),
-            *_port_problems(root, settings, profiles, running(root), options),
+            *_port_problems(root, settings, profiles, running(root)),
             *_network_problems(settings, networks.subnets()),
         ]
     problems += [*_account_problems(root, settings), *sizing.shared_gpus(settings, host := this_host())]
@@ -94,9 +92,7 @@ def _account_problems(root: Path, settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _port_problems(
-    root: Path, settings: StackSettings, profiles: list[str], running: set[str], options: Collection[str]
-) -> Iterator[str]:
+def _port_problems(root: Path, settings: StackSettings, profiles: list[str], running: set[str]) -> Iterator[str]:
     for page in [*pages(settings), *notebooks.pages_of_people(root)]:
         if page.service in running or (page.profile and page.profile not in profiles):
             continue
@@ -109,10 +105,10 @@ def _port_problems(
                 f"Port {page.port} for {page.title} cannot be used ({reason}): stop the process that uses it, or {fix}."
             )
     if PROXY in profiles and PROXY not in running:
-        yield from _entrance_problems(settings, options)
+        yield from _entrance_problems(settings)
 
 
-def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -> Iterator[str]:
+def _entrance_problems(settings: StackSettings) -> Iterator[str]:
     address = settings.bind_address
     if reason := networks.bind_error(address, 0):
         yield f"BIND_ADDRESS={address} cannot be used ({reason}): set it in .env to an address of this host."
@@ -120,13 +116,8 @@ def _entrance_problems(settings: StackSettings, options: Collection[str] = ()) -
     ports = {page.setting: page.port for page in pages(settings)} | {"HTTPS_PORT": settings.https_port}
     for setting, port in ports.items():
         reason = networks.bind_error(address, port)
-        if reason == os.strerror(errno.EACCES) and "name=rootless" in options:
-            yield (
-                f"Docker runs without root and may not publish port {port} of {address}: set {setting} in .env to a "
-                f"port above 1023, or run `sudo sysctl net.ipv4.ip_unprivileged_port_start={port}`."
-            )
         # Docker with root publishes ports as root; only another process can be in its way.
-        elif reason and reason != os.strerror(errno.EACCES):
+        if reason and reason != os.strerror(errno.EACCES):
             yield (
                 f"Port {port} of {address} cannot be used ({reason}): stop the process that uses it, or set {setting} "
                 "in .env to a free port."

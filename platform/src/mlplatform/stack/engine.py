@@ -1,20 +1,17 @@
-"""Checks of the Docker engine: that it is Docker, its versions, and what it cannot do for this checkout.
+"""Checks of the Docker engine: that it is Docker, and its versions.
 
 As a program, which `make build` runs: whether it can build the images.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from mlplatform.settings.environment import environment
-from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer
 
 # `start_interval` of health checks.
@@ -25,9 +22,6 @@ MINIMUM_COMPOSE = (2, 25)
 
 _CHOSEN = ("DOCKER_HOST", "DOCKER_CONTEXT")
 """Variables with which a person chooses an engine."""
-
-_LABEL = "container_file_t"
-"""SELinux' type of files that containers may read."""
 
 
 def problems() -> Iterator[str]:
@@ -47,29 +41,6 @@ def problems() -> Iterator[str]:
         yield from _old_versions()
 
 
-def restrictions(root: Path, settings: StackSettings, options: Collection[str], dev: Path) -> Iterator[str]:
-    """Yield what an engine with these `SecurityOptions` denies until something is changed."""
-    folders = [
-        root / "docker",
-        root / "secrets",
-        *([Path(settings.backup_to)] if settings.backup_to[:1] == "/" else []),
-    ]
-    closed = " ".join(str(folder) for folder in folders if "name=selinux" in options and _label(folder) != _LABEL)
-    if closed:
-        yield f"Docker uses SELinux, which denies containers {closed}: run `sudo chcon -R -t {_LABEL} {closed}`."
-    kfd = dev / "kfd"
-    if (
-        "name=rootless" in options
-        and settings.accelerator == "rocm"
-        and kfd.exists()
-        and not kfd.stat().st_mode & 0o006
-    ):
-        yield (
-            f"Docker runs without root, and its containers lack the group that may open {kfd}: run "
-            f"`sudo chmod o+rw {kfd} {dev}/dri/renderD*` after each boot, or use Docker with root."
-        )
-
-
 def _old_versions() -> Iterator[str]:
     engine = answer("docker", "version", "--format", "{{.Server.Version}}")
     if _version(engine) < MINIMUM_ENGINE:
@@ -85,14 +56,6 @@ def _version(text: str) -> tuple[int, int]:
     """Return the first two numbers; builds between releases, `dev` or `0.0.0-2026`, count as new enough."""
     found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found and found[0] != "0.0" else (10**6, 0)
-
-
-def _label(path: str | Path) -> str:
-    """Return the type in a path's SELinux label; empty if it has none."""
-    try:
-        return os.getxattr(path, "security.selinux").decode().split(":")[2]
-    except (OSError, IndexError):
-        return ""
 
 
 if __name__ == "__main__":
