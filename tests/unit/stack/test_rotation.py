@@ -81,7 +81,7 @@ def test_unknown_name_is_rejected(only: str) -> None:
         ("gateway", "gateway"),
         ("prometheus", "gateway grafana prometheus"),
         ("ray", "gateway notebook"),
-        ("metrics", "alertmanager postgres-exporter prometheus"),
+        ("metrics", "alertmanager mlflow-migrate postgres-exporter prometheus"),
         ("log", "gateway log-shipper-of-host"),
     ],
 )
