@@ -155,10 +155,12 @@ def create_app(config: GatewaySettings) -> Starlette:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for part in (head, outages, proxy, page, grafana, sender, *([prometheus] if prometheus else [])):
+            for part in (head, outages, proxy, page, grafana, sender):
                 await part.close()
             if tracking is not None:
                 await tracking.aclose()
+            if prometheus is not None:
+                await prometheus.close()
 
     routes = guarded(
         [

@@ -57,4 +57,4 @@ _APPEND_ONLY = {
 
 for _dialect, _statements in _APPEND_ONLY.items():
     for _statement in _statements:
-        event.listen(AuditRow.__table__, "after_create", DDL(_statement).execute_if(dialect=_dialect))
+        event.listen(AuditRow.__table__, "after_create", DDL(_statement).execute_if(dialect=_dialect))  # type: ignore[no-untyped-call]

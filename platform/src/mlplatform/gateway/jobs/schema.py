@@ -101,12 +101,12 @@ class JobRow(Base):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it was submitted as, for the audit log."""
+        """Its submission, for the audit log."""
         return {"sequence": self.sequence, "user": self.user, "entrypoint": self.entrypoint[:_AUDITED_CHARACTERS]}
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far it is, for the audit log."""
+        """Its state, for the audit log."""
         return {"state": self.state, "stop_requested": self.stop_requested}
 
     @property

@@ -68,7 +68,7 @@ class JobLogs:
         self._chunks = Chunks(objects)
         self._owners = Owners(resolve)
         self.passes = Passes()
-        """What the shippers report, and whether the end of a job waits for one."""
+        """Reports of the shippers, and requests for them."""
         self._writer = LogWriter(self._chunks)
         self._jobs: dict[str, JobLog] = {}
         self.accepted_bytes = 0
