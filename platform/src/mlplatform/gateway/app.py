@@ -157,10 +157,10 @@ def create_app(config: GatewaySettings) -> Starlette:
             await asyncio.gather(*tasks, return_exceptions=True)
             for close in (head.close, outages.close, proxy.close, page.close, grafana.close, sender.close):
                 await close()
-            if prometheus is not None:
-                await prometheus.close()
             if tracking is not None:
                 await tracking.aclose()
+            if prometheus is not None:
+                await prometheus.close()
 
     routes = guarded(
         [

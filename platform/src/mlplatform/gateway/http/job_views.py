@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from mlplatform.gateway.errors import ForbiddenError, NoSuchNameError
 from mlplatform.gateway.http.auth import principal_of
 from mlplatform.gateway.http.browser import is_browser
-from mlplatform.gateway.jobs.details import HIDDEN, job_details, public_details, public_reason
+from mlplatform.gateway.jobs.details import HIDDEN, job_details, listed_publicly, public_reason
 from mlplatform.gateway.jobs.listing import JobList
 from mlplatform.gateway.jobs.overview import ShownJobs
 from mlplatform.gateway.jobs.schema import JobRow
@@ -27,7 +27,7 @@ def details_for(request: HTTPConnection, job: JobRow) -> dict[str, Any]:
     """Return Ray's fields of a job, without what the one who asks may not see, and without values for browsers."""
     principal = principal_of(request.scope)
     if not may(principal, Verb.METADATA, job.person, job.team):
-        return public_details(job)
+        return listed_publicly(job, job.last_attempt)
     values = may(principal, Verb.VALUES, job.person, job.team)
     return job_details(job, redact=not values or is_browser(request.headers))
 

@@ -30,7 +30,7 @@ def job_details(job: JobRow, redact: bool = False) -> dict[str, Any]:
         job: the stored job.
         redact: hide the values of environment variables, as Ray does from browsers.
     """
-    return listed(job, job.attempts[-1] if job.attempts else None, redact)
+    return listed(job, job.last_attempt, redact)
 
 
 def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: bool = False) -> dict[str, Any]:
@@ -52,11 +52,6 @@ def listed(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None, redact: b
         "driver_node_id": last.node_id if last else None,
         "driver_exit_code": job.exit_code,
     }
-
-
-def public_details(job: JobRow) -> dict[str, Any]:
-    """Return the fields of a job that everybody may see; `listed_publicly` describes them."""
-    return listed_publicly(job, job.attempts[-1] if job.attempts else None)
 
 
 def listed_publicly(job: JobRow | Row[Any], last: AttemptRow | Row[Any] | None) -> dict[str, Any]:

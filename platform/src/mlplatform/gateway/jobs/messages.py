@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, Identity, Integer, delete, select, update
-from sqlalchemy.orm import Mapped, Session, mapped_column, object_session
+from sqlalchemy import BigInteger, Identity, Integer
+from sqlalchemy.orm import Mapped, mapped_column, object_session
 
 from mlplatform.gateway.database.base import Base
-from mlplatform.gateway.database.engine import Store, transaction
 from mlplatform.gateway.jobs.schema import JobRow
-
-_BATCH = 50
-
-_FIRST_PAUSE_S = 10.0
-
-_TRIES = 8
-"""Deliveries that are tried, with pauses that double: for about 20 minutes."""
-
-_ALL_PAUSES_S = _FIRST_PAUSE_S * (2 ** (_TRIES - 1) - 1)
 
 
 class Event(StrEnum):
@@ -68,37 +57,3 @@ _VERBS = {
     Event.LOST: "was lost",
     Event.LEFT: "has left",
 }
-
-
-class Outbox(Store):
-    """Messages in the gateway's database; every method raises UnreachableError while that is unavailable."""
-
-    @transaction
-    def due(self, session: Session, at: datetime) -> Sequence[MessageRow]:
-        """Return the first messages to deliver, in the order of their events."""
-        rows = select(MessageRow).where(MessageRow.due <= at).order_by(MessageRow.sequence).limit(_BATCH)
-        return session.scalars(rows).all()
-
-    @transaction
-    def remove(self, session: Session, sequence: int) -> None:
-        """Remove a message that was delivered, or that nobody wants."""
-        session.execute(delete(MessageRow).where(MessageRow.sequence == sequence))
-
-    @transaction
-    def failed(self, session: Session, sequence: int, at: datetime) -> bool:
-        """Put a delivery off that has failed, and all later ones to the same person, who would hold up the others.
-
-        Return False if it was the last try. This removes the message, and those that have waited for as long.
-        """
-        row = session.get(MessageRow, sequence)
-        if row is None:
-            return True
-        row.tries += 1
-        its = MessageRow.person == row.person
-        if row.tries >= _TRIES:
-            session.delete(row)
-            session.execute(delete(MessageRow).where(its, MessageRow.created <= at - timedelta(seconds=_ALL_PAUSES_S)))
-            return False
-        pause = timedelta(seconds=_FIRST_PAUSE_S * 2 ** (row.tries - 1))
-        session.execute(update(MessageRow).where(its, MessageRow.due < at + pause).values(due=at + pause))
-        return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -15,12 +13,6 @@ from mlplatform.gateway.people.schema import PersonRow
 
 class Webhooks(Store):
     """Addresses in the gateway's database; every method raises UnreachableError while that is unavailable."""
-
-    @transaction
-    def all(self, session: Session) -> Mapping[str, str]:
-        """Return the address of each person who has one."""
-        rows = session.execute(select(PersonRow.name, PersonRow.webhook).where(PersonRow.webhook.is_not(None)))
-        return {row.name: row.webhook for row in rows}
 
     @transaction
     def of(self, session: Session, person: str) -> str | None:

@@ -214,16 +214,13 @@ class FrontPage:
 
 def gpus_of(node: str, total: float, free: float, held: Sequence[Holding]) -> list[Gpus]:
     """Return the shares of a node's GPUs: each job's, then what is in use by an unknown job, then what is free."""
-    shares = [Gpus(holding.amounts["GPU"], holding.job_id) for holding in held if _has_gpu(holding, node)]
+    here = [holding for holding in held if holding.node == node and holding.amounts.get("GPU", 0) > 0]
+    shares = [Gpus(holding.amounts["GPU"], holding.job_id) for holding in here]
     unknown = total - free - sum(share.amount for share in shares)
     # Ray's usage is a few seconds older than its list of actors.
     free = max(0.0, total - sum(share.amount for share in shares) - max(unknown, 0.0))
     shares += [Gpus(round(unknown, 4))] if unknown > 1e-6 else []
     return [*shares, *([Gpus(round(free, 4), free=True)] if free > 1e-6 else [])]
-
-
-def _has_gpu(holding: Holding, node: str) -> bool:
-    return holding.node == node and holding.amounts.get("GPU", 0) > 0
 
 
 def _queued(found: Explained, shown: Collection[str]) -> dict[str, QueuedView]:
