@@ -181,13 +181,6 @@ def test_each_trial_report_is_one_log_line(resumed: Resumed) -> None:
     assert all(report["run"] == "qualities" and report["step"] == EPOCHS - 1 for report in last)
 
 
-def test_parent_run_has_no_trial_metrics(resumed: Resumed) -> None:
-    parent = server.find_run(resumed.job_id)
-    assert parent
-    assert parent.info.status == "FINISHED"
-    assert "accuracy" not in parent.data.metrics
-
-
 def test_stopping_job_ends_trial_runs_as_killed(jobs: Jobs, tmp_path: Path) -> None:
     job_id = jobs.submit(["python", "search.py", str(tmp_path), "--qualities=0.9"], SCRIPTS, name="search-stopped")
     wait_for(lambda: any(is_gated(run) for run in children(job_id).values()), "the start of the trial")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,26 +18,6 @@ from mlplatform.settings.job import Settings
 from mlplatform.warm import client, notes
 
 pytestmark = pytest.mark.nightly
-
-FIT = """
-import logging, os, sys
-loaded = sorted({"torch", "lightning", "mlflow", "ray"} & set(sys.modules))
-import ray.train
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
-
-def train(config):
-    import torch
-    print("threads", torch.get_num_threads())
-    ray.train.report({"x": 1})
-
-if __name__ == "__main__":
-    print("loaded", loaded)
-    logging.getLogger("of.a.program").warning("warned")
-    TorchTrainer(
-        train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=sys.argv[1])
-    ).fit()
-"""
 
 TASK = """
 import ray
@@ -89,22 +68,6 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPlatform]:
         platform.down()
 
 
-def test_fit_starts_warm(warm: WarmPlatform, tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "fit.py").write_text(FIT)
-    status, log = warm.run(tmp_path / "job", "fit.py", str(tmp_path / "results"))
-    assert status == "SUCCEEDED", log
-    assert "loaded ['lightning', 'mlflow', 'ray', 'torch']" in log
-    # A package that the template imports must not configure the root logger for programs.
-    assert "\nwarned" in log
-    # Ray gives each worker one thread per CPU, however many the template had.
-    assert "threads 1" in log
-    assert warm.starts("driver") == [None]
-    # The supervisor, Ray Train's controller and its other actors, and two train workers.
-    assert len(warm.starts("job-")) >= 4
-    assert Counter(warm.starts("job-")) == {None: len(warm.starts("job-"))}
-
-
 def run_task(warm: WarmPlatform, folder: Path) -> str:
     """Run a job with a task; return its ID in Ray, which the names of its templates contain."""
     (folder / "task.py").write_text(TASK)
@@ -127,13 +90,6 @@ def test_template_of_next_job_is_ready(warm: WarmPlatform, tmp_path: Path) -> No
     started = warm.starts(f"job-{following}")[before:]
     assert started
     assert set(started) == {None}
-
-
-def test_job_can_start_cold(warm: WarmPlatform, tmp_path: Path) -> None:
-    (tmp_path / "loaded.py").write_text("import sys; print('loaded', 'torch' in sys.modules)")
-    status, log = warm.run(tmp_path, "loaded.py", environment={client.SWITCH: "0"})
-    assert status == "SUCCEEDED", log
-    assert "loaded False" in log
 
 
 @pytest.mark.parametrize(

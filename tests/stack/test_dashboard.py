@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from browser import BOUND_S, Page
 from gpu_jobs import holding_gpu
 from host import Stack, Trained, wait_for
 
 from mlplatform.client.jobs import Jobs
 
-STATE_OF_NODE, STATUS_OF_JOB = 2, 4
-"""Columns of the tables of nodes and jobs (Ray 2.60)."""
+STATUS_OF_JOB = 4
+"""Column of the table of jobs (Ray 2.60)."""
 
 
 def cell(page: Page, name: str, column: int) -> str | None:
@@ -69,35 +68,6 @@ def test_metrics_page_finds_prometheus_and_grafana(stack: Stack, page: Page) -> 
     # What the page shows instead if one of the two health checks fails.
     assert "either Prometheus or Grafana server is not detected" not in page.text()
     page.picture("ray-metrics")
-
-
-@pytest.mark.nightly
-def test_cluster_page_shows_worker_leave_and_return(stack: Stack, page: Page) -> None:
-    def id_of_worker(before: str = "") -> str:
-        """Id of the running worker, which changes whenever it joins; empty while it is that of before."""
-        ids = [node["raylet"]["nodeId"] for node in stack.alive_nodes() if node["hostname"] == "ray-worker-1"]
-        return next((each for each in ids if each != before), "")
-
-    def shows(node: str, state: str) -> None:
-        """Wait for the state of a node; without the filter, nodes that left earlier could fill the first page."""
-        page.go("about:blank")
-        page.go(f"http://127.0.0.1:{stack.settings.ray_port}/#/cluster")
-        fields = "[...document.querySelectorAll('.MuiTextField-root')]"
-        field = f"{fields}.find(field => field.querySelector('label')?.innerText === 'Node ID')"
-        page.press(f"{field}?.querySelector('input')")
-        page.type(node)
-        wait_for(lambda: cell(page, node, STATE_OF_NODE) == state, f"{state} in the row of {node}")
-
-    before = wait_for(id_of_worker, "the worker")
-    logged_in(stack, page, "cluster")
-    shows(before, "ALIVE")
-    stack.compose("stop", "ray-worker-1")
-    try:
-        shows(before, "DEAD")
-        page.picture("ray-cluster-without-worker")
-    finally:
-        stack.up()
-    shows(wait_for(lambda: id_of_worker(before), "the worker's return"), "ALIVE")
 
 
 def test_dashboard_login_shows_jobs_read_only(stack: Stack, trained: Trained, page: Page) -> None:

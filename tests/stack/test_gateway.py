@@ -1,4 +1,4 @@
-"""Ray's own clients work with the gateway as with Ray's head: each test makes the same calls to both and compares."""
+"""Ray's client, which `ray job` uses too, works with the gateway as with its head: the answers of both are compared."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ NO_PACKAGE = "Package gcs://<package> of the job does not exist; submit the job 
 DELIBERATE = {
     # The head answers 500 with a traceback although the caller made the mistake.
     "whole: again": TAKEN,
-    "submit, taken": TAKEN,
     "open: delete": OPEN,
-    "delete, open": OPEN,
     # The head detects a missing package only on a worker, and reports it in a traceback but not in the log.
     "no package: info": NO_PACKAGE,
     "no package: list": NO_PACKAGE,
@@ -141,82 +139,19 @@ do("no package: delete", client.delete_job, missing)
 print(json.dumps(seen, default=str))
 '''
 
-CLI = """
-import json, os, sys, tempfile, time, traceback
-from pathlib import Path
 
-from ray.job_submission import JobSubmissionClient
-from ray.scripts.scripts import cli
-
-address, tag = sys.argv[1:]
-os.chdir("project")
-seen = {}
-
-
-def ray(name, command):
-    # A process of its own, without the seconds that the imports take.
-    with tempfile.TemporaryDirectory() as folder:
-        files = Path(folder, "out"), Path(folder, "err")
-        sys.stdout.flush()
-        if (child := os.fork()) == 0:
-            for number, file in enumerate(files, 1):
-                os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), number)
-            code = 0
-            try:
-                cli(command.split())
-            except SystemExit as end:
-                code = end.code or 0
-            except BaseException:
-                traceback.print_exc()
-                code = 1
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        seen[name] = [code, *(file.read_text() for file in files)]
-
-
-whole, stopped, failing, unknown = (f"{tag}-{name}" for name in ("whole", "stopped", "failing", "unknown"))
-runtime = '--runtime-env-json={"env_vars":{"NOTE":"x"},"py_modules":["../shared"]}'
-cpus = "--entrypoint-num-cpus 0.5"
-ray("submit", f"job submit --submission-id {whole} {runtime} --working-dir . {cpus} -- python main.py")
-ray("status", f"job status {whole}")
-ray("logs", f"job logs {whole}")
-ray("logs -f", f"job logs -f {whole}")
-once = '--metadata-json={"max_restarts_on_loss":"0"}'
-ray("submit, failing", f"job submit --submission-id {failing} {once} -- python -c 1/0")
-ray("status, failing", f"job status {failing}")
-ray("submit --no-wait", f"job submit --no-wait --submission-id {stopped} -- sleep 600")
-# A job that is stopped before it runs has no node.
-client, deadline = JobSubmissionClient(address), time.monotonic() + 120
-while client.get_job_status(stopped) != "RUNNING" and time.monotonic() < deadline:
-    time.sleep(0.05)
-ray("delete, open", f"job delete {stopped}")
-ray("stop", f"job stop {stopped}")
-ray("status, stopped", f"job status {stopped}")
-ray("list", "job list")
-ray("status, unknown", f"job status {unknown}")
-ray("logs, unknown", f"job logs {unknown}")
-ray("stop, unknown", f"job stop {unknown}")
-ray("submit, taken", f"job submit --submission-id {whole} -- true")
-for name, job in (("whole", whole), ("stopped", stopped), ("failing", failing), ("unknown", unknown)):
-    ray(f"delete, {name}", f"job delete {job}")
-print(json.dumps(seen))
-"""
-
-
-def driven(stack: Stack, script: str) -> dict[str, dict[str, Any]]:
-    """Output of a script at each address, by name of the call, without parts that always differ."""
+def driven(stack: Stack) -> dict[str, dict[str, Any]]:
+    """Output of the calls at each address, by name of the call, without parts that always differ."""
 
     def through(server: str) -> dict[str, Any]:
-        # Ids of the same length, so that printed lists wrap equally; each server has its own packages.
+        # Each server has its own packages.
         tag = f"t{secrets.token_hex(4)}{server[0]}"
         folder = f"/tmp/clients/{tag}"
         stack.write("notebook", f"{folder}/project/main.py", MAIN)
         stack.write("notebook", f"{folder}/project/helper.py", "own = 'own'\n")
         stack.write("notebook", f"{folder}/project/data.txt", tag)
         stack.write("notebook", f"{folder}/shared/__init__.py", f"other = '{tag}'\n")
-        stack.write("notebook", f"{folder}/script.py", script)
+        stack.write("notebook", f"{folder}/script.py", SDK)
         # Only nodes have the cluster's token, which the head requires.
         token = [f"--env=RAY_AUTH_TOKEN={stack.secret('cluster_token')}"] if server == "head" else []
         environment = ("--env", f"RAY_ADDRESS={ADDRESSES[server]}", *token, "--workdir", folder)
@@ -265,7 +200,14 @@ _VARYING = [
 ]
 
 
-def equal_but_deliberately(seen: dict[str, dict[str, Any]]) -> None:
+def test_ray_python_client_behaves_equally_through_gateway(stack: Stack) -> None:
+    seen = driven(stack)
+    # Process ids always differ.
+    for server in seen.values():
+        for name in ("whole: info", "whole: by Ray's id"):
+            server[name]["driver_info"].pop("pid")
+        for entry in server["whole: list"]:
+            entry["driver_info"].pop("pid")
     head, gateway = seen["head"], seen["gateway"]
     assert list(head) == list(gateway)
     different = {name: (head[name], gateway[name]) for name in head if head[name] != gateway[name]}
@@ -273,33 +215,7 @@ def equal_but_deliberately(seen: dict[str, dict[str, Any]]) -> None:
     assert not undeclared, json.dumps(undeclared, indent=1)
     for name, (_, answer) in different.items():
         assert re.search(DELIBERATE[name], json.dumps(answer)), (name, answer)
-
-
-def test_ray_python_client_behaves_equally_through_gateway(stack: Stack) -> None:
-    seen = driven(stack, SDK)
-    # Process ids always differ.
-    for server in seen.values():
-        for name in ("whole: info", "whole: by Ray's id"):
-            server[name]["driver_info"].pop("pid")
-        for entry in server["whole: list"]:
-            entry["driver_info"].pop("pid")
-    equal_but_deliberately(seen)
-    gateway = seen["gateway"]
     assert gateway["whole: states"] == ["PENDING", "RUNNING", "SUCCEEDED"]
     assert "module own package job file job\nvariable a b metadata True\nan error\n" in gateway["whole: logs"]
     assert gateway["whole: tail"] == gateway["whole: logs"]
     assert gateway["failing: info"]["driver_exit_code"] == 3
-
-
-def test_ray_cli_behaves_equally_through_gateway(stack: Stack) -> None:
-    seen = driven(stack, CLI)
-    for server in seen.values():
-        # The lists contain all jobs of the platform; keep one entry per job of this test, sorted.
-        code, printed, errors = server["list"]
-        entries = re.sub(r"\s+", " ", printed).split("JobDetails(")[1:]
-        own = [entry.rstrip(" ,]") for entry in entries if re.search(r"='job-(whole|stopped|failing)'", entry)]
-        server["list"] = [code, sorted(own), errors]
-    equal_but_deliberately(seen)
-    gateway = seen["gateway"]
-    assert len(gateway["list"][1]) == 3
-    assert [gateway[name][0] for name in ("submit", "submit, failing", "status, unknown")] == [0, 1, 1]

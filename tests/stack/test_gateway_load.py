@@ -17,7 +17,7 @@ from host import CHECKOUT, Stack, run, wait_for
 
 from mlplatform.client.jobs import ENDED
 
-CLIENTS, COUNT = 8, 80
+CLIENTS, COUNT = 8, 60
 SERVICES = ("gateway", "ray-head", "ray-worker-0", "ray-worker-1")
 
 LONG = 2000

@@ -164,14 +164,3 @@ def test_job_reads_data_set_and_run_records_it(stack: Stack, numbers: str) -> No
     (used,) = job_run["inputs"]["dataset_inputs"]
     assert used["dataset"]["name"] == "numbers"
     assert used["dataset"]["digest"].startswith(kept.split("@")[1])
-
-
-def test_killed_put_is_invisible_and_repeatable(stack: Stack, numbers: str) -> None:
-    start = f"echo $$ >/tmp/numbers.pid; exec mlplatform data put {numbers} killed"
-    run("docker", "exec", "--detach", stack.container("notebook"), "sh", "-c", start)
-    wait_for(lambda: stack.objects("datasets", "killed/"), "the first file of the data set")
-    stack.execute("notebook", "sh", "-c", "kill -KILL $(cat /tmp/numbers.pid)")
-    assert "killed@" not in stack.execute("notebook", "mlplatform", "data", "list").stdout
-    kept = stack.execute("notebook", "mlplatform", "data", "put", numbers, "killed").stdout.split()[0]
-    stack.execute("notebook", "mlplatform", "data", "get", kept, "/tmp/numbers-again")
-    stack.execute("notebook", "diff", "--recursive", numbers, "/tmp/numbers-again")

@@ -154,13 +154,6 @@ def add_webhook(secrets: Secrets) -> str:
     return str(answer.json()["webhook"]["webhook_id"])
 
 
-def key_of_people(stack: Stack) -> tuple[str, str]:
-    """The S3 key that the gateway gives to people now."""
-    with stack.ray as client:
-        answer = client.post("/platform/storage-credentials").raise_for_status().json()
-    return answer["access_key"], answer["secret_key"]
-
-
 @pytest.fixture
 def secrets_of_before(stack: Stack, tmp_path: Path) -> Secrets:
     return copied(stack, tmp_path / "before")
@@ -220,11 +213,11 @@ def test_new_secrets_open_what_the_former_ones_did(
     stack: Stack, jobs: Jobs, secrets_of_before: Secrets, tmp_path: Path
 ) -> None:
     old, now = secrets_of_before, Secrets(stack, stack.root / "secrets")
-    webhook, key = add_webhook(old), key_of_people(stack)
+    webhook, key = add_webhook(old), stack.key_of_people()
     assert accepted_by_minio(stack, key)
     printed = stack.make("rotate").stdout
     all_changed(old, now)
-    assert accepted_by_minio(stack, key_of_people(stack))
+    assert accepted_by_minio(stack, stack.key_of_people())
     wait_for(lambda: not accepted_by_minio(stack, key), "the key below the gateway's former account to end", 60)
     admin = read_mlflow_account(now.folder / "mlflow_admin")
     assert now.mlflow(admin, f"/webhooks/{webhook}").is_success, "MLflow cannot read the webhook's secret"

@@ -170,13 +170,6 @@ def root_account(stack: Stack) -> Account:
     return Account("root", server, "root", stack.secret("store_root_password"))
 
 
-def key_of_people(stack: Stack) -> tuple[str, str]:
-    """Name and secret of the key that the gateway gives to people."""
-    with stack.ray as client:
-        answer = client.post("/platform/storage-credentials").raise_for_status().json()
-    return answer["access_key"], answer["secret_key"]
-
-
 @pytest.fixture(scope="module")
 def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     """The accounts, and in each bucket the objects that the actions read and delete."""
@@ -184,7 +177,7 @@ def accounts(running: Stack) -> Iterator[dict[str, Account]]:
     names = [name for name in ACCOUNTS if name not in ("prometheus", "stranger")]
     pairs = {name: read_s3_account(running.root / "secrets" / f"s3_{name}") for name in names}
     pairs["prometheus"] = metrics_account(running.secret("store_root_password"))
-    pairs[KEY] = key_of_people(running)
+    pairs[KEY] = running.key_of_people()
     found = {name: Account(name, server, *pair) for name, pair in pairs.items()}
     found["stranger"] = Account("stranger", server, "stranger", "0" * 32)
     root = root_account(running)

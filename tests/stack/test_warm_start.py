@@ -13,7 +13,7 @@ from mlplatform.client.jobs import Jobs
 from mlplatform.warm import notes
 
 FIT = """
-import os, sys
+import logging, os, sys
 loaded = sorted({"torch", "lightning", "mlflow", "ray"} & set(sys.modules))
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -23,6 +23,7 @@ def train(config):
     ray.train.report({"x": 1})
 
 print("loaded", loaded)
+logging.getLogger("of.a.program").warning("warned")
 TorchTrainer(
     train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path="s3://ray/warm-start")
 ).fit()
@@ -50,7 +51,8 @@ def test_fit_on_stack_starts_warm(stack: Stack, jobs: Jobs, tmp_path: Path) -> N
     log = "\n".join(jobs.follow(job_id))
     assert jobs.get(job_id).status == "SUCCEEDED", log
     assert "loaded ['lightning', 'mlflow', 'ray', 'torch']" in log
-
+    # A package that the template imports must not configure the root logger for programs.
+    assert "\nwarned" in log
     assert notes.WARM in log.splitlines()
     # A worker on which nothing has started yet has no file.
     starts = ("cat", "/tmp/warm/starts.jsonl")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlplatform.client.jobs import Jobs, new_id, report_in
-from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError, UnreachableError
+from mlplatform.errors import AccessError, CapacityError, JobError, SettingsError
 from mlplatform.gateway.jobs.submission import _ID
 from mlplatform.scheduling.capacity import Shortage
 from mlplatform.scheduling.resources import Resources, WorkerGroup
@@ -253,20 +253,6 @@ def test_rejected_token_error_names_token_file(status: int, serve: Callable[...,
 def test_unreadable_token_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"RAY_AUTH_TOKEN_PATH='.*missing' cannot be read"):
         Jobs(Settings.load(ray_auth_token_path=tmp_path / "missing"))
-
-
-def test_unreachable_address_is_named(closed_port: int) -> None:
-    address = f"http://127.0.0.1:{closed_port}"
-    with Jobs(Settings.load(ray_address=address)) as jobs, pytest.raises(UnreachableError) as error:
-        jobs.list()
-    assert address in str(error.value)
-    assert "RAY_ADDRESS" in str(error.value)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray-head:6379", "ray://ray-head:10001"])
-def test_address_of_another_protocol_is_named(address: str) -> None:
-    with pytest.raises(SettingsError, match=f"RAY_ADDRESS='{address}' does not begin with http://"):
-        Jobs(Settings.load(ray_address=address))
 
 
 def test_missing_folder_is_rejected_before_any_request(tmp_path: Path) -> None:

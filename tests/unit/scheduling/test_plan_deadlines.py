@@ -21,7 +21,7 @@ TICK_S = 10.0
 TICKS = 300
 RULES = Rules(grace_s=100, overdue_s=500, hold_back_s=50)
 FIRST = 12
-"""Histories that CI follows; `make nightly` follows a hundred."""
+"""Histories that CI follows; `make nightly` follows more."""
 SHARES = ({"a": 6, "b": 6}, {"a": 8, "b": 3, "c": 1}, {"a": 12, "b": 0}, {"a": 4, "b": 4, "c": 4})
 
 
@@ -104,7 +104,7 @@ class Clock:
 
 @pytest.mark.parametrize(
     "number",
-    [*range(FIRST), *(pytest.param(number, marks=pytest.mark.nightly) for number in range(FIRST, 100))],
+    [*range(FIRST), *(pytest.param(number, marks=pytest.mark.nightly) for number in range(FIRST, 150))],
 )
 def test_job_within_its_share_starts_within_grace_and_hold_back(number: int) -> None:
     clock = Clock(number)

@@ -328,4 +328,4 @@ def test_ledger_loses_no_millisecond() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_ledger_loses_no_millisecond_in_long_histories() -> None:
-    examine(examples=40, steps=100, fixed=False)
+    examine(examples=100, steps=100, fixed=False)
