@@ -53,18 +53,6 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 
 @app.command()
-def cache(
-    source: Annotated[Path, typer.Argument(help="Cache folder of a machine that has downloaded models: ~/.cache.")],
-    root: Root = Path(),
-) -> None:
-    """Copy downloaded models to the folder that jobs read them from."""
-    from mlplatform.stack.model_cache import copy_models
-
-    for part in copy_models(root.absolute(), source.expanduser()):
-        print(f"copied {part}")
-
-
-@app.command()
 def status(root: Root = Path()) -> None:
     """Show the addresses of the running services, how to log in, and how to reach them from a laptop."""
     from rich.console import Console
