@@ -69,7 +69,7 @@ logs:  ## Follow the last lines of every service (SERVICE=name for one)
 	$(COMPOSE) --profile '*' logs --tail=100 --follow $(SERVICE)
 
 data: env  ## Fill the volume food11 with Food-11 (SRC=URL or path of its archive, FORCE=1 replaces), or copy downloaded models to the caches (FROM=~/.cache)
-	$(if $(FROM),@$(CLI) stack cache "$(FROM)",@docker volume create "$$(sed -n 's/^FOOD11_VOLUME=//p' .env)" >/dev/null)
+	$(if $(FROM),@platform/cache.sh "$(FROM)",@docker volume create "$$(sed -n 's/^FOOD11_VOLUME=//p' .env)" >/dev/null)
 	$(if $(FROM),,$(COMPOSE) build --quiet storage-init)
 	$(if $(FROM),,@archive=$$(realpath -qe "$(SRC)"); $(COMPOSE) run --rm $${archive:+--volume "$$archive:/host$$archive:ro"} food11-data "$${archive:+/host}$${archive:-$(SRC)}" $(if $(FORCE),--force))
 

@@ -29,7 +29,7 @@ from workbench import Bench, NotMeasuredError
 from mlplatform.client.jobs import Jobs
 from mlplatform.errors import HostError, PlatformError
 from mlplatform.settings.job import Settings
-from mlplatform.stack import compose, env
+from mlplatform.stack import docker, env
 
 RESULTS = CHECKOUT / ".bench" / "results.json"
 NEEDED = {"notebook", "gateway", "ray-head", "ray-worker-0", "ray-worker-1", "mlflow"}
@@ -119,7 +119,7 @@ def main() -> int:
     if args.pairs < 2:
         parser.error(f"--pairs is {args.pairs}: an interval needs 2 or more.")
     try:
-        missing = NEEDED - compose.running(args.root)
+        missing = NEEDED - docker.running(args.root)
         if missing:
             raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
         with submitter(args.root, args.team) as settings, Jobs(settings) as jobs:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlplatform.errors import HostError, PlatformError
-from mlplatform.stack import compose
+from mlplatform.stack import docker
 
 TUTORIAL = Path(__file__).parent
 WORK = "/tmp/tutorial"
@@ -184,7 +184,7 @@ def checked(root: Path, source: Path, branches: Sequence[str]) -> Stack:
             f"{source} has no branch {', '.join(sorted(missing))}; fetch it, or select existing branches with "
             f'BRANCHES="...".'
         )
-    if missing := NEEDED - compose.running(root):
+    if missing := NEEDED - docker.running(root):
         raise HostError(f"The stack does not run {', '.join(sorted(missing))}; start it with `make up`.")
     stack = Stack(root)
     if stack.execute("notebook", "test", "-d", "/mnt/Food-11/training", check=False).returncode:

@@ -128,3 +128,35 @@ def test_connected_shell_keeps_no_variable_of_another_server(checkout: Path) -> 
     assert left["MLPLATFORM_DATASETS"] == "s3://datasets"
     named = done.stderr.rpartition(": ")[2].split()
     assert named == sorted(FOREIGN.keys() - left.keys()), "people see what is unset"
+
+
+@pytest.fixture
+def caching(checkout: Path) -> Path:
+    """The checkout, whose engine runs a worker and Alice's notebook, and unpacks into a folder per service."""
+    script = """#!/bin/sh
+case "$*" in
+  *" ps --services") printf '%s\\n' $RUNNING ;;
+  *" exec "*) for word; do case $word in ray-*|notebook-*) mkdir -p "$0.$word"; tar -xC "$0.$word" ;; esac; done ;;
+esac
+"""
+    (checkout.parent / "docker").write_text(script)
+    shutil.copy(CHECKOUT / "platform/cache.sh", checkout / "platform")
+    (checkout / "models/torch").mkdir(parents=True)
+    (checkout / "models/torch/weights").write_text("weights")
+    return checkout
+
+
+def test_models_are_copied_to_caches_of_jobs_and_notebooks(caching: Path) -> None:
+    services = "gateway ray-worker-0 ray-worker-1 notebook-alice"
+    done = run(caching, "platform/cache.sh", "models", RUNNING=services)
+    assert done.returncode == 0, done.stderr
+    found = {path.name for path in caching.parent.glob("docker.*") if (path / "torch/weights").exists()}
+    assert found == {"docker.ray-worker-0", "docker.notebook-alice"}
+    assert "Copied to /shared/cache of ray-worker-0: torch" in done.stdout
+
+
+def test_cache_that_cannot_be_copied_is_named(caching: Path) -> None:
+    done = run(caching, "platform/cache.sh", "compose", RUNNING="ray-worker-0")
+    assert (done.returncode, "holds neither huggingface/hub nor torch" in done.stderr) == (1, True)
+    done = run(caching, "platform/cache.sh", "models", RUNNING="")
+    assert (done.returncode, "the stack does not run" in done.stderr) == (1, True)

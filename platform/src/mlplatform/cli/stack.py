@@ -53,18 +53,6 @@ def up(root: Root = Path(), only: Only = "") -> None:
 
 
 @app.command()
-def cache(
-    source: Annotated[Path, typer.Argument(help="Cache folder of a machine that has downloaded models: ~/.cache.")],
-    root: Root = Path(),
-) -> None:
-    """Copy downloaded models to the folder that jobs read them from."""
-    from mlplatform.stack.model_cache import copy_models
-
-    for part in copy_models(root.absolute(), source.expanduser()):
-        print(f"copied {part}")
-
-
-@app.command()
 def ci(
     job: Annotated[str, typer.Argument(help="`FOLDER -- COMMAND`, or a file or folder as for `mlplatform submit`.")],
     check: Annotated[str, typer.Argument(help="Command that checks the job's run and model; empty for none.")] = "",

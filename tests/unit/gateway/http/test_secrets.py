@@ -297,7 +297,7 @@ def test_command_line_stores_lists_and_removes(platform: Platform, tmp_path: Pat
     token = platform.attempt("alice", "hers")[secret_folder.TOKEN]
     assert decoded(platform.asks(token)) == {"KEY": b"from a pipe", "SSH": VALUE}
     table = typed("list")
-    assert all(word in table for word in ("KEY", "SSH", "11 B", "stored"))
+    assert all(word in table for word in ("KEY", "SSH", "11 bytes", "stored"))
     assert "pipe" not in table
     assert typed("put", "KEY", "on-the-command-line").startswith("Choose one of `-` and --file")
     assert typed("put", "KEY", "--file", f"{tmp_path}/none").endswith("name a file with the secret.\n")
