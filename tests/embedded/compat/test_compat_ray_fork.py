@@ -1,9 +1,16 @@
-"""Tests of processes that are forked after `import ray`: their random IDs."""
+"""Tests of processes that are forked after `import ray`: their random IDs, and how they disconnect."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlplatform.client.jobs import Jobs
+from mlplatform.settings.job import Settings
 
 IMPORTS = """
 import os, ray
@@ -23,6 +30,38 @@ def drawn():
     os.wait()
     return os.read(receiver, 1000).split()
 """
+
+# Registered before Ray's exit handler, so it is called after it.
+DRIVER = """
+import atexit, time
+slept, sleep = [], time.sleep
+atexit.register(lambda: print("slept", [seconds for seconds in slept if seconds >= 0.5]))
+import ray
+import mlplatform.compat.ray_fork
+time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
+ray.init()
+print("initialized", ray.is_initialized())
+slept.clear()
+"""
+
+
+@pytest.fixture
+def driver(reached: Settings, tmp_path: Path) -> Iterator[Callable[[str, str], list[str]]]:
+    """Run a driver as a job and return the lines that it prints."""
+    with Jobs(reached) as jobs:
+
+        def run(code: str, log_to_driver: str) -> list[str]:
+            # In the code, because the platform sets it for each job.
+            variable = f'import os\nos.environ["RAY_LOG_TO_DRIVER"] = "{log_to_driver}"\n'
+            (tmp_path / "driver.py").write_text(variable + DRIVER + code)
+            # The whole path, because `python` starts warm: with Ray's exit handler registered before this one.
+            job_id = jobs.submit([sys.executable, "driver.py"], tmp_path, name="driver")
+            jobs.wait(job_id, timeout_s=240)
+            log = jobs.logs(job_id)
+            assert "initialized True" in log, log
+            return log.splitlines()
+
+        yield run
 
 
 def output(code: str) -> subprocess.CompletedProcess[str]:
@@ -49,3 +88,19 @@ def test_generator_is_used_without_replaced_ids() -> None:
     # As soon as this fails, Ray's own IDs differ, and the module is not needed any more.
     code = "ray.actor.ActorClassID = ray_fork._ActorClassID\n@ray.remote\nclass Actor: pass\nray_fork.check()"
     assert "would draw the same IDs" in output(code).stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("code", "log_to_driver", "slept"),
+    [
+        ("", "0", "slept []"),
+        # Messages of workers, or about them, may still arrive.
+        ("", "1", "slept [0.5]"),
+        ("raise ValueError", "0", "slept [0.5]"),
+    ],
+)
+def test_driver_without_messages_disconnects_at_once(
+    code: str, log_to_driver: str, slept: str, driver: Callable[[str, str], list[str]]
+) -> None:
+    assert slept in driver(code, log_to_driver)

@@ -7,15 +7,20 @@ at import. While this module is loaded, the IDs of actor classes come from the o
 
 Threads: Ray sets OMP_NUM_THREADS when a worker gets its first task, before that imports anything. A forked worker has
 loaded the libraries that read it, so their thread pools are resized then, unless they have this size already.
+
+Exit: before a driver disconnects, Ray's exit handler sleeps 0.5 s for messages that still arrive. A driver that ends
+without an error, and does not print what its workers print, disconnects at once.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from typing import Any
 
 import ray.actor
-from ray._private import utils
+from ray._private import utils, worker
 
 from mlplatform.compat.patches import around
 from mlplatform.warm import threads
@@ -55,6 +60,15 @@ def _then_resize_pools(set_number: Any) -> bool:
         threads.resize(os.environ)
     return changed
 
+
+def _disconnect() -> None:
+    is_driver = worker.global_worker.mode == worker.SCRIPT_MODE
+    if is_driver and os.environ.get("RAY_LOG_TO_DRIVER") == "0" and not hasattr(sys, "last_value"):
+        ray.shutdown()
+
+
+# Exit handlers run in reverse order: this one after those of the program, and before Ray's, which finds nothing to do.
+atexit.register(_disconnect)
 
 _ActorClassID = ray.actor.ActorClassID
 ray.actor.ActorClassID = RandomActorClassID

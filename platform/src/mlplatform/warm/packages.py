@@ -32,6 +32,7 @@ _BASE = (
     "rich.console",
     "mlflow.system_metrics.system_metrics_monitor",
     "mlplatform.tracking.run",
+    "mlplatform.compat.torch_library",
 )
 """Imported by the base template. Nothing here may load Ray, whose configuration belongs to a driver or a job.
 
