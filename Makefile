@@ -154,7 +154,8 @@ nightly: .venv/light/ready .venv/dev  ## Run the long tests, which CI leaves out
 	$(MAKE) --jobs=2 --keep-going --output-sync nightly-stack nightly-unit nightly-embedded
 
 nightly-stack:
-	tests/stack/run.sh -m nightly $(PYTEST) tests/stack
+	tests/stack/run.sh -m nightly $(PYTEST) tests/stack; first=$$?; \
+	tests/stack/run.sh --store=versitygw $(PYTEST) tests/stack && exit $$first
 
 nightly-unit:
 	$(LIGHT)/pytest -n 4 --dist worksteal -m nightly $(PYTEST) tests/unit
