@@ -56,6 +56,7 @@ def test_answer_tells_where_the_job_continues(has_checkpoint: bool, client: http
     ("body", "status", "sentence"),
     [
         ({"limit": "soon"}, 400, "limit='soon' is not valid: use a number of at most 6 digits"),
+        ({"limit": [7200]}, 400, "limit=[7200] is not valid: use a number of at most 6 digits"),
         ({"image": "x"}, 400, "image='x' is not valid"),
     ],
 )

@@ -64,8 +64,8 @@ be started makes a job that stays PENDING.
 _LONGEST_SECONDS = 366 * 86400
 
 
-def _limit_in(text: str) -> float:
-    seconds = seconds_in(text)
+def _limit_in(given: object) -> float:
+    seconds = seconds_in(str(given))  # JSON may have another type, which is never valid as text
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise ValueError("use at least 1s and at most 366d")
     return seconds
