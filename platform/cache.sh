@@ -1,8 +1,8 @@
-#!/bin/sh
+#!/bin/bash
 # Copy models that another machine has downloaded, from its cache folder $1 (~/.cache), to the caches of jobs and of the
 # notebooks that run; `make data FROM=` calls it. Notebooks have caches of their own, because jobs can write to theirs:
 # what notebooks load runs with the accounts of people.
-set -eu
+set -euo pipefail
 platform=$(cd "$(dirname "$0")" && pwd)
 
 fail() {
@@ -10,6 +10,7 @@ fail() {
     exit 1
 }
 
+case $1 in "~/"*) set -- "$HOME/${1#"~/"}" ;; esac # quoted in the Makefile
 parts=$(cd "$1" && ls -d huggingface/hub torch 2>/dev/null) || true
 [ "$parts" ] || fail "The folder '$1' holds neither huggingface/hub nor torch; name the cache of a machine that has downloaded models, such as ~/.cache."
 services=$("$platform/compose.sh" --profile '*' ps --services | grep -E '^(ray-worker-0|notebook.*)$') ||

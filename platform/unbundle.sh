@@ -3,6 +3,7 @@
 # in the checkout, before there is a command line. The archive is what `docker save` writes, packed by gzip, whose
 # checksum shows damage. One of its images, named after version and processor, has the packages for pip.
 set -euo pipefail
+case $1 in "~/"*) set -- "$HOME/${1#"~/"}" ;; esac # quoted in the Makefile
 bundle=$1
 wheels=$PWD/.venv/wheels
 
@@ -11,6 +12,7 @@ fail() {
     exit 1
 }
 
+python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || fail "is for Python 3.11 to 3.14: install one of them as python3"
 command -v docker >/dev/null || fail "is for hosts with Docker: install Docker Engine 25 or later with its Compose plugin"
 manifest=$(gzip -dc "$bundle" | tar --extract --to-stdout manifest.json) || fail "cannot be read: copy it again"
 names=$(grep -oE '"RepoTags": ?\[[^]]*' <<<"$manifest" | cut -d '[' -f 2 | tr -d '" ' | tr ',' '\n') || true

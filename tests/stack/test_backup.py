@@ -173,7 +173,7 @@ def test_restored_stack_has_everything_and_resumes_jobs(
     crash_until_healthy(moved, "backup-timer")
 
 
-@pytest.mark.versitygw
+@pytest.mark.nightly
 def test_forced_restore_replaces_all_data(stack: Stack, jobs: Jobs, trained: Trained, tmp_path: Path) -> None:
     target = tmp_path / "backups"
     before = evidence(stack, trained.id)
@@ -224,11 +224,11 @@ def logged_steps(stack: Stack, dump: bytes) -> dict[str, list[int]]:
     return steps
 
 
-def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> int:
+def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> dict[str, int]:
     """Assert that a backup has every artifact and checkpoint that its database and state files name.
 
     Returns:
-        Number of steps that the database has.
+        Number of steps of each of the eighteen runs that the database has.
     """
     with tarfile.open(backup) as tar:
         names = set(tar.getnames())
@@ -245,11 +245,19 @@ def assert_consistent(stack: Stack, backup: Path, jobs: Writers) -> int:
             folders = set(re.findall(rf'"{FOLDER}": ?"([^"]+)"', content.read().decode()))
             assert folders
             assert {f"{state.removesuffix(SNAPSHOT)}{folder}/state.json" for folder in folders} <= names
-    return sum(map(len, steps.values()))
+    return {run_id: len(steps[run_id]) for run_id in jobs.artifacts}
 
 
-def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str) -> None:
-    """Assert that a job of `writes.py` succeeds, with each step's metric exactly once and each step's artifact."""
+def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, saved: dict[str, int], later: dict[str, int]) -> None:
+    """Assert that a job of `writes.py` succeeds, with each step's metric exactly once and each step's artifact.
+
+    Args:
+        stack: the restored one.
+        jobs: its jobs.
+        job_id: the job.
+        saved: steps per run in the backup that was restored; the job continues from these.
+        later: steps in the last backup, which are more than the job can write before it is hurried.
+    """
     job = jobs.wait(job_id, timeout_s=300)
     assert job.status == "SUCCEEDED", jobs.logs(job_id)[-4000:]
     (found,) = stack.runs_of(job_id)
@@ -257,6 +265,8 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str) -> None:
     query = {"run_id": found["info"]["run_id"], "metric_key": "step", "max_results": 1000}
     points = stack.mlflow.get("/metrics/get-history", params=query).json()["metrics"]
     assert sorted(int(point["value"]) for point in points) == list(range(len(points)))
+    run_id = found["info"]["run_id"]
+    assert saved[run_id] < len(points) <= later[run_id], "another backup was restored"
     folder = found["info"]["artifact_uri"].removeprefix("mlflow-artifacts:/")
     for number in range(len(points)):
         artifact = stack.s3.get_object(Bucket="mlflow-artifacts", Key=f"{folder}/steps/{number}.txt")
@@ -276,15 +286,16 @@ def every_backup_is_kept(stack: Stack) -> Iterator[None]:
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("every_backup_is_kept")
 def test_backups_while_twenty_jobs_write_are_consistent(stack: Stack, jobs: Jobs, moved: Stack, tmp_path: Path) -> None:
-    writing, target, seen = Writers(stack, jobs), tmp_path / "backups", [0]
+    writing, target, steps = Writers(stack, jobs), tmp_path / "backups", list[dict[str, int]]()
     try:
         for _ in range(MOMENTS):
             stack.make("backup", f"TO={target}")
-            seen.append(assert_consistent(stack, archive(stack, target, tmp_path / "stack.tar"), writing))
+            steps.append(assert_consistent(stack, archive(stack, target, tmp_path / "stack.tar"), writing))
         assert {jobs.get(job_id).status for job_id in writing.all} == {"RUNNING"}, "a job did not write all along"
     finally:
         for job_id in writing.all:
             jobs.stop(job_id)
+    seen = [sum(backup.values()) for backup in steps]
     assert seen == sorted(set(seen)), "nothing was written between two backups"
     share_password(stack, moved)
     kept = snapshots(stack, target)
@@ -297,4 +308,4 @@ def test_backups_while_twenty_jobs_write_are_consistent(stack: Stack, jobs: Jobs
         for job_id in writing.trainings:
             nothing_is_lost(moved, restored, job_id, MOMENTS * 10)
         for job_id in writing.writers:
-            all_steps_are_kept(moved, restored, job_id)
+            all_steps_are_kept(moved, restored, job_id, steps[RESTORED], steps[-1])

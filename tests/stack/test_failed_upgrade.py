@@ -21,6 +21,7 @@ from mlplatform.client.jobs import Jobs
 
 STEPS = {
     "build": (" build ", ""),
+    "dump": (" pg_dump .* mlflow$", ""),
     "start": (" up .*--wait-timeout", "UPDATE jobs SET message = 'of the new version'"),
     "check": (" up .*--wait-timeout", "TRUNCATE jobs CASCADE"),
 }

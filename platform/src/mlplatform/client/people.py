@@ -145,15 +145,16 @@ def log_in(settings: Settings, code: str, force: bool = False) -> LoggedIn:
         check_replaceable(settings)
     old = None if force else _id_in(file)
     body = {"code": code, **({"instead_of": old} if old else {})}
-    try:
-        # Written first: a code is used up by the answer.
-        with Connection(settings, authenticates=False) as link, atomic.private_file(file) as draft:
-            answer = link.call("POST", "/platform/tokens", json=body).json()
-            draft.write_text(f"{answer['token']}\n")
-    except OSError as error:
-        raise SettingsError(
-            f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
-        ) from error
+    with Connection(settings, authenticates=False) as link:
+        try:
+            # Written first: a code is used up by the answer.
+            with atomic.private_file(file) as draft:
+                answer = link.call("POST", "/platform/tokens", json=body).json()
+                draft.write_text(f"{answer['token']}\n")
+        except OSError as error:
+            raise SettingsError(
+                f"{file} cannot be written ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a file."
+            ) from error
     password = answer.get("mlflow_password")
     done = LoggedIn(
         answer["person"],

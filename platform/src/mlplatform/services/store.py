@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _TOKEN_EXPIRES = 4102444800
 """2100-01-01, seconds since 1970: longer than any stack. `make rotate` replaces the key that has signed the token."""
 
-_TIMEOUTS = {"connect": 3.0, "read": 10.0}
-"""In seconds; those of `MinioAdmin` are five minutes."""
+_READ_SECONDS = 60.0
+"""Timeout of an answer; a start asks while all other services start. That of `MinioAdmin` is five minutes."""
 
 _READ = ("s3:GetObject",)
 
@@ -194,7 +194,9 @@ def _connect(endpoint: str, account: tuple[str, str]) -> MinioAdmin:
 
     address = urlsplit(endpoint)
     # A connection that was idle may be closed when it is used again.
-    pool = PoolManager(timeout=Timeout(**_TIMEOUTS), retries=Retry(total=1, backoff_factor=0), maxsize=2)
+    pool = PoolManager(
+        timeout=Timeout(connect=3.0, read=_READ_SECONDS), retries=Retry(total=1, backoff_factor=0), maxsize=2
+    )
     credentials, secure = StaticProvider(*account), address.scheme == "https"
     return MinioAdmin(endpoint=address.netloc, credentials=credentials, secure=secure, http_client=pool)
 

@@ -23,15 +23,15 @@ def output(*command: str, **options: Any) -> str:
         options: of `subprocess.run`, such as `input`.
 
     Raises:
-        HostError: it failed; the message has the last line that it printed.
+        HostError: it failed; the message has the last five lines that it printed.
     """
     chosen = {"stdout": subprocess.PIPE, **({} if "input" in options else {"stdin": subprocess.DEVNULL}), **options}
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **chosen)
     if done.returncode:
         # Without the options that all calls of Compose have.
         words = [*command[:2], *command[6:]] if command[2:3] == ("--env-file",) else command
-        reason = (f"{done.stdout or ''}\n{done.stderr}".strip().splitlines() or ["no reason given"])[-1]
-        raise HostError(f"`{' '.join(words)}` failed: {reason}")
+        printed = f"{done.stdout or ''}\n{done.stderr}".strip().splitlines()[-5:]
+        raise HostError(f"`{' '.join(words)}` failed: {' / '.join(printed) or 'no reason given'}")
     return done.stdout or ""
 
 

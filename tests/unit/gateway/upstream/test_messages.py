@@ -54,6 +54,7 @@ def test_address_of_internet_is_public(number: str) -> None:
         ("https://[64:ff9b::a9fe:a9fe]/latest/meta-data", "is in a private network"),
         ("https://localhost/", "is in a private network"),
         ("https://no-such-host.invalid/", "is unknown"),
+        (f"https://{'a' * 64}.example.org/", "is unknown"),
     ],
 )
 async def test_address_inside_the_network_is_rejected(address: str, sentence: str) -> None:

@@ -19,6 +19,9 @@ from mlplatform.secret_folder import FOLDER, TOKEN, folder_of
 ADDRESS, HEADERS = "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS"
 """Variables by which Ray's clients of the Jobs API find the gateway. Not RAY_AUTH_TOKEN, which `ray.init` sends too."""
 
+_STARTS = 1000
+"""Attempts that start at the same time, at most; beyond that, a repeated start gets another token."""
+
 
 class AttemptTokens(Store):
     """Tokens in the gateway's database; every method raises UnreachableError while that is unavailable.
@@ -31,13 +34,19 @@ class AttemptTokens(Store):
     def __init__(self, engine: Engine, address: str) -> None:
         super().__init__(engine)
         self._address = address
+        self._issued: dict[str, str] = {}
+        """Token by the attempt's id at Ray, for starts that are repeated every half second while the head is busy."""
 
     async def variables(self, job: JobRow, attempt: AttemptRow) -> dict[str, str]:
         """Return the variables with the token of an attempt, for the clients of Ray and of the platform.
 
-        A job that chooses another Jobs API gets nothing for Ray's. Each start gets a token of its own.
+        A job that chooses another Jobs API gets nothing for Ray's. A repeated start of the attempt gets the same.
         """
-        token = await self.issue(job.person or "", job.id, attempt.number)
+        if attempt.ray_submission_id not in self._issued:
+            self._issued[attempt.ray_submission_id] = await self.issue(job.person or "", job.id, attempt.number)
+            if len(self._issued) > _STARTS:
+                del self._issued[next(iter(self._issued))]  # the oldest
+        token = self._issued[attempt.ray_submission_id]
         own = (job.runtime_env.get("env_vars") or {}).keys()
         found = {TOKEN: token}
         if not {ADDRESS, HEADERS} & own:

@@ -73,7 +73,7 @@ class ModelDigests(Store):
         """Record the digests of every version that has none yet and has files.
 
         Raises:
-            UnreachableError: MLflow is unavailable, too.
+            UnreachableError: MLflow or the database is unavailable.
             AccessError: MLflow rejects the gateway's account.
         """
         self._reported.clear()

@@ -33,7 +33,8 @@ def error_response(error: Exception, headers: Mapping[str, str] | None = None) -
         headers: additional headers of the response.
     """
     others = (status for kind, status in _STATUSES if isinstance(error, kind))
-    status: int | None = getattr(error, "status", None) or next(others, None)
+    # Of the class: errors of MLflow have a status of their own, which is not that of this response.
+    status: int | None = getattr(type(error), "status", None) or next(others, None)
     if status is None:
         raise error
     text = str(error) if isinstance(error, PlatformError) else f"The gateway's storage is unavailable ({error})."

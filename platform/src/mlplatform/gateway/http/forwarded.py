@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+_CACHE_SECONDS = 5.0
+"""Time for which the proxy's address is cached, also that it has none: whoever reaches the port can cause a look-up."""
 
 _REPORTED = (b"x-forwarded-for", b"x-forwarded-proto")
 
@@ -22,6 +26,8 @@ class Forwarded:
     def __init__(self, app: ASGIApp, proxy: str) -> None:
         self._app = app
         self._proxy = proxy
+        self._addresses: set[str] = set()
+        self._expires = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and await self._is_forwarded(scope):
@@ -32,11 +38,14 @@ class Forwarded:
         """Return whether the proxy sends a request; its name is looked up only for those that claim to be forwarded."""
         if "x-forwarded-for" not in Headers(scope=scope) or not scope["client"]:
             return False
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(self._proxy, None)
-        except OSError:
-            return False
-        return scope["client"][0] in {entry[4][0] for entry in found}
+        if time.monotonic() > self._expires:
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(self._proxy, None)
+            except OSError:
+                found = []
+            self._addresses = {str(entry[4][0]) for entry in found}
+            self._expires = time.monotonic() + _CACHE_SECONDS
+        return scope["client"][0] in self._addresses
 
 
 def _as_reported(scope: Scope) -> Scope:

@@ -47,8 +47,8 @@ class JobOverview(Store):
         """
         jobs = select(JobRow).options(joinedload(JobRow.attempts))
         is_open = jobs.where(JobRow.ended.is_(None)).order_by(JobRow.sequence)
-        has_attempt = (State.STARTING, State.RUNNING)
-        running = session.scalars(is_open.where(JobRow.state.in_(has_attempt)).limit(SHOWN)).unique().all()
+        started = [state for state in State if state.has_attempt]
+        running = session.scalars(is_open.where(JobRow.state.in_(started)).limit(SHOWN)).unique().all()
         waits = is_open.where(JobRow.state == State.WAITING)
         named = session.scalars(waits.where(JobRow.id.in_(first))).unique().all()
         others = waits.where(JobRow.id.not_in(first)).limit(SHOWN - len(named))

@@ -82,8 +82,10 @@ class MessageSender:
         port = url.port or {"http": 80, "https": 443}[url.scheme]
         try:
             found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise SettingsError(f"The host of the webhook, {url.host}, is unknown ({error.strerror}).") from error
+        except (OSError, UnicodeError) as error:
+            # The latter for names that no name server can have, such as a..b.
+            reason = getattr(error, "strerror", error)
+            raise SettingsError(f"The host of the webhook, {url.host}, is unknown ({reason}).") from error
         numbers = [str(entry[4][0]) for entry in found]
         if not self._private and not all(map(is_public, numbers)):
             raise SettingsError(
