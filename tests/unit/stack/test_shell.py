@@ -161,7 +161,8 @@ def test_cache_that_cannot_be_copied_is_named(caching: Path) -> None:
     done = run(caching, "platform/cache.sh", "models", RUNNING="")
     assert (done.returncode, "the stack does not run" in done.stderr) == (1, True)
     # As with a file that cannot be read; the tar that unpacks ends well.
-    (caching.parent / "tar").write_text("#!/bin/sh\n[ $1 != --create ] && exec /bin/tar \"$@\"; /bin/tar \"$@\"; exit 2")
+    tar = '#!/bin/sh\n[ $1 != --create ] && exec /bin/tar "$@"\n/bin/tar "$@"; exit 2'
+    (caching.parent / "tar").write_text(tar)
     (caching.parent / "tar").chmod(0o755)
     done = run(caching, "platform/cache.sh", "~/models", RUNNING="ray-worker-0", HOME=str(caching))
     assert (done.returncode, done.stdout) == (2, "")
