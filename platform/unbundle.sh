@@ -12,8 +12,8 @@ fail() {
     exit 1
 }
 
-python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || fail "is for Python 3.11 to 3.14: install one of them as python3"
 command -v docker >/dev/null || fail "is for hosts with Docker: install Docker Engine 25 or later with its Compose plugin"
+python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || fail "is for Python 3.11 to 3.14: install one of them as python3"
 manifest=$(gzip -dc "$bundle" | tar --extract --to-stdout manifest.json) || fail "cannot be read: copy it again"
 names=$(grep -oE '"RepoTags": ?\[[^]]*' <<<"$manifest" | cut -d '[' -f 2 | tr -d '" ' | tr ',' '\n') || true
 packages=mlplatform-bundle:$(sed -n 's/^version = "\(.*\)"/\1/p' platform/pyproject.toml)-$(uname -m)

@@ -62,7 +62,7 @@ ACCESS: Mapping[tuple[str, str], Access | Verb] = {
     ("WEBSOCKET", "/api/jobs/{job_id}/logs/tail"): Verb.LOGS,
     ("GET", "/api/v0/logs/file"): Verb.LOGS,
     ("GET", "/api/v0/logs/stream"): Verb.LOGS,
-    # Whether a package exists is no secret; `packages.py` checks who may upload one.
+    # Everybody may know whether a package exists; `packages.py` checks who may upload one.
     ("GET", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
     ("PUT", "/api/packages/{protocol}/{package_name:path}"): Access.USERS,
     # The cluster, which is everybody's.
