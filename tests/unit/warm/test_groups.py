@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from waiting import wait_for
-from warm import Warm, is_running, running_template
+from warm import PATIENCE_SECONDS, Warm, is_running, running_template
 
 PROGRAM = r"""
 import os, signal, subprocess, sys, time
@@ -52,6 +52,7 @@ print("ran", flush=True)
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
     with running_template(tmp_path_factory.mktemp("warm") / "sockets") as running:
+        running.silence_s = PATIENCE_SECONDS
         yield running
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import Warm, inherited, running_template
+from warm import PATIENCE_SECONDS, Warm, inherited, running_template
 
 from mlplatform.warm import client
 from mlplatform.warm.variables import OF_DRIVERS
@@ -31,6 +31,7 @@ NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A template for all tests."""
     with running_template(tmp_path_factory.mktemp("warm") / "sockets", {**inherited(), **NO_BYTECODE}) as running:
+        running.silence_s = PATIENCE_SECONDS
         yield running
 
 
