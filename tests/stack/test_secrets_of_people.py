@@ -14,7 +14,8 @@ from mlplatform.client.jobs import Jobs
 
 SCRIPTS = CHECKOUT / "tests/scripts"
 WORKERS = ("ray-worker-0", "ray-worker-1")
-NAMES = "import os; print('folder:', os.environ.get('MLPLATFORM_SECRETS'))"
+# One text: the line of the job's log about a warm start may be written between the parts that `print` gets.
+NAMES = "import os; print('folder: ' + str(os.environ.get('MLPLATFORM_SECRETS')))"
 
 
 @pytest.fixture
