@@ -244,6 +244,14 @@ def test_borrowers_leave_for_overdue_job_that_came_before_them(since: float, lea
     assert all("big (b-person, team b), which came before it, has waited for 72.0 h" in why for why in whys)
 
 
+def test_no_job_as_large_leaves_for_overdue_job() -> None:
+    running = [runs("young", "a", {"n0": 4})]
+    assert effects(plan(view([node("n0", 4)], [job("old", "b", 4, since=OVERDUE, sequence=0)], running, POOR))) == []
+    smaller = [runs("young", "a", {"n0": 3})]
+    actions = plan(view([node("n0", 4)], [job("old", "b", 4, since=OVERDUE, sequence=0)], smaller, POOR))
+    assert preempted(actions) == ["young"]
+
+
 @pytest.mark.parametrize("earlier", ["older", "within"])
 def test_overdue_borrower_waits_for_older_ones_and_those_within_shares(earlier: str) -> None:
     older = runs("older", "a", {"n0": 4})

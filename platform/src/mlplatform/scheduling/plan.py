@@ -2,7 +2,7 @@
 
 The contract: what runs within its team's share, no other team takes back. What is free anybody may borrow; a borrower
 that is preempted gets time to save its state, and keeps its place. Borrowers leave for jobs within their teams' shares,
-and for overdue jobs that came before them. Within a team, overdue jobs are first, then the class
+and for larger overdue jobs that came before them. Within a team, overdue jobs are first, then the class
 decides, then who has used less lately, then the arrival. No job waits indefinitely for others than those within their
 shares.
 
@@ -106,7 +106,6 @@ class _Pass:
         self._ranking = Ranking(state, self._accounts.shares, self._is_served)
         self._reservation: Reservation | None = None
         self._blocked: set[tuple[Hashable, bool]] = set()
-        self._failed: set[Hashable] = set()
         self._empty = Room(state.view.nodes, {node.name: node.total for node in state.view.nodes if node.alive})
         self._obstacles_of: dict[Hashable, tuple[Reason, ...]] = {}
 
@@ -185,14 +184,8 @@ class _Pass:
 
     def _place(self, job: WaitingJob, within: bool, kept: Reservation | None = None) -> Placement | None:
         """Return where a job fits now, beside the room that is kept for another; None if it does not."""
-        key = ("place", job.request.shape, within)
-        if key in self._failed or ((*key, "kept") in self._failed and kept):
-            return None
         room = self._accounts.free(within)
-        placement = (room.within(kept.beside) if kept else room).place(job.request)
-        if placement is None:
-            self._failed.add((*key, "kept") if kept else key)
-        return placement
+        return (room.within(kept.beside) if kept else room).place(job.request)
 
     def _kept_from(self, job: WaitingJob, within: bool) -> Reservation | None:
         """Return the reservation that a job may not use, if any.
@@ -228,21 +221,20 @@ class _Pass:
         """Claim room that others hold; return whether enough of them may be preempted.
 
         For any job those leave that have reached their limit or are idle. For a job within its share, borrowers of
-        other teams leave too, and for an overdue job borrowers of all teams that came later: two jobs can thus not
-        drive each other out in turns.
+        other teams leave too, and for an overdue job smaller borrowers of all teams that came later: two jobs can thus
+        not drive each other out in turns. Were larger ones to leave too, small overdue jobs would drive them out. On
+        the simulator's generated workload 106, overdue after 12 h and without the order by what was borrowed lately,
+        completion would be 2.95 h instead of 2.85 h, and the 99th percentile of the waits for 8 GPUs or more 73 h
+        instead of 37 h; overdue after three days, 2.99 h instead of 2.96 h, and 96 h instead of 95 h.
         """
         state = self._state
         overdue = state.is_overdue(job)
-        key = ("claim", job.request.shape, job.team if within else overdue)
-        if key in self._failed:
-            return False
         later, leaving = self._accounts.later(within), state.leaving()
         for order in self._orders(job, within, overdue):
             victims, placement = fewest(order, leaving, job.request, later)
             if placement is not None and victims:
                 self._preempt(job, victims, placement, within)
                 return True
-        self._failed.add(key)
         return False
 
     def _orders(self, job: WaitingJob, within: bool, overdue: bool) -> Iterator[list[RunningJob]]:
@@ -258,7 +250,9 @@ class _Pass:
             return
 
         def may_leave(victim: RunningJob) -> bool:
-            return victim.team != job.team if within else victim.sequence > job.sequence
+            if within:
+                return victim.team != job.team
+            return victim.sequence > job.sequence and victim.request.sums < job.request.sums
 
         names = {victim.id for victim in anybody}
         yield [*anybody, *borrowers(staying, shares, names, may_leave)]
@@ -283,12 +277,7 @@ class _Pass:
         room after a day, the mean completion of the simulator's generated workloads 101 to 108 is 2.92 h instead of
         2.85 h, and large jobs wait as long; on its sample 1, with room for overdue jobs, it was 6.3 h instead of 4.5 h.
         """
-        key = ("reserve", self._state.is_overdue(job), job.request.shape)
-        if self._reservation or key in self._failed:
-            return
-        self._reservation = reserve(job, self._state, self._accounts)
-        if self._reservation is None:
-            self._failed.add(key)
+        self._reservation = self._reservation or reserve(job, self._state, self._accounts)
 
     # --- explanations ---
 
