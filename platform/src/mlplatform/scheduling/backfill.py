@@ -1,8 +1,8 @@
 """Room that is kept for a job which does not fit, as EASY backfill does (Lifka 1995).
 
 Later jobs may start only if they end before it is needed, or fit beside it. The time is computed from the limits of the
-running jobs. Where one that has to end first has no limit, there is no such time, and room is kept only for a job that
-is overdue: nothing then starts on the nodes that were chosen for it.
+running jobs. If one of the jobs that must end first has no limit, the time is unknown; room is then kept for overdue
+jobs only, and nothing else starts on the nodes that were chosen for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reservation:
 def reserve(job: WaitingJob, state: State, accounts: Accounts) -> Reservation | None:
     """Return the room to keep for a job within its share that fits on the empty nodes.
 
-    None is kept if there is no time at which it starts, and it is not overdue.
+    Without a known start time, room is kept only for an overdue job.
     """
     overdue = state.is_overdue(job)
     # Among jobs without limits, the oldest count as the first to end: new ones are never older, so the nodes that are
