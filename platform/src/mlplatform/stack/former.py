@@ -4,7 +4,7 @@ facts.json     both commits with their versions, and the half of the stack that 
 images.json    each image's name, and the tag that keeps it
 settings/      `.env` and generated files
 program/       the package `mlplatform` that performs the upgrade
-dump/          the databases, once nothing writes to them; until they are restored
+dump/          the databases, once nothing writes to them, and numbers of rows; until they are restored
 failure        why a step failed, from then on
 """
 
@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mlplatform.errors import HostError
 from mlplatform.files import atomic
 from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.docker import answer, output
@@ -27,6 +28,11 @@ _KEPT = "mlplatform-former"
 
 _GENERATED = "compose/*.generated.yaml"
 """Files that `make env` writes for each version."""
+
+_COUNTED = (("gateway", "jobs"), ("mlflow", "runs"), ("mlflow", "model_versions"))
+"""Database and table of what an upgrade must not lose."""
+
+_COUNTS = "counts.json"
 
 
 def containers(root: Path) -> list[dict[str, Any]]:
@@ -127,13 +133,24 @@ class Former:
         return self._dump.exists()
 
     def dump(self) -> None:
-        """Save each database; nothing writes meanwhile."""
+        """Save each database, and the number of jobs, runs and models; nothing writes meanwhile."""
         with atomic.new_folder(self._dump) as draft:
-            names = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
-            for name in self._in_postgres("psql", "--no-psqlrc", "-At", f"--command={names}").splitlines():
+            for name in self._databases():
                 with (draft / f"{name}.dump").open("wb") as file:
                     self._in_postgres("pg_dump", "--format=custom", name, stdout=file)
+            (draft / _COUNTS).write_text(json.dumps(self._count()))
             os.sync()
+
+    def check(self) -> None:
+        """Compare the numbers of jobs, runs and models with those that were saved.
+
+        Raises:
+            HostError: some are missing.
+        """
+        found = self._count()
+        for table, before in json.loads((self._dump / _COUNTS).read_text()).items():
+            if found.get(table, 0) < before:
+                raise HostError(f"{table} has {found.get(table, 0)} rows after the upgrade, {before} before")
 
     def restore_databases(self) -> None:
         """Replace each database by what was saved, once; Postgres runs, and nothing is connected to it."""
@@ -143,6 +160,23 @@ class Former:
                 self._in_postgres("pg_restore", *replace, stdin=file)
         # From here on, the former version writes to them.
         self._dump.rename(self._dump.with_name("restored"))
+
+    def _databases(self) -> list[str]:
+        return self._query(
+            "postgres", "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
+        )
+
+    def _count(self) -> dict[str, int]:
+        """Return the rows of each table that there is; half of a stack lacks some."""
+        databases = self._databases()
+        return {
+            f"{database}.{table}": int(self._query(database, f"SELECT count(*) FROM {table}")[0])  # noqa: S608 a constant
+            for database, table in _COUNTED
+            if database in databases and any(self._query(database, f"SELECT to_regclass('{table}')"))
+        }
+
+    def _query(self, database: str, sql: str) -> list[str]:
+        return self._in_postgres("psql", "--no-psqlrc", "-At", f"--dbname={database}", f"--command={sql}").splitlines()
 
     def _in_postgres(self, program: str, *arguments: str, **options: Any) -> str:
         container = f"{_prefix(self._root)}postgres"

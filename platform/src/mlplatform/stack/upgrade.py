@@ -113,6 +113,7 @@ def _forwards(root: Path, former: Former, report: Callable[[str], None]) -> None
         former.dump()
     report("starting the new version ...")
     stack_compose.up(root, former.facts["only"])
+    former.check()
 
 
 def _backwards(root: Path, former: Former, report: Callable[[str], None]) -> None:
