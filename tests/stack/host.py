@@ -20,6 +20,7 @@ from mlplatform.settings.stack import StackSettings
 from mlplatform.stack.env import client_settings
 
 CHECKOUT = Path(__file__).parents[2]
+SCRIPTS = CHECKOUT / "tests/scripts"
 
 # All differences from .env.example: another prefix and other ports, so that a developer's stack may run at the same
 # time; a person who is none of the containers' accounts; a GPU that each worker only declares; webhooks to a receiver
@@ -49,6 +50,8 @@ ENV = {
     "PROMETHEUS_PORT": "19090",
     "HUB_PORT": "15820",
 }
+
+GRACE_S = int(ENV["GRACE_SECONDS"])
 
 _T = TypeVar("_T")
 
@@ -177,10 +180,23 @@ class Stack:
         ids = run("docker", "ps", "--all", "--quiet", "--filter", project).stdout.split()
         return json.loads(run("docker", "inspect", *ids).stdout) if ids else []
 
-    def address(self, service: str) -> str:
-        """Address of a service's container on the first of its networks, at which this host reaches it."""
-        (found,) = (entry for entry in self.containers() if entry["Name"] == f"/{self.container(service)}")
-        return next(iter(found["NetworkSettings"]["Networks"].values()))["IPAddress"]
+    def by_service(self) -> dict[str, dict[str, Any]]:
+        """Output of `docker inspect` for each container, by its service."""
+        return {entry["Config"]["Labels"]["com.docker.compose.service"]: entry for entry in self.containers()}
+
+    def running(self) -> dict[str, dict[str, Any]]:
+        """Output of `docker inspect` for each container that runs, by its service."""
+        return {service: entry for service, entry in self.by_service().items() if entry["State"]["Running"]}
+
+    def addresses(self, service: str) -> list[str]:
+        """Addresses of a service's container on its networks, at which this host reaches it."""
+        networks = self.by_service()[service]["NetworkSettings"]["Networks"]
+        return [network["IPAddress"] for network in networks.values()]
+
+    def problems(self) -> list[str]:
+        """Problems that `mlplatform doctor` finds."""
+        found = run(str(CHECKOUT / ".venv/bin/mlplatform"), "doctor", "--json", check=False, cwd=self.root).stdout
+        return [finding["problem"] for finding in json.loads(found)]
 
     def unhealthy(self) -> list[str]:
         """Containers that are neither healthy nor one-shots that exited with 0; a stack without containers is one."""
