@@ -36,10 +36,8 @@ def values(folder: Path) -> dict[str, str]:
 
 def of_services(stack: Stack, *services: str) -> list[dict[str, Any]]:
     """Output of `docker inspect` for the containers of some services, all of which must exist."""
-    names = {f"/{stack.container(service)}" for service in services}
-    found = [entry for entry in stack.containers() if entry["Name"] in names]
-    assert len(found) == len(names)
-    return found
+    found = stack.by_service()
+    return [found[service] for service in services]
 
 
 def shown_by(containers: Iterable[dict[str, Any]], docker: Docker = first_engine) -> dict[str, str]:

@@ -6,13 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from host import CHECKOUT, Stack, Trained, notebook_of, run, wait_for
+from host import SCRIPTS, Stack, Trained, notebook_of, run, wait_for
 
 from mlplatform.credentials import read_mlflow_account
 
-pytestmark = pytest.mark.nightly
-
-SCRIPTS = CHECKOUT / "tests" / "scripts"
 FOLDER = "/tmp/receiver"
 PORT = "9500"
 

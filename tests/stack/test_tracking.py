@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from host import ENV, Stack, Trained
+from host import ENV, SCRIPTS, Stack, Trained
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 FOLDER = "/tmp/tracked"
 GIT = "git -c user.name=a -c user.email=a@b"
 
@@ -74,7 +72,6 @@ def test_other_rank_logs_to_temporary_folder(ranks: Trained) -> None:
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in ranks.log
 
 
-@pytest.mark.nightly
 def test_lightning_ddp_ranks_share_one_run(stack: Stack, folder: str) -> None:
     printed = stack.execute("notebook", "env", "MLPLATFORM_JOB_ID=own-ddp", "python", f"{folder}/autologged.py").stdout
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in printed
