@@ -31,7 +31,7 @@ def gateway(bench: Bench) -> list[Row]:
 def burst(bench: Bench) -> list[Row]:
     """Many jobs at once, through the gateway and through the bare head."""
     count = QUICK_BURST if bench.quick else BURST
-    measured = bench.script("burst", f"--pairs={bench.long_pairs}", f"--jobs={count}")
+    measured = bench.script("gateway", f"--pairs={bench.long_pairs}", f"--burst={count}")
     accepted = [(ours[0], 3.0) for ours, _ in measured]
     rates = [(count / ours[1], count / theirs[1]) for ours, theirs in measured]
     return [
