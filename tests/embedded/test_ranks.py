@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded import SCRIPTS, succeeded
+from embedded import SCRIPTS, runs_of, succeeded
 
 from mlplatform import contract
 from mlplatform.client.jobs import Jobs
@@ -20,11 +20,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 def the_run_of(job_id: str) -> Any:
     """The only run that carries the job's id."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient()
-    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
-    (run,) = client.search_runs(everywhere, f"tags.`mlplatform.job_id` = '{job_id}'")
+    (run,) = runs_of(job_id)
     found = server.find_run(job_id)
     assert found
     assert found.info.run_id == run.info.run_id
