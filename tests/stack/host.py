@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -141,6 +142,16 @@ class Stack:
         kept = [line for line in lines if line.split("=")[0] not in values]
         (self.root / ".env").write_text("\n".join(kept + [f"{key}={value}" for key, value in values.items()]) + "\n")
 
+    @contextmanager
+    def changed(self, **values: str) -> Iterator[None]:
+        """Other values in `.env`, as a person edits it, until the block ends."""
+        before = (self.root / ".env").read_text()
+        self.set_env(**values)
+        try:
+            yield
+        finally:
+            (self.root / ".env").write_text(before)
+
     def make(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return run("make", *arguments, cwd=self.root, check=check)
 
@@ -240,15 +251,19 @@ class Stack:
     @property
     def s3(self) -> Any:
         """A client of the object store's owner."""
+        return self.s3_of("owner")
+
+    def s3_of(self, role: str) -> Any:
+        """A client of the object store with the account of a role."""
         import boto3
 
-        client = client_settings(self.root)
-        key, secret = "root", self.secret("store_root_password")
-        if not self.own_store:
-            key, secret = read_s3_account(self.root / "secrets" / "s3_owner")
+        if role == "owner" and self.own_store:
+            key, secret = "root", self.secret("store_root_password")
+        else:
+            key, secret = read_s3_account(self.root / "secrets" / f"s3_{role}")
         return boto3.client(
             "s3",
-            endpoint_url=client.s3_endpoint,
+            endpoint_url=client_settings(self.root).s3_endpoint,
             aws_access_key_id=key,
             aws_secret_access_key=secret,
             region_name="us-east-1",

@@ -273,10 +273,8 @@ def all_steps_are_kept(stack: Stack, jobs: Jobs, job_id: str, saved: dict[str, i
 
 @pytest.fixture
 def every_backup_is_kept(stack: Stack) -> Iterator[None]:
-    before = (stack.root / ".env").read_text()
-    stack.set_env(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0")
-    yield
-    (stack.root / ".env").write_text(before)
+    with stack.changed(BACKUP_KEEP_DAILY="0", BACKUP_KEEP_WEEKLY="0", BACKUP_KEEP_MONTHLY="0"):
+        yield
 
 
 @pytest.mark.nightly

@@ -50,17 +50,14 @@ NAMES = {
 @pytest.fixture(scope="module")
 def proxied(running: Stack) -> Iterator[Stack]:
     """The running stack with the entrance started beside it; nothing else is touched."""
-    profiles = running.settings.profiles
-    running.set_env(
-        BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=f"{profiles},proxy", DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)
-    )
-    try:
-        running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
-        entrance.write_certificates(running.root, running.settings)
-        yield running
-    finally:
-        running.compose("rm", "--stop", "--force", "proxy")
-        running.set_env(BIND_ADDRESS="127.0.0.1", COMPOSE_PROFILES=profiles, DOMAIN="", HTTPS_PORT="443")
+    profiles = f"{running.settings.profiles},proxy"
+    with running.changed(BIND_ADDRESS=ADDRESS, COMPOSE_PROFILES=profiles, DOMAIN=DOMAIN, HTTPS_PORT=str(HTTPS_PORT)):
+        try:
+            running.compose("up", "--detach", "--no-deps", "--no-build", "--wait", "proxy")
+            entrance.write_certificates(running.root, running.settings)
+            yield running
+        finally:
+            running.compose("rm", "--stop", "--force", "proxy")
 
 
 def authority(stack: Stack) -> ssl.SSLContext:
