@@ -27,7 +27,8 @@ def values(folder: Path) -> dict[str, str]:
         for line in file.read_text().splitlines():
             if line.lstrip().startswith("#"):
                 continue  # a form to fill in, not a secret
-            value = re.split(r"\s*[=:]\s*", line)[-1].strip()
+            # Padding of base64 is no separator.
+            value = re.split(r"\s*[=:]\s*", line.rstrip("= "))[-1].strip()
             if len(value) >= 30:
                 found[f"{file.name} {value[:3]}..."] = value
     assert found, "this looks for the secrets in the wrong place"
