@@ -207,6 +207,7 @@ def test_session_cookie_is_for_tls_only(proxied: Stack) -> None:
     assert "secure" in answer.headers["Set-Cookie"].lower()
 
 
+@pytest.mark.nightly
 def test_entrance_shows_no_secret_of_an_address(proxied: Stack) -> None:
     url = f"{address(proxied, 'notebook')}/lab?token={proxied.secret('notebook_token')}"
     assert httpx.get(url, verify=authority(proxied)).is_success

@@ -79,6 +79,7 @@ def test_other_rank_logs_to_temporary_folder(ranks: Trained) -> None:
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in ranks.log
 
 
+@pytest.mark.nightly
 def test_lightning_ddp_ranks_share_one_run(stack: Stack, folder: str) -> None:
     printed = stack.execute("notebook", "env", "MLPLATFORM_JOB_ID=own-ddp", "python", f"{folder}/autologged.py").stdout
     assert "rank 1 of 2 has logged to file:///tmp/mlplatform-rank-" in printed
