@@ -27,7 +27,7 @@ def values(folder: Path) -> dict[str, str]:
         for line in file.read_text().splitlines():
             if line.lstrip().startswith("#"):
                 continue  # a form to fill in, not a secret
-            # Padding of base64 is no separator.
+            # Without the padding of base64, which would separate nothing.
             value = re.split(r"\s*[=:]\s*", line.rstrip("= "))[-1].strip()
             if len(value) >= 30:
                 found[f"{file.name} {value[:3]}..."] = value
